@@ -1,0 +1,1 @@
+"""OpenClaw-RL: an agent that learns from being used, without ever stopping."""
