@@ -1,0 +1,54 @@
+"""Where an API model lives and which key opens it, for the policy and for the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from openclaw_rl.config import ConfigError
+
+#: GLM's OpenAI-compatible door.
+GLM_BASE_URL = "https://open.bigmodel.cn/api/paas/v4/"
+#: OpenAI's own.
+OPENAI_BASE_URL = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True)
+class ApiModel:
+    """A model behind an OpenAI-compatible API. The key is in no `repr`, so it gets into no log."""
+
+    model: str
+    base_url: str
+    api_key: str = field(repr=False)
+
+
+def resolve_api(model: str, base_url: str | None, api_key_env: str | None, environ: Mapping[str, str], *,
+                alternative: str = "") -> ApiModel:
+    """Find the API's address and key.
+
+    Address: `base_url`, else the variable OPENAI_BASE_URL, else GLM's for glm models, else OpenAI's. Key: the
+    variable that `api_key_env` names and no other; without a name ZHIPUAI_API_KEY for glm models, then
+    OPENAI_API_KEY. An empty variable counts as absent.
+
+    Args:
+        alternative: how to do without a key, a clause that ends the error's text.
+
+    Raises:
+        ConfigError: there is no key; the text names the variable to set.
+    """
+    glm = is_glm(model)
+    address = base_url or environ.get("OPENAI_BASE_URL", "").strip() or (GLM_BASE_URL if glm else OPENAI_BASE_URL)
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"the address of model {model!r} must begin with http:// or https://, not {address!r}")
+    names = [api_key_env] if api_key_env else [*(["ZHIPUAI_API_KEY"] if glm else []), "OPENAI_API_KEY"]
+    for name in names:
+        if key := environ.get(name, "").strip():
+            return ApiModel(model=model, base_url=address, api_key=key)
+    instead = f", or {alternative}" if alternative else ""
+    raise ConfigError(f"model {model!r} is an API model ({address}) and there is no key for it: set "
+                      f"{' or '.join(names)} in the environment{instead}")
+
+
+def is_glm(model: str) -> bool:
+    """Whether a model is one of Zhipu's GLM family, such as glm-4-flash."""
+    return model.lower().startswith("glm")
