@@ -1,0 +1,1 @@
+"""The policy server: answers requests, and takes new weights while it does."""

@@ -1,0 +1,157 @@
+"""The interface of an engine that works on token ids, and the words that go through it.
+
+An engine owns the model's weights and nothing else: no text, no templates, no sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+class EngineError(Exception):
+    """The engine can't do what was asked; the text says why, in words fit for the client."""
+
+
+class EngineBusy(EngineError):
+    """So many requests wait already that another one isn't taken; try again after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PromptTooLong(EngineError):
+    """The prompt leaves no room for a token of the response."""
+
+    def __init__(self, prompt_tokens: int, context_length: int) -> None:
+        super().__init__(f"the prompt has {prompt_tokens} tokens; the context has room for {context_length}, "
+                         f"at least one of them for the response")
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
+
+
+class WeightsError(EngineError):
+    """A version's weights can't be used: files missing, shapes or names that aren't the model's, not staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw the tokens of a response.
+
+    Raises:
+        ValueError: a value out of its range; the text names field, value and what is allowed.
+    """
+
+    temperature: float = 0.7  #: 0 takes the likeliest token; at most 2
+    top_p: float = 1.0  #: mass of the likeliest tokens that are drawn from, in (0, 1]
+    max_tokens: int = 512  #: of the response; less when the context ends
+    seed: int | None = None  #: the same seed, prompt and version draw the same tokens; None draws a fresh one
+    stop_token_ids: tuple[int, ...] = ()  #: end the response as the model's own end tokens do
+    top_logprobs: int = 0  #: likeliest alternatives to report with each token, 0 to 20
+
+    def __post_init__(self) -> None:
+        for name, allowed, fine in (
+                ("temperature", "0 to 2", 0 <= self.temperature <= 2),
+                ("top_p", "above 0, at most 1", 0 < self.top_p <= 1),
+                ("max_tokens", "at least 1", self.max_tokens >= 1),
+                ("seed", "0 to 2**63 - 1, or None", self.seed is None or 0 <= self.seed < 2**63),
+                ("top_logprobs", "0 to 20", 0 <= self.top_logprobs <= 20)):
+            if not fine:
+                raise ValueError(f"{name}: {getattr(self, name)} is not allowed: {allowed}")
+
+
+@dataclass(slots=True)
+class Token:
+    """One sampled token. Logarithms are natural."""
+
+    id: int
+    logprob: float  #: of the distribution that it was drawn from (temperature and top_p applied); 0 for greedy
+    model_logprob: float  #: of the model itself (temperature 1, no top_p)
+    version: int  #: the weights that produced it
+    top: list[tuple[int, float]] = field(default_factory=list)  #: (id, model_logprob), likeliest first
+
+
+@dataclass(slots=True)
+class Finished:
+    """The last item of a generation. `stop`: an end token was drawn (it came as a Token); `length`: no more room."""
+
+    reason: Literal["stop", "length"]
+
+
+@dataclass(slots=True)
+class Pause:
+    """What an activation cost the running responses."""
+
+    ms: float  #: milliseconds between two decode steps that the swap took
+    steps: int  #: decode steps that were held up by it: 0 when nothing decoded, else 1
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What an engine serves."""
+
+    name: str  #: "embedded", ...
+    model: str  #: name of the model
+    model_id: str  #: see openclaw_rl.models.identity
+    context_length: int  #: most tokens of prompt and response together
+    vocab_size: int
+    eos_ids: tuple[int, ...]  #: tokens that end a response
+    accepts_weights: bool
+
+
+class TokenEngine(Protocol):
+    """An engine. All methods are called on one event loop and return quickly, or await."""
+
+    info: EngineInfo
+    active_version: int
+
+    async def start(self) -> None:
+        """Load the model as version 0. Raises EngineError when it can't."""
+
+    async def stop(self) -> None:
+        """End every generation (they raise EngineError) and free the model."""
+
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Token | Finished]:
+        """Continue a prompt. Closing or cancelling the iterator leaves the batch at once.
+
+        Raises, from the first `anext`:
+            EngineBusy: too many requests wait.
+            PromptTooLong: no room for a response.
+            ValueError: no prompt, or an id outside the vocabulary.
+            EngineError: this request failed; others go on.
+        """
+        ...
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
+        """Log-probabilities of tokens 1.. given those before them, and the version that scored.
+
+        Raises as `generate` does; a text may fill the whole context.
+        """
+        ...
+
+    async def stage(self, version: int, folder: Path) -> None:
+        """Load `folder`/model.safetensors (or its shards) beside the active weights while decoding goes on.
+
+        The folder of a version, or the base model's own folder for a way back to version 0.
+
+        Raises:
+            WeightsError: the file can't be read or isn't of this model.
+        """
+
+    async def activate(self, version: int) -> Pause:
+        """Make a staged version the active one between two decode steps; the one before is freed.
+
+        Raises:
+            WeightsError: the version isn't staged.
+        """
+        ...
+
+    def discard(self, version: int) -> None:
+        """Forget a staged version that isn't active; unknown versions are fine."""
+
+    def stats(self) -> dict[str, float]:
+        """Gauges and counters: running, waiting, tokens_total, steps_total, requests_total, tokens_per_s, ..."""
+        ...
