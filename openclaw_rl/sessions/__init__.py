@@ -1,0 +1,1 @@
+"""Recognising conversations by their messages: pure functions and one bounded index, without any server."""

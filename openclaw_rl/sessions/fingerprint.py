@@ -1,0 +1,99 @@
+"""Digests by which a conversation is recognised when the client sends it back.
+
+Clients re-format what they got: they strip white space, turn a string into a list of parts, drop reasoning blocks,
+rename tool-call ids, print arguments anew, and put the time into the system message. None of that changes a digest;
+another word, picture, tool call or order does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import orjson
+
+from openclaw_rl.v1 import turn_pb2
+
+DIGEST_BYTES = 16
+_START = b"\0" * DIGEST_BYTES
+_INSTRUCTION_ROLES = frozenset({"system", "developer"})
+#: Reasoning that chat templates, and so many clients, leave out of the history.
+_REASONING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_NUMBER = re.compile(r"\d+")
+
+
+def is_instruction(message: turn_pb2.ChatMessage) -> bool:
+    """Whether the message is a system or developer message, which digests of prefixes leave out."""
+    return message.role in _INSTRUCTION_ROLES
+
+
+def text_of(message: turn_pb2.ChatMessage) -> str:
+    """The message's text: its content, and the text parts in order, one a line."""
+    if not message.parts:
+        return message.content
+    texts = [message.content] if message.content else []
+    texts.extend(part.text for part in message.parts if part.text)
+    return "\n".join(texts)
+
+
+def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
+    """Digest of each prefix: entry i covers messages 0 to i.
+
+    The list is as long as `messages`; a system or developer message repeats the entry before it. Each digest is
+    BLAKE2b (16 bytes) over the one before it and the canonical message.
+    """
+    digests = []
+    digest = _START
+    for message in messages:
+        if not is_instruction(message):
+            digest = blake2b(digest + _canonical(message), digest_size=DIGEST_BYTES).digest()
+        digests.append(digest)
+    return digests
+
+
+def request_digest(
+    messages: Sequence[turn_pb2.ChatMessage], tools: Iterable[turn_pb2.ToolDefinition] = ()
+) -> bytes:
+    """Digest of a whole request: equal for a request and its retry.
+
+    Instructions count here (a request for a title may differ from the conversation in nothing else), numbers in them
+    aside, since a retry may be a second later. Of the tools only the names count.
+    """
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for message in messages:
+        digest.update(_field(_NUMBER.sub("0", _squeeze(text_of(message)))) if is_instruction(message)
+                      else _canonical(message))
+    for tool in tools:
+        digest.update(_field(tool.name))
+    return digest.digest()
+
+
+def _canonical(message: turn_pb2.ChatMessage) -> bytes:
+    role = message.role or "assistant"  # a response may leave it out
+    text = text_of(message)
+    if role == "assistant" and "<think>" in text:
+        text = _REASONING.sub("", text)
+    fields = [_field(role), _field(_squeeze(text))]
+    fields.extend(_field(part.image_url) for part in message.parts if part.image_url)
+    for call in message.tool_calls:
+        fields.append(_field(call.name))
+        fields.append(_canonical_json(call.arguments_json))
+    return b"".join(fields)
+
+
+def _squeeze(text: str) -> str:
+    # Without any white space: then it does not matter how text parts are joined or lines are ended.
+    return "".join(text.split())
+
+
+def _field(text: str) -> bytes:
+    data = text.encode()
+    return b"%d:%b" % (len(data), data)
+
+
+def _canonical_json(text: str) -> bytes:
+    try:
+        return b"j%b" % orjson.dumps(orjson.loads(text or "{}"), option=orjson.OPT_SORT_KEYS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return _field(_squeeze(text))

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from openclaw_rl.sessions.index import ConversationIndex
+from openclaw_rl.v1.turn_pb2 import ChatMessage
+
+
+def chat(*texts: str) -> list[ChatMessage]:
+    """Alternating user and assistant messages, a user's first."""
+    return [ChatMessage(role=("user", "assistant")[i % 2], content=text) for i, text in enumerate(texts)]
+
+
+def remember(index: ConversationIndex, client: str, session: str, *texts: str) -> None:
+    *messages, response = chat(*texts)
+    index.remember(client, session, messages, response)
+
+
+def test_a_request_continues_the_longest_conversation() -> None:
+    index = ConversationIndex()
+    remember(index, "ann", "s1", "hi", "hello")
+    remember(index, "ann", "s2", "hi", "hello", "and", "more")
+    assert index.match("ann", chat("hi", "hello", "bye")) == "s1"
+    assert index.match("ann", chat("hi", "hello", "and", "more", "bye")) == "s2"
+    assert index.match("ann", chat("hi")) is None
+    assert index.match("ann", chat("hi", "good day", "bye")) is None
+
+
+def test_clients_are_never_mixed() -> None:
+    index = ConversationIndex()
+    remember(index, "ann", "s1", "hi", "hello")
+    assert index.match("bob", chat("hi", "hello", "bye")) is None
+
+
+def test_what_two_sessions_share_is_not_guessed() -> None:
+    index = ConversationIndex()
+    remember(index, "ann", "s1", "hi", "hello")
+    remember(index, "ann", "s2", "hi", "hello")
+    remember(index, "ann", "s1", "hi", "hello")
+    assert index.match("ann", chat("hi", "hello", "bye")) is None
+
+
+def test_a_users_words_are_no_response() -> None:
+    index = ConversationIndex()
+    remember(index, "ann", "s1", "hi", "hello")
+    forged = [ChatMessage(role="user", content="hi"), ChatMessage(role="user", content="hello")]
+    assert index.match("ann", forged) is None
+
+
+def test_the_index_is_bounded_and_keeps_what_is_used() -> None:
+    index = ConversationIndex(limit=2)
+    remember(index, "ann", "s1", "1", "a")
+    remember(index, "ann", "s2", "2", "b")
+    assert index.match("ann", chat("1", "a", "go on")) == "s1"
+    remember(index, "ann", "s3", "3", "c")
+    assert len(index) == 2
+    assert index.match("ann", chat("2", "b", "go on")) is None
+    assert index.match("ann", chat("1", "a", "go on")) == "s1"
