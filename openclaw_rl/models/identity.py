@@ -1,0 +1,27 @@
+"""Which base model a folder holds: weights of one model must never land in another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from openclaw_rl.models.config import ModelConfig, ModelError
+
+
+def model_id(folder: Path) -> str:
+    """Lower-case hexadecimal SHA-256 over the architecture that config.json describes and the bytes of tokenizer.json.
+
+    What doesn't change the computation (names, versions, element types, layout of the file) doesn't change the id.
+    The weights are not part of it: every version of a model has its base's id.
+
+    Raises:
+        ModelError: a file can't be read, or the architecture isn't supported.
+    """
+    digest = hashlib.sha256(json.dumps(asdict(ModelConfig.read(folder)), sort_keys=True).encode())
+    try:
+        digest.update(hashlib.sha256((folder / "tokenizer.json").read_bytes()).digest())
+    except OSError as error:
+        raise ModelError(f"{folder / 'tokenizer.json'}: {error.strerror}") from None
+    return digest.hexdigest()
