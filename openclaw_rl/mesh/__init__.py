@@ -1,0 +1,1 @@
+"""gRPC plumbing that all components share: servers, channels, errors, discovery."""

@@ -1,0 +1,41 @@
+"""Channels to other components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+#: Longest message that a server or channel takes, in bytes.
+MAX_MESSAGE = 16 * 2**20
+
+#: What both ends agree on. A proxy in the environment is not for us; compression would only cost time on one machine.
+COMMON_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    # A peer whose machine is gone is noticed after 20 + 10 s, also between two messages.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+_CLIENT_OPTIONS = [
+    *COMMON_OPTIONS,
+    ("grpc.enable_http_proxy", 0),
+    # A new channel tries at once: it does not inherit the back-off of an older channel to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+]
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """A channel to HOST:PORT for asyncio. It connects with the first call, and again after a break."""
+    return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+
+
+def sync_connect(address: str) -> grpc.Channel:
+    """The same without asyncio."""
+    return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)

@@ -1,0 +1,84 @@
+"""What happens around every handler of a server."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from openclaw_rl.mesh.errors import MeshError, internal, unimplemented
+from openclaw_rl.mesh.helpers import new_id
+
+log = logging.getLogger(__name__)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Sends what a handler raises as a rich status, and a stream's initial metadata before all else.
+
+    A `MeshError` goes out as it is. Anything else is a fault: the caller gets INTERNAL with an incident's id, and the
+    log the traceback under that id. Cancellation passes.
+
+    Some clients wait for the initial metadata of a bidirectional stream before they send; so it doesn't wait for the
+    first answer. Handlers of streams must therefore not send initial metadata themselves.
+    """
+
+    async def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails],
+                                                             Awaitable[grpc.RpcMethodHandler | None]],
+                                handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        if handler.response_streaming:
+            kind = "stream_stream" if handler.request_streaming else "unary_stream"
+        else:
+            kind = "stream_unary" if handler.request_streaming else "unary_unary"
+        behaviour = getattr(handler, kind)
+        wrap = _generator if inspect.isasyncgenfunction(behaviour) else _coroutine
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(wrap(behaviour, method, handler.response_streaming),
+                    request_deserializer=handler.request_deserializer,
+                    response_serializer=handler.response_serializer)
+
+
+def _coroutine(behaviour: Callable[..., Awaitable[Any]], method: str, streaming: bool) -> Callable[..., Any]:
+    async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            if streaming:
+                await context.send_initial_metadata(())
+            return await behaviour(request, context)
+        except Exception as error:
+            await _abort(context, method, error)
+
+    return handle
+
+
+def _generator(behaviour: Callable[..., AsyncIterator[Any]], method: str, streaming: bool) -> Callable[..., Any]:
+    async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        responses = behaviour(request, context)
+        try:
+            await context.send_initial_metadata(())
+            async for response in responses:
+                yield response
+        except Exception as error:
+            await _abort(context, method, error)
+        finally:
+            # A cancelled call must end the handler's own clean-up now, not when the garbage is collected.
+            await responses.aclose()  # type: ignore[attr-defined]
+
+    return handle
+
+
+async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:
+    if isinstance(error, grpc.aio.BaseError):  # the handler's own context.abort(), or a peer that is gone
+        raise error
+    if isinstance(error, NotImplementedError):  # what the generated base class answers for an RPC
+        error = unimplemented(method.rpartition("/")[2])
+    if not isinstance(error, MeshError):
+        incident = new_id()
+        log.error("incident %s in %s", incident, method, exc_info=error)
+        error = internal(incident)
+    await context.abort(error.code, error.message, error.trailing_metadata())

@@ -1,0 +1,202 @@
+"""The gRPC server of a component: its services, health, reflection, and a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib.metadata
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
+from openclaw_rl.mesh.channel import COMMON_OPTIONS
+from openclaw_rl.mesh.errors import invalid
+from openclaw_rl.mesh.helpers import now
+from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.v1 import component_pb2, component_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+COMPONENT_SERVICE = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name
+
+_OPTIONS = [
+    *COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),  # a port in use is an error, not a second listener
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # take the keepalive of our channels
+]
+
+
+class ComponentServer:
+    """One component's server.
+
+    Args:
+        name: one of `home.COMPONENTS`.
+        host, port: where to listen; port 0 means any free one.
+        home: where its address is recorded.
+        status: gives state, detail, counters and the like; the server fills in what it knows itself (name, pid,
+            addresses, package version, start).
+        on_drain: ends the running work within so many seconds; awaited once, before the server stops.
+    """
+
+    def __init__(self, name: str, host: str, port: int, home: Home,
+                 status: Callable[[], component_pb2.ComponentStatus],
+                 on_drain: Callable[[float], Awaitable[None]] | None = None) -> None:
+        self.name = name
+        self.http_address = ""  #: http://HOST:PORT; set it before start()
+        self.address = ""  #: HOST:PORT, known after start()
+        self.stop_requested = asyncio.Event()  #: somebody wants the component to end
+        self._host, self._port, self._home = host, port, home
+        self._status, self._on_drain = status, on_drain
+        self._grace = 30.0
+        self._started_at = now()
+        self._draining = False
+        self._serving = True
+        self._names: list[str] = []
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+        self.add(component_pb2_grpc.add_ComponentServiceServicer_to_server, _ComponentServicer(self), COMPONENT_SERVICE)
+
+    def add(self, add_servicer: Callable[[Any, grpc.aio.Server], None], servicer: Any, service_name: str) -> None:
+        """Serve `servicer` too; `service_name` is full, such as "openclaw_rl.v1.JudgeService"."""
+        add_servicer(servicer, self._server)
+        self._names.append(service_name)
+
+    async def start(self) -> str:
+        """Listen and record the address.
+
+        Returns:
+            HOST:PORT.
+
+        Raises:
+            OSError: it can't listen there; the text names the address and says what to do.
+        """
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        try:
+            port = self._server.add_insecure_port(_join(self._host, self._port))
+        except RuntimeError:
+            raise self._why_not_bound() from None
+        await self._server.start()
+        self.address = _join(self._host, port)
+        await self.set_serving(self._serving)
+        write_record(self._home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
+        log.info("%s serves gRPC on %s", self.name, self.address)
+        return self.address
+
+    def set_serving(self, serving: bool) -> asyncio.Future[Any]:
+        """Tell the health of all services. It needn't be awaited. Before start(): what start() shall tell."""
+        self._serving = serving
+        value = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        return asyncio.gather(*(self._health.set(name, value) for name in ("", *self._names)))
+
+    def request_stop(self, grace: float | None = None) -> None:
+        """Make `run_until_stopped` go on to the end; `grace` in seconds."""
+        if grace is not None:
+            self._grace = grace
+        self._draining = True
+        self.stop_requested.set()
+
+    async def run_until_stopped(self) -> None:
+        """Serve until SIGTERM, SIGINT or Drain; then end gracefully: health, running work, server, record."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self.request_stop)
+        try:
+            await self.stop_requested.wait()
+            log.info("%s is stopping", self.name)
+            await self.set_serving(False)
+            if self._on_drain is not None:
+                try:
+                    await asyncio.wait_for(self._on_drain(self._grace), self._grace)
+                except Exception:
+                    log.exception("ending the running work of %s", self.name)
+        finally:
+            await self.stop(min(self._grace, 5))
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    async def stop(self, grace: float = 5) -> None:
+        """Stop serving; calls still running after `grace` seconds are cancelled. The record goes."""
+        self.request_stop()
+        await self.set_serving(False)
+        await self._server.stop(grace)
+        record = read_record(self._home, self.name)
+        if record is not None and record.pid == os.getpid():
+            remove_record(self._home, self.name)
+
+    def status(self) -> component_pb2.ComponentStatus:
+        """The component's whole status."""
+        status = component_pb2.ComponentStatus()
+        status.CopyFrom(self._status())
+        status.name = self.name
+        status.pid = os.getpid()
+        status.address = self.address
+        status.http_address = self.http_address
+        status.package_version = importlib.metadata.version("openclaw-rl")
+        status.started_at.CopyFrom(self._started_at)
+        if self._draining:
+            status.state = component_pb2.COMPONENT_STATE_DRAINING
+        return status
+
+    def _reachable(self, port: int) -> str:
+        """What others on this machine connect to: a wildcard is no address."""
+        return _join({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host), port)
+
+    def _why_not_bound(self) -> OSError:
+        where = _join(self._host, self._port)
+        advice = f"{self.name} can't listen on {where}"
+        try:
+            family, kind, proto, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind, proto) as probe:
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return OSError(error.errno, f"{advice}: the port is in use. Stop what uses it, or configure another "
+                                            "port (0 means any free one)")
+            return OSError(error.errno, f"{advice}: {error.strerror}. Check the configured host and port")
+        return OSError(errno.EADDRNOTAVAIL, f"{advice}. Check the configured host and port")
+
+
+class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
+    """ComponentService, the same for all components."""
+
+    def __init__(self, server: ComponentServer) -> None:
+        self._server = server
+
+    async def GetStatus(self, request: component_pb2.GetStatusRequest,
+                        context: grpc.aio.ServicerContext) -> component_pb2.GetStatusResponse:
+        return component_pb2.GetStatusResponse(status=self._server.status())
+
+    async def WatchStats(self, request: component_pb2.WatchStatsRequest, context: grpc.aio.ServicerContext
+                         ) -> AsyncIterator[component_pb2.WatchStatsResponse]:
+        interval = request.interval.ToNanoseconds() / 1e9 if request.HasField("interval") else 1.0
+        if not 0.1 <= interval <= 3600:
+            raise invalid("interval", f"{interval:g}s", "from 0.1 s to 1 h")
+        while True:
+            yield component_pb2.WatchStatsResponse(status=self._server.status(), at=now())
+            try:
+                await asyncio.wait_for(self._server.stop_requested.wait(), interval)
+                return
+            except TimeoutError:
+                pass
+
+    async def Drain(self, request: component_pb2.DrainRequest,
+                    context: grpc.aio.ServicerContext) -> component_pb2.DrainResponse:
+        grace = request.grace.ToNanoseconds() / 1e9 if request.HasField("grace") else 30.0
+        if not 0 <= grace <= 3600:
+            raise invalid("grace", f"{grace:g}s", "from 0 s to 1 h")
+        self._server.request_stop(grace)
+        return component_pb2.DrainResponse()
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
