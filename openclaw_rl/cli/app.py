@@ -1,0 +1,55 @@
+"""The application that the commands register with, and what they share."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+_ORDER = ("init", "local-start", "status", "chat", "turns", "versions", "rollback", "logs", "stop-all")
+
+
+class _Commands(TyperGroup):
+    """Lists the commands in the order in which one needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
+app = typer.Typer(
+    name="openclaw-rl", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
+    help="An agent that learns from being used: starts the mesh, talks to it, shows what it learned.",
+    epilog="First session: openclaw-rl local-start, then openclaw-rl chat. The mesh's files are in ~/.openclaw-rl, "
+           "or where OPENCLAW_RL_HOME says.")
+out = Console()
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def print_json(data: Any) -> None:
+    """JSON for programs: plain, whole lines, whatever the terminal's width."""
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def clipped(text: str, width: int) -> Text:
+    """One line of at most `width` characters, without markup."""
+    line = " ".join(text.split())
+    return Text(line if len(line) <= width else line[: width - 1] + "…")
+
+
+def addresses() -> dict[str, str]:
+    """Configured addresses of components that run elsewhere, by name."""
+    from ..home import COMPONENTS, Home
+    from ..launch.status import running_config
+
+    components = running_config(Home.default()).components
+    return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}
+
+
+from . import chat, facts, logs, mesh  # noqa: E402, F401  (they register their commands)

@@ -1,0 +1,99 @@
+"""chat: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ..api import PolicyClient, PolicyError
+from ..home import Home
+from .app import app, err, out
+
+_HELP = "/up and /down [words] judge the last answer, /new opens a new session, /quit ends"
+
+
+@app.command(epilog="Example: openclaw-rl chat; openclaw-rl chat 'What is a heron?'; echo 'What is a heron?' | "
+             "openclaw-rl chat")
+def chat(
+    text: Annotated[list[str] | None, typer.Argument(help="Say this and end; default a conversation, or what is piped "
+                                                     "in.", show_default=False)] = None,
+    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.", show_default=False)] = "",
+    url: Annotated[str | None, typer.Option("--url", help="http://HOST:PORT; default the running mesh's.",
+                                            show_default=False)] = None,
+    api_key: Annotated[str | None, typer.Option("--api-key", help="Bearer key, when the mesh asks for one.",
+                                                envvar="OPENCLAW_RL_API_KEY", show_default=False)] = None,
+    system: Annotated[str | None, typer.Option("--system", help="System message.", show_default=False)] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Longest answer.", min=1,
+                                                   show_default=False)] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, show_default=False)] = None,
+) -> None:
+    """Talk to the policy. What you say next is what an answer is judged by; /up and /down judge it directly."""
+    client = PolicyClient(url, api_key=api_key or _configured_key(), system=system, home=Home.default())
+    client.session_id = session
+    options = {key: value for key, value in (("max_tokens", max_tokens), ("temperature", temperature))
+               if value is not None}
+    if text:
+        _say(client, " ".join(text), options)
+    elif not sys.stdin.isatty():
+        _say(client, sys.stdin.read().strip(), options)
+    else:
+        _converse(client, options)
+
+
+def _configured_key() -> str | None:
+    from ..launch.status import running_config
+
+    keys = running_config(Home.default()).components.policy_server.api_keys
+    return keys[0] if keys else None
+
+
+def _converse(client: PolicyClient, options: dict[str, Any]) -> None:
+    try:
+        import readline  # noqa: F401  (line editing and history for input())
+    except ImportError:
+        pass
+    err.print(f"[dim]{_HELP}[/]")
+    while True:
+        try:
+            line = input("you> ").strip()
+        except EOFError:
+            return
+        try:
+            if line == "/quit":
+                return
+            if line.startswith("/"):
+                _command(client, line)
+            elif line:
+                _say(client, line, options)
+        except PolicyError as error:
+            err.print(f"[red]error:[/] {error}", soft_wrap=True, highlight=False)
+        except KeyboardInterrupt:
+            err.print("\n[dim](cut off)[/]")
+
+
+def _command(client: PolicyClient, line: str) -> None:
+    word, _, rest = line.partition(" ")
+    if word in ("/up", "/down"):
+        client.feedback(1 if word == "/up" else -1, rest.strip())
+        err.print("[dim]noted[/]")
+    elif word == "/new":
+        client.new_session()
+        err.print("[dim]new session[/]")
+    else:
+        err.print(f"[dim]{_HELP}[/]")
+
+
+def _say(client: PolicyClient, text: str, options: dict[str, Any]) -> None:
+    if not text:
+        raise PolicyError("nothing to say; see `openclaw-rl chat --help`")
+    for piece in client.stream(text, **options):
+        out.file.write(piece)
+        out.file.flush()
+    out.file.write("\n")
+    out.file.flush()
+    reply = client.last
+    if reply is not None:
+        version = "" if reply.policy_version is None else f"version {reply.policy_version}, "
+        err.print(f"[dim]({version}session {reply.session_id})[/]", soft_wrap=True, highlight=False)

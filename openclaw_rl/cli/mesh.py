@@ -1,0 +1,118 @@
+"""init, local-start, status, stop-all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ..config import load_config
+from ..home import Home
+from .app import Json, app, clipped, err, out, print_json
+
+_COLOURS = {"RUNNING": "green", "STARTING": "yellow", "DEGRADED": "yellow", "STOPPED": "dim", "FAILED": "red"}
+
+
+@app.command(epilog="Example: openclaw-rl init && openclaw-rl local-start")
+def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False) -> None:
+    """Write a commented configuration, every key at its default, into the mesh's folder."""
+    from .template import commented_config
+
+    home = Home.default()
+    try:
+        home.create()
+        if home.config_file.exists() and not force:
+            err.print(f"{home.config_file} is there already; --force overwrites it", soft_wrap=True)
+            raise typer.Exit(1)
+        home.config_file.write_text(commented_config())
+    except OSError as error:
+        err.print(f"{home.config_file} can't be written: {error.strerror}; set OPENCLAW_RL_HOME to a folder that can",
+                  soft_wrap=True)
+        raise typer.Exit(1) from None
+    out.print(f"wrote {home.config_file}; `openclaw-rl local-start` uses it", soft_wrap=True)
+
+
+@app.command("local-start", epilog="Example: openclaw-rl local-start --config local_config.yaml")
+def local_start(
+    file: Annotated[Path | None, typer.Argument(help="The same as --config.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the home's config.yaml, "
+                                                "or the built-in one.", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until all must run.", min=1)] = 180,
+) -> None:
+    """Start the four components on this machine, and return when all are RUNNING.
+
+    What runs already is left as it is, so a second call is harmless: it starts what is missing and exits 0.
+    """
+    from ..launch import start
+
+    home = Home.default()
+    path = config or file or (home.config_file if home.config_file.exists() else None)
+    err.print(f"mesh in {home.root}, configuration {path or 'built in'}", soft_wrap=True, highlight=False)
+    loaded = load_config(path)
+    mesh = start.local_start(home, loaded, err, timeout)
+    missing = [c for c in mesh.components if c.state != "RUNNING"]
+    for component in missing:
+        err.print(f"[yellow]{component.name}: {component.state}[/] {component.detail}", soft_wrap=True, highlight=False)
+    _say_what_next(home)
+    raise typer.Exit(0 if all(c.name not in start.checks.started_here(loaded) for c in missing) else 1)
+
+
+def _say_what_next(home: Home) -> None:
+    from ..home import read_record
+
+    record = read_record(home, "policy_server")
+    if record and record.http_address:
+        out.print("try it:", highlight=False)
+        out.print(f"  curl -N {record.http_address}/v1/chat/completions -H 'Content-Type: application/json' -d "
+                  """'{"messages": [{"role": "user", "content": "What is a heron?"}], "stream": true}'""",
+                  soft_wrap=True, highlight=False, markup=False)
+    out.print(f"logs: {home.logs}\nnext: openclaw-rl chat | status | turns | versions | logs -f | stop-all",
+              soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command(epilog="Example: openclaw-rl status --json | jq .policy_version")
+def status(as_json: Json = False) -> None:
+    """Show what runs. Exit code 0 only when all four are RUNNING."""
+    from ..launch.status import report
+
+    mesh = report(Home.default())
+    if as_json:
+        print_json(mesh.json())
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("component", "state", "pid", "address"):
+            table.add_column(column, no_wrap=True)
+        table.add_column("detail", overflow="fold")
+        for c in mesh.components:
+            table.add_row(c.name, f"[{_COLOURS[c.state]}]{c.state}[/]", str(c.pid or ""), c.address or "",
+                          clipped(c.detail, 400))
+        out.print(table)
+        facts = mesh.json()
+        turns, samples = facts["turns"], facts["samples"]
+        dropped = ", ".join(f"{n} {reason}" for reason, n in samples["dropped"].items()) or "none"
+        out.print(f"policy version {_known(mesh.policy_version)}; turns: "
+                  + ", ".join(f"{_known(n)} {name}" for name, n in turns.items())
+                  + "; samples: " + ", ".join(f"{_known(samples[k])} {k}" for k in ("accepted", "trained", "pending"))
+                  + f"; dropped: {dropped}", soft_wrap=True, highlight=False, markup=False)
+        for c in mesh.components:
+            for box in c.status.outboxes if c.status else ():
+                if box.pending or box.last_error:
+                    out.print(f"{c.name} -> {box.name}: {box.pending} wait ({box.pending_bytes} bytes) "
+                              f"{box.last_error}", soft_wrap=True, highlight=False, markup=False)
+    raise typer.Exit(0 if mesh.all_running else 1)
+
+
+def _known(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+@app.command("stop-all", epilog="Example: openclaw-rl stop-all")
+def stop_all() -> None:
+    """End the components that local-start started, and nothing else."""
+    from ..launch import start
+
+    with err.status("stopping"):
+        stopped = start.stop_all(Home.default())
+    out.print("stopped " + ", ".join(stopped) if stopped else "nothing was running")

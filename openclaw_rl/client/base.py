@@ -1,0 +1,261 @@
+"""What the clients of all services share: each RPC is declared once and is a method of a blocking and of an
+asynchronous client.
+
+    class _JudgeRpcs:
+        judge = Unary(judge_pb2.JudgeRequest, judge_pb2.JudgeResponse)
+
+    class JudgeServiceClient(_JudgeRpcs, Client): ...        # client.judge(request) -> JudgeResponse
+    class AsyncJudgeServiceClient(_JudgeRpcs, AsyncClient): ...  # await client.judge(request)
+
+A method takes the request message, or its fields by keyword, and `timeout` in seconds. Failures are MeshError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, overload
+
+import grpc
+
+from ..home import Home, read_record
+from ..mesh import errors
+from ..mesh.channel import connect, sync_connect
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+Request = TypeVar("Request", bound="Message")
+Response = TypeVar("Response", bound="Message")
+_Req = TypeVar("_Req", contravariant=True)
+_Res = TypeVar("_Res", covariant=True)
+
+#: Seconds for a unary call that names no timeout. Streams have none.
+TIMEOUT = 30.0
+
+
+class UnaryCall(Protocol[_Req, _Res]):
+    def __call__(self, request: _Req | None = None, /, *, timeout: float | None = TIMEOUT, **fields: Any) -> _Res: ...
+
+
+class AsyncUnaryCall(Protocol[_Req, _Res]):
+    async def __call__(self, request: _Req | None = None, /, *,
+                       timeout: float | None = TIMEOUT,  # noqa: ASYNC109 (the call's own deadline, sent along)
+                       **fields: Any) -> _Res: ...
+
+
+class StreamCall(Protocol[_Req, _Res]):
+    def __call__(self, request: _Req | None = None, /, *, timeout: float | None = None,
+                 **fields: Any) -> Iterator[_Res]: ...
+
+
+class AsyncStreamCall(Protocol[_Req, _Res]):
+    def __call__(self, request: _Req | None = None, /, *, timeout: float | None = None,
+                 **fields: Any) -> AsyncIterator[_Res]: ...
+
+
+class BidiCall(Protocol[_Req, _Res]):
+    def __call__(self, requests: Iterable[_Req], /, *, timeout: float | None = None) -> Iterator[_Res]: ...
+
+
+class AsyncBidiCall(Protocol[_Req, _Res]):
+    def __call__(self, requests: AsyncIterable[_Req], /, *, timeout: float | None = None) -> AsyncIterator[_Res]: ...
+
+
+class Rpc(Generic[Request, Response]):
+    """One RPC; its name is the attribute's in CamelCase."""
+
+    method: str
+
+    def __init__(self, request: type[Request], response: type[Response]) -> None:
+        self.request = request
+        self.response = response
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.method = "".join(word.capitalize() for word in name.split("_"))
+
+    def message(self, request: Request | None, fields: dict[str, Any]) -> Request:
+        """The request given, or one made of the fields."""
+        if request is not None and fields:
+            raise TypeError(f"{self.method}: give the request or its fields, not both")
+        return request if request is not None else self.request(**fields)
+
+
+class Unary(Rpc[Request, Response]):
+    """One request, one response."""
+
+    @overload
+    def __get__(self, client: Client, owner: type) -> UnaryCall[Request, Response]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type) -> AsyncUnaryCall[Request, Response]: ...
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self if client is None else client._unary(self)
+
+
+class ServerStream(Rpc[Request, Response]):
+    """One request, many responses. Closing the iterator cancels the call."""
+
+    @overload
+    def __get__(self, client: Client, owner: type) -> StreamCall[Request, Response]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type) -> AsyncStreamCall[Request, Response]: ...
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self if client is None else client._stream(self)
+
+
+class BidiStream(Rpc[Request, Response]):
+    """Many requests, many responses. Closing the iterator cancels the call."""
+
+    @overload
+    def __get__(self, client: Client, owner: type) -> BidiCall[Request, Response]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type) -> AsyncBidiCall[Request, Response]: ...
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self if client is None else client._bidi(self)
+
+
+class _Base:
+    #: Generated stub class of the service.
+    stub: type[Any]
+    #: Component that serves it: where the address is looked up when none is given.
+    component: str
+
+    def __init__(self, address: str | None = None, *, component: str | None = None, home: Home | None = None) -> None:
+        """
+        Args:
+            address: HOST:PORT; None takes the running component's own of the mesh in `home`.
+            component: its name (home.COMPONENTS), needed only for a service that all of them have.
+            home: the mesh's folder; default OPENCLAW_RL_HOME or `~/.openclaw-rl`.
+
+        Raises:
+            MeshError: UNAVAILABLE, the component isn't running.
+        """
+        self.component = component or self.component or "the component"
+        self.address = address or find(self.component, home)
+        self._channel = self._connect(self.address)
+        self._stub = self.stub(self._channel)
+
+    def _connect(self, address: str) -> Any:
+        raise NotImplementedError
+
+    def _error(self, error: Any) -> errors.MeshError:
+        mesh_error = errors.from_rpc_error(error)
+        if "failed to connect" in (error.details() or "").lower():
+            return errors.unavailable(f"{self.component} does not answer at {self.address}; "
+                                      "`openclaw-rl status` tells what runs")
+        return mesh_error
+
+
+def find(component: str, home: Home | None = None) -> str:
+    """Address (HOST:PORT) that a running component has recorded.
+
+    Raises:
+        MeshError: UNAVAILABLE, there is none.
+    """
+    home = home or Home.default()
+    record = read_record(home, component)
+    if record is None:
+        raise errors.unavailable(f"{component} is not running in {home.root}; start it with `openclaw-rl local-start`")
+    return record.address
+
+
+class Client(_Base):
+    """A blocking client; a context manager."""
+
+    def _connect(self, address: str) -> grpc.Channel:
+        return sync_connect(address)
+
+    def _unary(self, rpc: Rpc[Any, Any]) -> UnaryCall[Any, Any]:
+        call = getattr(self._stub, rpc.method)
+
+        def unary(request: Any = None, /, *, timeout: float | None = TIMEOUT, **fields: Any) -> Any:
+            try:
+                return call(rpc.message(request, fields), timeout=timeout)
+            except grpc.RpcError as error:
+                raise self._error(error) from None
+
+        return unary
+
+    def _stream(self, rpc: Rpc[Any, Any]) -> StreamCall[Any, Any]:
+        def stream(request: Any = None, /, *, timeout: float | None = None, **fields: Any) -> Iterator[Any]:
+            return self._read(getattr(self._stub, rpc.method)(rpc.message(request, fields), timeout=timeout))
+
+        return stream
+
+    def _bidi(self, rpc: Rpc[Any, Any]) -> BidiCall[Any, Any]:
+        def bidi(requests: Iterable[Any], /, *, timeout: float | None = None) -> Iterator[Any]:
+            return self._read(getattr(self._stub, rpc.method)(iter(requests), timeout=timeout))
+
+        return bidi
+
+    def _read(self, call: Any) -> Iterator[Any]:
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient(_Base):
+    """An asynchronous client; an asynchronous context manager. Belongs to the event loop that it is made in."""
+
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        return connect(address)
+
+    def _unary(self, rpc: Rpc[Any, Any]) -> AsyncUnaryCall[Any, Any]:
+        call = getattr(self._stub, rpc.method)
+
+        async def unary(request: Any = None, /, *,
+                        timeout: float | None = TIMEOUT,  # noqa: ASYNC109
+                        **fields: Any) -> Any:
+            try:
+                return await call(rpc.message(request, fields), timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                raise self._error(error) from None
+
+        return cast("AsyncUnaryCall[Any, Any]", unary)
+
+    def _stream(self, rpc: Rpc[Any, Any]) -> AsyncStreamCall[Any, Any]:
+        def stream(request: Any = None, /, *, timeout: float | None = None, **fields: Any) -> AsyncIterator[Any]:
+            return self._read(getattr(self._stub, rpc.method)(rpc.message(request, fields), timeout=timeout))
+
+        return stream
+
+    def _bidi(self, rpc: Rpc[Any, Any]) -> AsyncBidiCall[Any, Any]:
+        def bidi(requests: AsyncIterable[Any], /, *, timeout: float | None = None) -> AsyncIterator[Any]:
+            return self._read(getattr(self._stub, rpc.method)(requests, timeout=timeout))
+
+        return bidi
+
+    async def _read(self, call: Any) -> AsyncIterator[Any]:
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from None
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

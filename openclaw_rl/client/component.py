@@ -1,0 +1,27 @@
+"""Clients of ComponentService: state and figures of any of the four."""
+
+from __future__ import annotations
+
+from ..v1 import component_pb2 as pb
+from ..v1 import component_pb2_grpc
+from .base import AsyncClient, Client, ServerStream, Unary
+
+
+class _ComponentRpcs:
+    stub = component_pb2_grpc.ComponentServiceStub
+    component = ""
+
+    get_status = Unary(pb.GetStatusRequest, pb.GetStatusResponse)
+    """Tells the component's state and figures."""
+    watch_stats = ServerStream(pb.WatchStatsRequest, pb.WatchStatsResponse)
+    """Tells the same again and again."""
+    drain = Unary(pb.DrainRequest, pb.DrainResponse)
+    """Takes no new work, ends the running one, and stops."""
+
+
+class ComponentServiceClient(_ComponentRpcs, Client):
+    """Blocking client of ComponentService."""
+
+
+class AsyncComponentServiceClient(_ComponentRpcs, AsyncClient):
+    """Asynchronous client of ComponentService."""

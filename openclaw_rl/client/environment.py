@@ -1,0 +1,45 @@
+"""Clients of EnvironmentService: sessions and sandboxes."""
+
+from __future__ import annotations
+
+from ..v1 import environment_pb2 as pb
+from ..v1 import environment_pb2_grpc
+from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
+
+
+class _EnvironmentRpcs:
+    stub = environment_pb2_grpc.EnvironmentServiceStub
+    component = "env_server"
+
+    record_turns = BidiStream(pb.RecordTurnsRequest, pb.RecordTurnsResponse)
+    """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk."""
+    interact = BidiStream(pb.InteractRequest, pb.InteractResponse)
+    """A live session: the client sends user and tool messages, the policy's turns come back."""
+    get_session = Unary(pb.GetSessionRequest, pb.GetSessionResponse)
+    """Tells one session and its turns."""
+    end_session = Unary(pb.EndSessionRequest, pb.EndSessionResponse)
+    """Ends a session: its open turns get their next state."""
+    list_turns = Unary(pb.ListTurnsRequest, pb.ListTurnsResponse)
+    """Lists turns, newest first, a page at a time."""
+    acquire = Unary(pb.AcquireRequest, pb.AcquireResponse)
+    """Leases a sandbox."""
+    reset = Unary(pb.ResetRequest, pb.ResetResponse)
+    """Puts a leased sandbox into the initial state of a task."""
+    step = Unary(pb.StepRequest, pb.StepResponse)
+    """Does one action in a leased sandbox."""
+    evaluate = Unary(pb.EvaluateRequest, pb.EvaluateResponse)
+    """Runs the task's check in a leased sandbox."""
+    renew = Unary(pb.RenewRequest, pb.RenewResponse)
+    """Keeps a lease alive."""
+    release = Unary(pb.ReleaseRequest, pb.ReleaseResponse)
+    """Gives a lease back; any number of times."""
+    run_episodes = ServerStream(pb.RunEpisodesRequest, pb.RunEpisodesResponse)
+    """Lets the policy act in sandboxes, and tells each episode's progress."""
+
+
+class EnvironmentServiceClient(_EnvironmentRpcs, Client):
+    """Blocking client of EnvironmentService."""
+
+
+class AsyncEnvironmentServiceClient(_EnvironmentRpcs, AsyncClient):
+    """Asynchronous client of EnvironmentService."""

@@ -1,0 +1,192 @@
+"""What became of the turns, and which versions there are: asked of several components, put together here.
+
+A component that does not answer makes its part of the facts unknown, not the whole of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..home import Home
+from ..mesh.errors import MeshError
+from ..v1 import environment_pb2, trainer_pb2, turn_pb2
+from .environment import EnvironmentServiceClient
+from .judge import JudgeServiceClient
+from .policy import PolicyServiceClient
+from .trainer import TrainerServiceClient
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from ..v1.environment_pb2 import TurnSummary
+    from ..v1.trainer_pb2 import SampleStatus
+    from ..v1.turn_pb2 import Judgement
+    from ..v1.weights_pb2 import VersionManifest
+
+Fate = Literal["pending", "trained", "dropped", "not_trainable"]
+
+_PAGE = 500
+_CLASSES = {turn_pb2.TURN_CLASS_MAIN: "main", turn_pb2.TURN_CLASS_SIDE: "side"}
+
+
+@dataclass(frozen=True)
+class TurnFate:
+    """One turn and what became of it. A main turn has one final fate, `trained` or `dropped`, at some time."""
+
+    turn: str
+    session: str
+    turn_class: str  #: "main", "side" or "unknown"
+    version: int
+    score: int | None  #: +1, 0 or -1; None when it was not judged
+    fate: Fate
+    trained_version: int | None
+    reason: str
+    request_text: str = ""
+    response_text: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """As `openclaw-rl turns --json` prints it."""
+        return {"turn": self.turn, "session": self.session, "class": self.turn_class, "version": self.version,
+                "score": self.score, "fate": self.fate, "trained_version": self.trained_version,
+                "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Version:
+    """One policy version, as `openclaw-rl versions --json` prints it."""
+
+    version: int
+    parent: int | None
+    digest: str
+    algorithm: str
+    created_at: str | None  #: ISO 8601, UTC
+    active: bool
+    turns: list[str]
+    metrics: dict[str, float]
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def turns(home: Home, *, session: str = "", limit: int | None = None,
+          addresses: dict[str, str] | None = None) -> Iterator[TurnFate]:
+    """All turns with their fates, newest first, a page at a time.
+
+    Args:
+        limit: most turns; None means all.
+        addresses: addresses by component; the others are looked up in `home`.
+
+    Raises:
+        MeshError: the environment server does not answer.
+    """
+    addresses = addresses or {}
+    token = ""
+    with EnvironmentServiceClient(addresses.get("env_server"), home=home) as env:
+        while limit is None or limit > 0:
+            size = _PAGE if limit is None else min(_PAGE, limit)
+            page = env.list_turns(session_id=session, page_size=size, page_token=token)
+            yield from _fates(home, addresses, page.turns)
+            limit = None if limit is None else limit - len(page.turns)
+            token = page.next_page_token
+            if not token:
+                return
+
+
+def _fates(home: Home, addresses: dict[str, str], summaries: Any) -> Iterator[TurnFate]:
+    main = [s.turn_id for s in summaries if s.turn_class == turn_pb2.TURN_CLASS_MAIN]
+    judgements: dict[str, Judgement] = {}
+    samples: dict[str, SampleStatus] = {}
+    down = []
+    if main:
+        try:
+            with JudgeServiceClient(addresses.get("prm_judge"), home=home) as judge:
+                judgements = {j.turn_id: j for j in judge.list_judgements(turn_ids=main).judgements}
+        except MeshError:
+            down.append("the judge")
+        try:
+            with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
+                samples = {s.turn_id: s for s in trainer.list_samples(turn_ids=main).samples}
+        except MeshError:
+            down.append("the trainer")
+    for summary in summaries:
+        yield fate(summary, judgements.get(summary.turn_id), samples.get(summary.turn_id), down)
+
+
+def fate(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,
+         down: list[str] | None = None) -> TurnFate:
+    """Put together what the three components know of a turn.
+
+    Args:
+        down: components that did not answer, for the reason of turns whose fate is not known for that.
+    """
+    score: int | None = None
+    if judgement is not None:
+        score = None if judgement.failed else judgement.score
+    elif sample is not None and sample.HasField("score"):
+        score = sample.score
+    result, trained, reason = _outcome(summary, judgement, sample, down or [])
+    return TurnFate(summary.turn_id, summary.session_id, _CLASSES.get(summary.turn_class, "unknown"),
+                    summary.policy_version, score, result, trained, reason,
+                    summary.request_text, summary.response_text)
+
+
+def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,
+             down: list[str]) -> tuple[Fate, int | None, str]:
+    pb = environment_pb2
+    if summary.turn_class != turn_pb2.TURN_CLASS_MAIN:
+        return "not_trainable", None, summary.class_reason
+    if sample is not None:
+        if sample.fate == trainer_pb2.SAMPLE_FATE_TRAINED:
+            return "trained", sample.version, ""
+        if sample.fate == trainer_pb2.SAMPLE_FATE_DROPPED:
+            return "dropped", None, sample.reason
+        return "pending", None, "waits for the trainer's next step"
+    if summary.state in (pb.TURN_STATE_SUPERSEDED, pb.TURN_STATE_NOT_TRAINABLE):
+        return "not_trainable", None, summary.reason
+    if summary.state == pb.TURN_STATE_REJECTED:
+        return "dropped", None, f"the judge refused it: {summary.reason}" if summary.reason else "the judge refused it"
+    if summary.state == pb.TURN_STATE_OPEN:
+        return "pending", None, summary.reason or "open: waits for the next message"
+    if down:
+        return "pending", None, f"{' and '.join(down)} did not answer"
+    return "pending", None, "waits for the judge" if judgement is None else "waits for the trainer to take it"
+
+
+def versions(home: Home, *, addresses: dict[str, str] | None = None) -> list[Version]:
+    """All versions, ascending; which is active is the policy server's word.
+
+    Raises:
+        MeshError: neither trainer nor policy server answers.
+    """
+    addresses = addresses or {}
+    manifests: dict[int, VersionManifest] = {}
+    failures: list[MeshError] = []
+    active: int | None = None
+    try:
+        with PolicyServiceClient(addresses.get("policy_server"), home=home) as policy:
+            state = policy.get_policy()
+            active = state.state.active_version
+            manifests.update((m.version, m) for m in state.manifests)
+    except MeshError as error:
+        failures.append(error)
+    try:
+        with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
+            for version in trainer.list_versions().versions:
+                manifests[version.manifest.version] = version.manifest
+                if active is None and version.active:
+                    active = version.manifest.version
+    except MeshError as error:
+        failures.append(error)
+    if len(failures) == 2:
+        raise failures[0]
+    return [Version(
+        version=number, parent=m.parent if m.HasField("parent") else None, digest=m.digest, algorithm=m.algorithm,
+        created_at=_iso(m.created_at) if m.HasField("created_at") else None, active=number == active,
+        turns=list(m.turn_ids), metrics=dict(sorted(m.metrics.items()))) for number, m in sorted(manifests.items())]
+
+
+def _iso(timestamp: Timestamp) -> str:
+    return datetime.fromtimestamp(timestamp.seconds + timestamp.nanos / 1e9, UTC).isoformat(timespec="milliseconds")

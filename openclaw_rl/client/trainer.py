@@ -1,0 +1,39 @@
+"""Clients of TrainerService: learns and publishes versions."""
+
+from __future__ import annotations
+
+from ..v1 import trainer_pb2 as pb
+from ..v1 import trainer_pb2_grpc
+from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
+
+
+class _TrainerRpcs:
+    stub = trainer_pb2_grpc.TrainerServiceStub
+    component = "trainer"
+
+    submit_samples = BidiStream(pb.SubmitSamplesRequest, pb.SubmitSamplesResponse)
+    """Takes samples from the judge; acknowledges each by id once it is on disk."""
+    list_samples = Unary(pb.ListSamplesRequest, pb.ListSamplesResponse)
+    """Tells the fate of given turns' samples."""
+    get_version = Unary(pb.GetVersionRequest, pb.GetVersionResponse)
+    """Tells one version."""
+    list_versions = Unary(pb.ListVersionsRequest, pb.ListVersionsResponse)
+    """Tells all versions, ascending."""
+    watch_training = ServerStream(pb.WatchTrainingRequest, pb.WatchTrainingResponse)
+    """Tells each training step, publication and skip as it happens."""
+    train_now = Unary(pb.TrainNowRequest, pb.TrainNowResponse)
+    """Trains now on what there is, without waiting for the number or the interval."""
+    pause = Unary(pb.PauseRequest, pb.PauseResponse)
+    """Starts no further step until resumed; samples are still taken."""
+    resume = Unary(pb.ResumeRequest, pb.ResumeResponse)
+    """Ends a pause."""
+    fetch_weights = ServerStream(pb.FetchWeightsRequest, pb.FetchWeightsResponse)
+    """Sends a version's tensors to a policy server that joins late."""
+
+
+class TrainerServiceClient(_TrainerRpcs, Client):
+    """Blocking client of TrainerService."""
+
+
+class AsyncTrainerServiceClient(_TrainerRpcs, AsyncClient):
+    """Asynchronous client of TrainerService."""

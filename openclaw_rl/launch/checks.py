@@ -1,0 +1,168 @@
+"""What is checked before anything is started, so that nothing is started in vain."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+
+import psutil
+
+from ..config import EMBEDDED_MODEL, Config
+from ..home import COMPONENTS, Home, read_record, remove_record
+from .status import ask
+
+logger = logging.getLogger(__name__)
+
+#: Free bytes that a mesh needs at the least: logs and records, and, when it trains, some versions of the weights.
+_NEEDED_BYTES = 200 * 2**20
+_NEEDED_BYTES_TRAINING = 2 * 2**30
+
+
+class StartError(Exception):
+    """The mesh can't be started; the text says why and what to do."""
+
+
+def uses_api(config: Config) -> bool:
+    """The policy is an API model, so nothing is served or trained here."""
+    policy = config.components.policy_server
+    if policy.engine != "auto":
+        return policy.engine == "openai"
+    return policy.model != EMBEDDED_MODEL and not os.path.isdir(os.path.expanduser(policy.model))
+
+
+def started_here(config: Config) -> list[str]:
+    """The components that this machine is to run: enabled ones without an address of their own."""
+    return [name for name in COMPONENTS
+            if getattr(config.components, name).enabled and not getattr(config.components, name).address]
+
+
+def check_home(home: Home, config: Config) -> None:
+    """The folder can be written and has room.
+
+    Raises:
+        StartError: it can't or hasn't.
+    """
+    try:
+        home.create()
+        probe = home.run / f".probe-{os.getpid()}"
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise StartError(f"{home.root} can't be written: {error.strerror or error}; "
+                         "set OPENCLAW_RL_HOME to a folder that can") from None
+    free = shutil.disk_usage(home.root).free
+    needed = _NEEDED_BYTES if uses_api(config) else _NEEDED_BYTES_TRAINING
+    if free < needed:
+        raise StartError(f"{home.root} has {free / 2**20:.0f} MB free and needs {needed / 2**20:.0f} MB; make room, or "
+                         "set OPENCLAW_RL_HOME to a folder on another disk")
+
+
+def check_credentials(config: Config) -> None:
+    """API models have their keys.
+
+    Raises:
+        StartError: a key is missing; the text names the variable.
+    """
+    from ..policy import upstream
+
+    try:
+        upstream.check_credentials(config)
+    except Exception as error:
+        raise StartError(str(error)) from None
+
+
+def check_packages(config: Config) -> None:
+    """The embedded engine's packages are installed.
+
+    Raises:
+        StartError: they are not.
+    """
+    from importlib.util import find_spec
+
+    if uses_api(config):
+        return
+    missing = [name for name in ("torch", "transformers", "safetensors", "tokenizers") if find_spec(name) is None]
+    if missing:
+        raise StartError(f"the embedded model needs packages that are not installed ({', '.join(missing)}): "
+                         "pip install 'openclaw-rl[embedded]'")
+
+
+def check_ports(config: Config, names: list[str]) -> None:
+    """The ports of the components that are to be started are free.
+
+    Raises:
+        StartError: one is not; the text names the key and, where it can be seen, who has it.
+    """
+    problems = []
+    for name in names:
+        section = getattr(config.components, name)
+        for key in ("port", "grpc_port"):
+            port = getattr(section, key, 0)
+            if port and (error := _bind_error(section.host, port)):
+                problems.append(f"components.{name}.{key}: {section.host}:{port} {error}{_owner(port)}; "
+                                "set another port, or 0 for any free one")
+    if problems:
+        raise StartError("\n".join(problems))
+
+
+def _bind_error(host: str, port: int) -> str | None:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        in_use = error.errno is not None and "in use" in (error.strerror or "").lower()
+        return "is in use" if in_use else f"can't be used ({error.strerror or error})"
+    return None
+
+
+def _owner(port: int) -> str:
+    """" by pid N (name)", or nothing when it can't be seen."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f" by pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+    return ""
+
+
+def is_component(pid: int, name: str, home: Home) -> bool:
+    """The process is component `name` of this mesh, started by its supervisor."""
+    try:
+        process = psutil.Process(pid)
+        command = process.cmdline()
+        return ("openclaw_rl.launch.component" in command and name in command
+                and process.environ().get("OPENCLAW_RL_HOME") == str(home.root))
+    except psutil.Error:
+        return False
+
+
+def clear_leftovers(home: Home) -> None:
+    """Make the run folder true again when no supervisor runs: end components whose supervisor was killed, forget the
+    records of processes that are no more. One that somebody runs on his own, and that answers, is left alone."""
+    for name in COMPONENTS:
+        record = read_record(home, name)
+        if record is None:
+            remove_record(home, name)
+        elif is_component(record.pid, name, home):
+            logger.warning("ending %s (pid %d), whose supervisor is gone", name, record.pid)
+            end(record.pid)
+            remove_record(home, name)
+        elif (status := ask(record.address)) is None or status.name != name or status.pid != record.pid:
+            logger.info("forgetting the stale record of %s (pid %d)", name, record.pid)
+            remove_record(home, name)
+
+
+def end(pid: int, timeout: float = 20) -> None:
+    """SIGTERM, and SIGKILL when that is not enough."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        process.terminate()
+        try:
+            process.wait(timeout)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(5)

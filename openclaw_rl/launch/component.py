@@ -1,0 +1,75 @@
+"""Entry point of a component's process: `python -m openclaw_rl.launch.component NAME [--config FILE]`.
+
+Everything that it logs goes to stderr, which the supervisor writes to logs/NAME.log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import sys
+
+from ..config import Config, ConfigError, load_config
+from ..home import COMPONENTS, Home
+
+#: Component -> module whose `run(config, home)` serves until stopped.
+SERVERS = {
+    "policy_server": "openclaw_rl.policy.server",
+    "env_server": "openclaw_rl.environment.server",
+    "prm_judge": "openclaw_rl.judge.server",
+    "trainer": "openclaw_rl.trainer.server",
+}
+
+logger = logging.getLogger("openclaw_rl.launch")
+
+
+def configure_logging(level: str) -> None:
+    """One line per record on stderr: time, level, logger, message."""
+    logging.basicConfig(level=level, stream=sys.stderr, force=True,
+                        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    for noisy in ("httpx", "httpcore", "openai", "asyncio", "uvicorn.access"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def run(name: str, config: Config, home: Home) -> int:
+    """Serve until told to stop.
+
+    Returns:
+        0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
+    """
+    from ..mesh.errors import MeshError
+
+    server = importlib.import_module(SERVERS[name])
+    try:
+        asyncio.run(server.run(config, home))
+    except KeyboardInterrupt:
+        return 0
+    except (MeshError, OSError, ConfigError) as error:
+        # Expected ways to fail, whose text says what to do; a traceback would only hide it.
+        logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
+        return 1
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m openclaw_rl.launch.component",
+                                     description="Run one component of the mesh in this process.",
+                                     epilog="example: python -m openclaw_rl.launch.component trainer --config c.yaml")
+    parser.add_argument("name", choices=COMPONENTS)
+    parser.add_argument("--config", help="YAML file; default: the home's config.yaml when there is one")
+    args = parser.parse_args(argv)
+    home = Home.default()
+    try:
+        config = load_config(args.config or (home.config_file if home.config_file.exists() else None))
+        home.create()
+    except (ConfigError, OSError) as error:
+        print(f"{args.name} can't run: {error}", file=sys.stderr)
+        return 2
+    configure_logging(config.log_level)
+    return run(args.name, config, home)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

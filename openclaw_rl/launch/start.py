@@ -1,0 +1,208 @@
+"""local-start, step by step, and stop-all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from ..config import Config, ConfigError, load_config
+from ..home import COMPONENTS, Home, read_record, remove_record
+from . import checks
+from .checks import StartError
+from .status import ComponentReport, MeshReport, report
+from .supervisor import Supervisor, SupervisorError
+
+#: Seconds until all components must run: loading and compiling nothing takes a few, a slow disk makes it more.
+START_SECONDS = 180.0
+
+
+def with_absolute_model(config: Config) -> Config:
+    """The configuration with a model folder's path made absolute: the components have another working folder."""
+    policy = config.components.policy_server
+    folder = Path(policy.model).expanduser()
+    if folder.is_dir():
+        policy = policy.model_copy(update={"model": str(folder.absolute())})
+    return config.model_copy(update={"components": config.components.model_copy(update={"policy_server": policy})})
+
+
+def local_start(home: Home, config: Config, console: Console, timeout: float = START_SECONDS) -> MeshReport:
+    """Start what is not running yet, and return when all is RUNNING.
+
+    Raises:
+        StartError: something stands in the way or failed; nothing was started when it is a check.
+    """
+    if config.mode == "distributed":
+        raise StartError("mode: distributed is for several hosts and comes in a later release; "
+                         "local-start runs mode: local")
+    supervisor = Supervisor(home)
+    fresh = not supervisor.running()
+    if fresh:
+        checks.check_home(home, config)
+        checks.clear_leftovers(home)
+    running = {c.name for c in report(home, config).components if c.state in ("RUNNING", "STARTING", "DEGRADED")}
+    wanted = [name for name in checks.started_here(config) if name not in running]
+    with _step(console, "checking configuration, keys, ports and disk"):
+        checks.check_home(home, config)
+        checks.check_packages(config)
+        checks.check_credentials(config)
+        checks.check_ports(config, wanted)
+    if not fresh and not wanted:
+        _say_already(supervisor, config, console)
+        return report(home, config)
+    if not checks.uses_api(config):
+        _prepare_model(home, config, console)
+    return start_components(home, with_absolute_model(config), wanted, console, timeout)
+
+
+def _say_already(supervisor: Supervisor, config: Config, console: Console) -> None:
+    console.print("this mesh is running already")
+    with contextlib.suppress(ConfigError):
+        if load_config(supervisor.config_file) != with_absolute_model(config):
+            console.print("[yellow]its configuration is another one; `openclaw-rl stop-all` first to start it anew[/]")
+
+
+def start_components(home: Home, config: Config, names: list[str], console: Console,
+                     timeout: float = START_SECONDS) -> MeshReport:
+    """Let the supervisor start these, and wait until everything that belongs to the mesh is RUNNING.
+
+    Raises:
+        StartError: one failed or took too long.
+    """
+    supervisor = Supervisor(home)
+    try:
+        supervisor.ensure(config)
+        for name in names:
+            supervisor.start(name)
+    except (SupervisorError, OSError) as error:
+        raise StartError(f"{error}; see {home.logs / 'supervisord.log'}") from None
+    return _wait(home, config, set(names), console, timeout)
+
+
+def start_one(home: Home, config: Config, name: str, console: Console, timeout: float = START_SECONDS) -> None:
+    """Start one component unless it runs, here or elsewhere.
+
+    Raises:
+        StartError: it can't be started.
+    """
+    if not Supervisor(home).running():
+        checks.check_home(home, config)
+        checks.clear_leftovers(home)
+    component = report(home, config)[name]
+    if component.state in ("RUNNING", "DEGRADED"):
+        return
+    if getattr(config.components, name).address:
+        raise StartError(f"{name} {component.detail}")
+    if component.state != "STARTING":
+        checks.check_credentials(config)
+        checks.check_ports(config, [name])
+    if name in ("policy_server", "trainer") and not checks.uses_api(config):
+        _prepare_model(home, config, console)
+    start_components(home, with_absolute_model(config), [name], console, timeout)
+
+
+def _prepare_model(home: Home, config: Config, console: Console) -> None:
+    from ..models.prepare import ensure_model
+
+    columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("preparing the model", total=1.0)
+        try:
+            folder = ensure_model(config.components.policy_server.model, home,
+                                  lambda text, share: bar.update(task, description=text, completed=share))
+        except Exception as error:
+            raise StartError(f"the model can't be prepared: {error}") from error
+    console.print(f"[green]✓[/] model in {folder}", soft_wrap=True)
+
+
+def _wait(home: Home, config: Config, names: set[str], console: Console, timeout: float) -> MeshReport:
+    started = time.monotonic()
+    shown: set[str] = set()
+    with console.status("starting") as line:
+        while True:
+            mesh = report(home, config)
+            waited = [c for c in mesh.components if c.name in names]
+            for component in waited:
+                if component.state == "RUNNING" and component.name not in shown:
+                    shown.add(component.name)
+                    console.print(f"[green]✓[/] {component.name:<14} {component.address}  "
+                                  f"[dim]{time.monotonic() - started:.1f} s[/]")
+                if component.state == "FAILED":
+                    raise StartError(f"{component.name} failed:\n{last_lines(home, component.name)}")
+            missing = [c for c in waited if c.name not in shown]
+            if not missing:
+                return mesh
+            if time.monotonic() - started > timeout:
+                raise StartError("\n".join(_late(home, c, timeout) for c in missing))
+            _fail_early(home, missing)
+            line.update("starting " + ", ".join(c.name for c in missing))
+            time.sleep(0.2)
+
+
+def _fail_early(home: Home, missing: list[ComponentReport]) -> None:
+    """A component that ended by itself three times while we wait for it won't come up: don't wait for the rest."""
+    processes = Supervisor(home).processes()
+    for component in missing:
+        process = processes.get(component.name)
+        if process and process.state == "BACKOFF" and _starts(home, component.name) >= 3:
+            raise StartError(f"{component.name} ends as soon as it is started (the supervisor goes on trying; "
+                             f"`openclaw-rl stop-all` ends that):\n{last_lines(home, component.name)}")
+
+
+def _starts(home: Home, name: str) -> int:
+    """How often the supervisor spawned the component since it was started itself."""
+    with contextlib.suppress(OSError):
+        text = (home.logs / "supervisord.log").read_text(errors="replace")
+        return text.rpartition("supervisord started with pid")[2].count(f"spawned: '{name}'")
+    return 0
+
+
+def _late(home: Home, component: ComponentReport, timeout: float) -> str:
+    return (f"{component.name} is not RUNNING after {timeout:.0f} s ({component.state} {component.detail}):\n"
+            f"{last_lines(home, component.name)}")
+
+
+def last_lines(home: Home, name: str, count: int = 8) -> str:
+    """The end of a component's log, indented."""
+    file = home.logs / f"{name}.log"
+    try:
+        lines = file.read_text(errors="replace").splitlines()[-count:]
+    except OSError:
+        return f"  (no log in {file})"
+    return "\n".join(f"  {line}" for line in [*lines, f"(more in {file})"])
+
+
+def stop_all(home: Home) -> list[str]:
+    """End what was started here: the supervisor with its components, and components that a killed supervisor left.
+
+    Returns:
+        Names of the components that were running.
+
+    Raises:
+        SupervisorError: something did not end.
+    """
+    supervisor = Supervisor(home)
+    stopped = [p.name for p in supervisor.processes().values() if p.state in ("RUNNING", "STARTING", "BACKOFF")]
+    supervisor.shutdown()
+    for name in COMPONENTS:
+        record = read_record(home, name)
+        if record and checks.is_component(record.pid, name, home):
+            checks.end(record.pid)
+            stopped.append(name)
+            remove_record(home, name)
+        elif record and name in stopped:
+            remove_record(home, name)
+    for file in ("supervisord.conf", "config.yaml", "supervisord.pid"):
+        (home.run / file).unlink(missing_ok=True)
+    return stopped
+
+
+@contextlib.contextmanager
+def _step(console: Console, text: str) -> Iterator[None]:
+    with console.status(text):
+        yield
+    console.print(f"[green]✓[/] {text}")

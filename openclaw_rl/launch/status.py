@@ -1,0 +1,147 @@
+"""What runs in a mesh: the supervisor's knowledge, the run records and each component's own word, in one report."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..config import Config, load_config
+from ..home import COMPONENTS, Home, read_record
+from .supervisor import Process, Supervisor
+
+if TYPE_CHECKING:
+    from ..v1.component_pb2 import ComponentStatus
+
+State = Literal["RUNNING", "STARTING", "DEGRADED", "STOPPED", "FAILED"]
+
+#: Seconds that a component has to answer.
+_ANSWER_SECONDS = 2.0
+
+
+@dataclass
+class ComponentReport:
+    """One component."""
+
+    name: str
+    state: State
+    pid: int | None = None
+    address: str | None = None
+    detail: str = ""
+    status: ComponentStatus | None = None  #: its own word; None when it did not answer
+
+    def json(self) -> dict[str, Any]:
+        return {"name": self.name, "state": self.state, "pid": self.pid, "address": self.address,
+                "detail": self.detail}
+
+
+@dataclass
+class MeshReport:
+    """All four, in the order of the ring."""
+
+    components: list[ComponentReport] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> ComponentReport:
+        return next(component for component in self.components if component.name == name)
+
+    @property
+    def all_running(self) -> bool:
+        return all(component.state == "RUNNING" for component in self.components)
+
+    def counter(self, component: str, name: str) -> int | None:
+        """A component's counter, or None when it did not answer."""
+        status = self[component].status
+        return None if status is None else status.counters.get(name, 0)
+
+    def gauge(self, component: str, name: str) -> float | None:
+        """A component's gauge, or None when it did not answer."""
+        status = self[component].status
+        return None if status is None else status.gauges.get(name, 0.0)
+
+    @property
+    def policy_version(self) -> int | None:
+        status = self["policy_server"].status
+        return status.policy_version if status is not None and status.HasField("policy_version") else None
+
+    def json(self) -> dict[str, Any]:
+        """What `openclaw-rl status --json` prints. A figure that its component can't tell now is null."""
+        trainer = self["trainer"].status
+        return {
+            "components": [component.json() for component in self.components],
+            "policy_version": self.policy_version,
+            "turns": {name: self.counter("env_server", f"turns_{name}") for name in ("main", "side", "unknown")},
+            "samples": {
+                **{name: self.counter("trainer", f"samples_{name}") for name in ("accepted", "trained", "pending")},
+                "dropped": dict(sorted(trainer.dropped.items())) if trainer is not None else {},
+            },
+        }
+
+
+def running_config(home: Home) -> Config:
+    """The configuration that the mesh was started with, else the one that it would be started with.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+    started = Supervisor(home).config_file
+    return load_config(next((file for file in (started, home.config_file) if file.exists()), None))
+
+
+def report(home: Home, config: Config | None = None) -> MeshReport:
+    """Ask all components at once; takes at most about two seconds.
+
+    Raises:
+        ConfigError: the configuration can't be used.
+    """
+    config = config or running_config(home)
+    processes = Supervisor(home).processes()
+    with ThreadPoolExecutor(len(COMPONENTS)) as pool:
+        return MeshReport(list(pool.map(lambda name: _component(home, config, name, processes.get(name)),
+                                        COMPONENTS)))
+
+
+def _component(home: Home, config: Config, name: str, process: Process | None) -> ComponentReport:
+    section = getattr(config.components, name)
+    record = read_record(home, name)
+    address = section.address or (record.address if record else None)
+    status = ask(address) if address else None
+    if status is not None and status.name == name:
+        return _answering(name, status, address)
+    if section.address:
+        return ComponentReport(name, "STOPPED", address=address,
+                               detail=f"does not answer at {address} (components.{name}.address)")
+    if process is None or process.state == "STOPPED":
+        detail = "" if section.enabled else f"not enabled (components.{name}.enabled)"
+        return ComponentReport(name, "STOPPED", detail=detail)
+    if process.state == "FATAL":
+        return ComponentReport(name, "FAILED", detail=f"gave up: {process.description}; see `openclaw-rl logs {name}`, "
+                               "then `openclaw-rl local-start` starts it again")
+    if process.state in ("BACKOFF", "EXITED", "UNKNOWN"):
+        return ComponentReport(name, "STARTING", detail=f"ended and is started again; see `openclaw-rl logs {name}`")
+    if process.state == "STOPPING":
+        return ComponentReport(name, "STOPPED", process.pid, address, "is stopping")
+    if record is None or record.pid != process.pid:
+        return ComponentReport(name, "STARTING", process.pid, None, f"since {process.uptime:.0f} s")
+    return ComponentReport(name, "DEGRADED", process.pid, address,
+                           f"does not answer; see `openclaw-rl logs {name}`")
+
+
+def _answering(name: str, status: ComponentStatus, address: str | None) -> ComponentReport:
+    from ..v1 import component_pb2 as pb
+
+    states: dict[int, State] = {pb.COMPONENT_STATE_STARTING: "STARTING", pb.COMPONENT_STATE_RUNNING: "RUNNING",
+                                pb.COMPONENT_STATE_DEGRADED: "DEGRADED", pb.COMPONENT_STATE_DRAINING: "STOPPED"}
+    detail = status.detail or ("is stopping" if status.state == pb.COMPONENT_STATE_DRAINING else "")
+    return ComponentReport(name, states.get(status.state, "DEGRADED"), status.pid or None, address, detail, status)
+
+
+def ask(address: str, timeout: float = _ANSWER_SECONDS) -> ComponentStatus | None:
+    """A component's own word, or None when it doesn't answer."""
+    from ..client import ComponentServiceClient
+    from ..mesh.errors import MeshError
+
+    with ComponentServiceClient(address) as client:
+        try:
+            return client.get_status(timeout=timeout).status
+        except MeshError:
+            return None
