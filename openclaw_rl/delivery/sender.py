@@ -1,0 +1,207 @@
+"""The sending end of a ring stream: from an outbox to the next component, for as long as both live."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from tenacity import AsyncRetrying, RetryCallState, wait_exponential_jitter
+
+from openclaw_rl.delivery.outbox import Outbox, Row
+from openclaw_rl.mesh.channel import MAX_MESSAGE, connect
+from openclaw_rl.mesh.errors import MeshError, from_rpc_error, unavailable
+
+log = logging.getLogger(__name__)
+
+#: Payload bytes of one request, unless a single message has more.
+_REQUEST_BYTES = 2**20
+#: A message that does not fit into a request at all.
+_TOO_LARGE = MAX_MESSAGE - 1024
+#: Seconds for the connection to come up.
+_CONNECT_SECONDS = 10.0
+
+
+class Sender:
+    """Sends what is in an outbox and settles it as acks arrive; whatever happens to the neighbour, nothing is lost.
+
+    A put wakes it. At most `window` messages are in flight; after a broken stream it connects again, after a growing
+    pause, and sends everything that is not acknowledged once more. Use it from one event loop.
+
+    Args:
+        outbox: the messages.
+        resolve: the neighbour's address, asked anew for every attempt; None when it isn't known yet.
+        open_stream: the stub method of a channel, such as `lambda c: JudgeServiceStub(c).JudgeTransitions`.
+        make_request: a request that holds these payloads. A payload on which it raises is set aside.
+        window: most messages in flight.
+        batch: most messages of one request.
+        on_acked: called with the ids of each settled batch.
+        ack_timeout: seconds after which a stream whose oldest message is not answered is given up.
+    """
+
+    def __init__(self, outbox: Outbox, resolve: Callable[[], str | None],
+                 open_stream: Callable[[grpc.aio.Channel], Callable[[], Any]],
+                 make_request: Callable[[list[bytes]], Any], window: int = 256, batch: int = 64,
+                 on_acked: Callable[[list[str]], None] | None = None, *, ack_timeout: float = 60.0) -> None:
+        self._outbox, self._resolve, self._open_stream, self._make_request = outbox, resolve, open_stream, make_request
+        self._window, self._batch, self._on_acked, self._ack_timeout = window, batch, on_acked, ack_timeout
+        self._wake = asyncio.Event()
+        self._in_flight: dict[str, None] = {}  # ids in the order in which they were sent
+        self._head_since = 0.0  # when the oldest of them became the oldest
+        self._progress = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(self._wake.set)
+            except RuntimeError:  # the loop has ended; the message waits on disk for the next start
+                pass
+
+        self._outbox.listen(wake)
+        self._task = loop.create_task(self._run(), name=f"sender {self._outbox.name}")
+
+    async def stop(self) -> None:
+        """End. What is not acknowledged stays on disk."""
+        self._outbox.listen(None)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:  # a stream that achieved something and then broke starts the pauses afresh
+            async for attempt in AsyncRetrying(wait=wait_exponential_jitter(initial=0.1, max=5, jitter=0.1),
+                                               before_sleep=self._report):
+                with attempt:
+                    await self._one_stream()
+
+    def _report(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        text = error.message if isinstance(error, MeshError) else repr(error)
+        if text != self._outbox.last_error:  # once, not with each attempt of a long outage
+            known = isinstance(error, MeshError)
+            log.warning("outbox %s: %s; will try again", self._outbox.name, text, exc_info=None if known else error)
+        self._outbox.last_error = text
+
+    async def _one_stream(self) -> None:
+        """Connect and send until the stream breaks.
+
+        Raises:
+            MeshError: it broke before anything was acknowledged.
+        """
+        self._progress = False
+        address = self._resolve()
+        if address is None:
+            raise unavailable("the next component has not started yet")
+        try:
+            async with connect(address) as channel:
+                await self._converse(self._open_stream(channel)(), address)
+        except (grpc.RpcError, MeshError) as error:
+            failure = error if isinstance(error, MeshError) else from_rpc_error(error)
+            if not self._progress:
+                raise MeshError(failure.code, failure.reason, f"{address}: {failure.message}") from error
+            log.info("outbox %s: the stream to %s broke: %s", self._outbox.name, address, failure.message)
+        finally:
+            self._outbox.connected = False
+
+    async def _converse(self, call: Any, address: str) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await call.wait_for_connection()
+        except TimeoutError:
+            raise unavailable("it does not answer") from None
+        self._outbox.connected = True
+        self._outbox.last_error = ""
+        log.info("outbox %s: connected to %s", self._outbox.name, address)
+        self._in_flight.clear()
+        writer = asyncio.create_task(self._write(call))
+        reader = asyncio.create_task(self._read(call))
+        try:
+            await asyncio.wait((writer, reader), return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done() and isinstance(writer.exception(), asyncio.InvalidStateError):
+                await asyncio.wait((reader,))  # the call has ended; the reader knows why
+            await (reader if reader.done() else writer)
+        finally:
+            writer.cancel()
+            reader.cancel()
+            await asyncio.gather(writer, reader, return_exceptions=True)
+            call.cancel()
+
+    async def _write(self, call: Any) -> None:
+        cursor = 0
+        while True:
+            self._wake.clear()
+            room = self._window - len(self._in_flight)
+            rows = self._outbox.window(cursor, min(room, self._batch), _REQUEST_BYTES) if room > 0 else []
+            if not rows:
+                await self._wait()
+                continue
+            cursor = rows[-1].seq
+            request, rows = self._request(rows)
+            if not rows:
+                continue
+            if not self._in_flight:
+                self._head_since = time.monotonic()
+            self._in_flight.update(dict.fromkeys(row.id for row in rows))
+            try:
+                async with asyncio.timeout(self._ack_timeout):
+                    await call.write(request)
+            except TimeoutError:
+                raise self._silent() from None
+
+    async def _wait(self) -> None:
+        """Wait for a put or an ack, but not longer than the oldest message in flight may take."""
+        if not self._in_flight:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(self._head_since + self._ack_timeout - time.monotonic()):
+                await self._wake.wait()
+        except TimeoutError:
+            raise self._silent() from None
+
+    def _silent(self) -> MeshError:
+        return unavailable(f"no answer to {next(iter(self._in_flight), 'a message')} for {self._ack_timeout:g} s")
+
+    def _request(self, rows: list[Row]) -> tuple[Any, list[Row]]:
+        """A request of the rows that can be sent; the others are set aside."""
+        try:
+            if all(len(row.payload) <= _TOO_LARGE for row in rows):
+                return self._make_request([row.payload for row in rows]), rows
+        except Exception:
+            log.debug("outbox %s: looking for the message that can't be sent", self._outbox.name, exc_info=True)
+        good = []
+        for row in rows:
+            if len(row.payload) > _TOO_LARGE:
+                self._outbox.set_aside([row.id], f"it has {len(row.payload)} bytes, more than {_TOO_LARGE}")
+                continue
+            try:
+                self._make_request([row.payload])
+                good.append(row)
+            except Exception as error:
+                self._outbox.set_aside([row.id], f"it can't be read: {error!r}")
+        return self._make_request([row.payload for row in good]), good
+
+    async def _read(self, call: Any) -> None:
+        while (response := await call.read()) is not grpc.aio.EOF:
+            if self._outbox.waits_for_disk:
+                settled = await asyncio.to_thread(self._outbox.settle, response.acks)
+            else:
+                settled = self._outbox.settle(response.acks)
+            head = next(iter(self._in_flight), None)
+            for id in settled:
+                self._in_flight.pop(id, None)
+            if head not in self._in_flight:
+                self._head_since = time.monotonic()
+            self._progress = self._progress or bool(settled)
+            self._wake.set()
+            if settled and self._on_acked is not None:
+                self._on_acked(settled)
+        raise unavailable("it has ended the stream")
