@@ -1,11 +1,13 @@
-"""Where an API model lives and which key opens it, for the policy and for the judge."""
+"""Which models are behind an API, where it is and which key opens it: for the policy and for the judge."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from openclaw_rl.config import ConfigError
+from openclaw_rl.config import EMBEDDED_MODEL, Config, ConfigError, PolicyServerConfig, PrmJudgeConfig
 
 #: GLM's OpenAI-compatible door.
 GLM_BASE_URL = "https://open.bigmodel.cn/api/paas/v4/"
@@ -52,3 +54,55 @@ def resolve_api(model: str, base_url: str | None, api_key_env: str | None, envir
 def is_glm(model: str) -> bool:
     """Whether a model is one of Zhipu's GLM family, such as glm-4-flash."""
     return model.lower().startswith("glm")
+
+
+def uses_api(policy: PolicyServerConfig) -> bool:
+    """Whether the policy is a model behind an API: then nothing is served or trained here."""
+    if policy.engine != "auto":
+        return policy.engine == "openai"
+    if policy.model == EMBEDDED_MODEL or policy.model.startswith(("/", "./", "../", "~")):
+        return False
+    return not Path(policy.model).is_dir()
+
+
+def policy_api(policy: PolicyServerConfig, environ: Mapping[str, str]) -> ApiModel:
+    """The policy's API.
+
+    Raises:
+        ConfigError: there is no key; the text names the variable to set and the embedded alternative.
+    """
+    return resolve_api(policy.model, policy.base_url, policy.api_key_env, environ, alternative=(
+        f"use the embedded model, which needs none (components.policy_server.model: {EMBEDDED_MODEL})"))
+
+
+def judge_api(judge: PrmJudgeConfig, environ: Mapping[str, str]) -> ApiModel:
+    """The API of the judge `llm`.
+
+    Raises:
+        ConfigError: no model is named, or there is no key; the text says what to set.
+    """
+    if not judge.model:
+        raise ConfigError("components.prm_judge.model: the judge 'llm' needs the name of a model")
+    return resolve_api(judge.model, judge.base_url, judge.api_key_env, environ, alternative=(
+        "use the judge that needs none (components.prm_judge.judge: rules)"))
+
+
+def check_credentials(config: Config, environ: Mapping[str, str] = os.environ) -> None:
+    """Check that all API models that this machine is to use have their keys.
+
+    Raises:
+        ConfigError: one line for each that hasn't.
+    """
+    policy, judge = config.components.policy_server, config.components.prm_judge
+    problems = []
+    for wanted, find in (
+            (policy.enabled and not policy.address and uses_api(policy), lambda: policy_api(policy, environ)),
+            (judge.enabled and not judge.address and (judge.judge == "llm" or (judge.judge == "auto" and judge.model)),
+             lambda: judge_api(judge, environ))):
+        if wanted:
+            try:
+                find()
+            except ConfigError as error:
+                problems.append(str(error))
+    if problems:
+        raise ConfigError("\n".join(problems))
