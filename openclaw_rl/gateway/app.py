@@ -1,0 +1,274 @@
+"""The HTTP door: OpenAI's API as its SDKs know it, and what agents say beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Send
+
+from openclaw_rl.gateway.errors import ApiError, from_mesh
+from openclaw_rl.gateway.fields import parse_object
+from openclaw_rl.gateway.metrics import Metrics
+from openclaw_rl.gateway.port import End, Head, Start, TurnDesk
+from openclaw_rl.gateway.replies import DONE, ChatReply, CompletionReply, usage
+from openclaw_rl.gateway.requests import ApiRequest, parse_chat, parse_completion, parse_feedback
+from openclaw_rl.gateway.stream import UntilDisconnect, merge
+from openclaw_rl.mesh import errors
+from openclaw_rl.mesh.errors import MeshError
+
+log = logging.getLogger(__name__)
+
+BODY_LIMIT = 8 * 2**20
+_LONG_BODY = 2**18  # bytes; parsing more would hold up the streams that run
+_Handler = Callable[[Request, str], Awaitable[ASGIApp]]
+
+
+def create_app(desk: TurnDesk, client_digest: Callable[[str, str, str], str], api_keys: Sequence[str] = (),
+               body_limit: int = BODY_LIMIT, metrics: Metrics | None = None) -> Starlette:
+    """The app.
+
+    Args:
+        desk: where requests become turns.
+        client_digest: an opaque name for (key, address, user).
+        api_keys: bearer keys of which a client must show one; none: everybody may.
+        body_limit: bytes of the largest body that is taken.
+    """
+    door = _Door(desk, client_digest, api_keys, body_limit, metrics or Metrics())
+    routes = [
+        Route("/v1/chat/completions", door.guarded(door.chat), methods=["POST"]),
+        Route("/v1/completions", door.guarded(door.completions), methods=["POST"]),
+        Route("/v1/models", door.guarded(door.models), methods=["GET"]),
+        Route("/v1/models/{model:path}", door.guarded(door.model), methods=["GET"]),
+        Route("/v1/feedback", door.guarded(door.feedback), methods=["POST"]),
+        Route("/healthz", door.health, methods=["GET"]),
+        Route("/metrics", door.metrics_text, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+
+
+class _Door:
+    def __init__(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], api_keys: Sequence[str],
+                 body_limit: int, metrics: Metrics) -> None:
+        self._desk, self._digest, self._body_limit, self._metrics = desk, client_digest, body_limit, metrics
+        self._keys = [key.encode() for key in api_keys]
+        self._started = int(time.time())
+
+    def guarded(self, handler: _Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """Keys are checked before, errors become OpenAI's behind the handler."""
+        async def endpoint(request: Request) -> ASGIApp:
+            began = time.perf_counter()
+            try:
+                return await handler(request, self._key(request))
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            except (ApiError, MeshError) as error:
+                answer = _public(error)
+                self._metrics.answered(request.url.path, answer.status, time.perf_counter() - began)
+                return answer.response()
+
+        return endpoint
+
+    async def chat(self, request: Request, key: str) -> ASGIApp:
+        asked = await self._parsed(request, parse_chat)
+        head = self._open(request, key, asked, "chat.completions")
+        reply = ChatReply(head.turn_id, head.session_id, self._desk.model, int(head.requested_at), len(asked.calls),
+                          asked.n, asked.logprobs, asked.include_usage)
+        return self._answer(head, asked, reply)
+
+    async def completions(self, request: Request, key: str) -> ASGIApp:
+        asked = await self._parsed(request, parse_completion)
+        head = self._open(request, key, asked, "completions")
+        reply = CompletionReply(head.turn_id, head.session_id, self._desk.model, int(head.requested_at),
+                                len(asked.calls), asked.n, asked.logprobs, asked.include_usage, echo=asked.echo)
+        return self._answer(head, asked, reply)
+
+    async def models(self, request: Request, key: str) -> ASGIApp:
+        return _json({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request, key: str) -> ASGIApp:
+        self._check_model(request.path_params["model"])
+        return _json(self._model())
+
+    async def feedback(self, request: Request, key: str) -> ASGIApp:
+        feedback = parse_feedback(parse_object(await self._body(request)))
+        feedback.client = self._digest(key, _address(request), "")
+        return _json({"object": "feedback", "feedback_id": self._desk.feedback(feedback)})
+
+    async def health(self, request: Request) -> Response:
+        if self._desk.ready:
+            return _json({"ok": True})
+        return _json({"ok": False, "detail": self._desk.state}, 503, {"Retry-After": "2"})
+
+    async def metrics_text(self, request: Request) -> Response:
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    def _key(self, request: Request) -> str:
+        """The client's key.
+
+        Raises:
+            ApiError: 401.
+        """
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        key = key.strip() if scheme.lower() == "bearer" else ""
+        if self._keys:
+            if not key:
+                raise ApiError(401, "missing bearer token", code="missing_api_key")
+            shown = key.encode()
+            if not any([hmac.compare_digest(shown, known) for known in self._keys]):  # all, so time tells nothing
+                raise ApiError(401, "invalid api key", code="invalid_api_key")
+        return key
+
+    async def _body(self, request: Request) -> bytes:
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() else 0
+        parts: list[bytes] = []
+        if size <= self._body_limit:
+            size = 0
+            async for part in request.stream():
+                size += len(part)
+                if size > self._body_limit:
+                    break
+                parts.append(part)
+        if size > self._body_limit:
+            raise ApiError(413, f"The request's body is larger than {self._body_limit} bytes, the most that is taken.",
+                           code="request_too_large", headers={"Connection": "close"})
+        return b"".join(parts)
+
+    async def _parsed(self, request: Request, parse: Callable[[dict[str, Any], Any], ApiRequest]) -> ApiRequest:
+        body = await self._body(request)
+
+        def work() -> ApiRequest:
+            return parse(parse_object(body), request.headers)
+
+        return await asyncio.to_thread(work) if len(body) > _LONG_BODY else work()
+
+    def _open(self, request: Request, key: str, asked: ApiRequest, api: str) -> Head:
+        if asked.model is not None:
+            self._check_model(asked.model)
+        return self._desk.open(options=asked.options, client=self._digest(key, _address(request), asked.user),
+                               api=api, messages=asked.calls[0].messages, metadata=asked.metadata,
+                               choices=len(asked.calls))
+
+    def _check_model(self, model: str) -> None:
+        if model != self._desk.model and model not in self._desk.aliases:
+            raise ApiError(404, f"The model '{model}' does not exist; there is '{self._desk.model}'.", param="model",
+                           code="model_not_found")
+
+    def _model(self) -> dict[str, Any]:
+        return {"id": self._desk.model, "object": "model", "created": self._started, "owned_by": "openclaw-rl",
+                "policy_version": self._desk.version}
+
+    def _answer(self, head: Head, asked: ApiRequest, reply: ChatReply) -> ASGIApp:
+        return UntilDisconnect(_Answer(self._desk, self._metrics, head, asked, reply).send)
+
+
+class _Answer:
+    """Makes the responses of one request and sends them, whole or as server-sent events."""
+
+    def __init__(self, desk: TurnDesk, metrics: Metrics, head: Head, asked: ApiRequest, reply: ChatReply) -> None:
+        self._desk, self._metrics, self._head, self._asked, self._reply = desk, metrics, head, asked, reply
+        self._began = time.perf_counter()
+        self._streaming = False  # the status line is out
+        self._ends: dict[int, End] = {}
+
+    async def send(self, send: Send) -> None:
+        """The response; raises CancelledError when the client has gone."""
+        status = 499
+        try:
+            await self._responses(send)
+            status = 200
+        except (ApiError, MeshError) as error:
+            status = await self._failed(send, _public(error))
+        except Exception:
+            log.exception("request %s failed", self._head.turn_id)
+            status = await self._failed(send, from_mesh(errors.internal(self._head.turn_id)))
+        finally:
+            self._metrics.answered(self._head.api, status, time.perf_counter() - self._began)
+
+    async def _responses(self, send: Send) -> None:
+        reply, asked = self._reply, self._asked
+        streams = [self._desk.run(self._head, call, i) for i, call in enumerate(asked.calls)]
+        version: int | None = None
+        async with aclosing(merge(streams)) as events:  # type: ignore[type-var]
+            async for choice, event in events:
+                data = b""
+                if isinstance(event, Start):
+                    if version is None:
+                        version = event.version
+                        self._metrics.first_token(time.perf_counter() - self._began)
+                        if asked.stream:
+                            await self._start(send, 200, version, b"text/event-stream; charset=utf-8")
+                            self._streaming = True
+                    data = reply.opening(choice)
+                elif isinstance(event, End):
+                    self._ends[choice] = event
+                    data = reply.ending(choice, event)
+                elif asked.stream:
+                    data = reply.chunk(choice, event)
+                else:
+                    reply.note(choice, event)
+                if data and asked.stream:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        ends = [self._ends[choice] for choice in range(len(asked.calls))]
+        self._metrics.tokens(usage(ends, asked.n))
+        if asked.stream:
+            tail = reply.usage_chunk(ends) + DONE if asked.include_usage else DONE
+        else:
+            tail = reply.whole(ends)
+            await self._start(send, 200, version or 0, b"application/json", len(tail))
+        await send({"type": "http.response.body", "body": tail})
+
+    async def _start(self, send: Send, status: int, version: int, kind: bytes, size: int | None = None) -> None:
+        headers = [(b"content-type", kind), (b"x-openclaw-turn-id", self._head.turn_id.encode()),
+                   (b"x-openclaw-policy-version", str(version).encode()),
+                   (b"x-request-id", self._head.turn_id.encode())]
+        if size is None:
+            headers += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]  # proxies must not collect
+        else:
+            headers.append((b"content-length", str(size).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _failed(self, send: Send, error: ApiError) -> int:
+        if self._streaming:
+            # The status is out already: SDKs raise an APIError for an event that has an `error`.
+            data = b"data: " + orjson.dumps(error.body()) + b"\n\n"
+            await send({"type": "http.response.body", "body": data})
+            return error.status
+        await error.response()({"type": "http"}, _never, send)
+        return error.status
+
+
+async def _never() -> Any:
+    raise RuntimeError("the response reads no request")
+
+
+def _public(error: ApiError | MeshError) -> ApiError:
+    return error if isinstance(error, ApiError) else from_mesh(error)
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def _json(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(data), status, headers, "application/json")
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = {404: f"Unknown request URL: {request.method} {request.url.path}.",
+            405: f"Not allowed to {request.method} on {request.url.path}."}.get(error.status_code, error.detail)
+    return ApiError(error.status_code, text, code="unknown_url" if error.status_code == 404 else None,
+                    headers=dict(error.headers or {})).response()

@@ -1,0 +1,54 @@
+"""What /metrics tells, in a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_SECONDS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+class Metrics:
+    """Counters and histograms of the HTTP door, and gauges that are asked for when somebody looks."""
+
+    def __init__(self, gauges: Callable[[], dict[str, float]] = dict) -> None:
+        """Args: gauges: momentary figures by name."""
+        self._registry = CollectorRegistry()
+        self._requests = Counter("openclaw_requests", "Requests by door and HTTP status; 499: the client went away.",
+                                 ("api", "status"), registry=self._registry)
+        self._tokens = Counter("openclaw_tokens", "Tokens by kind.", ("kind",), registry=self._registry)
+        self._first = Histogram("openclaw_first_token_seconds", "From the request to its first token.",
+                                registry=self._registry, buckets=_SECONDS)
+        self._total = Histogram("openclaw_response_seconds", "From the request to the end of its response.",
+                                registry=self._registry, buckets=_SECONDS)
+        self._registry.register(_Gauges(gauges))
+
+    def answered(self, api: str, status: int, seconds: float) -> None:
+        """A request has ended."""
+        self._requests.labels(api, str(status)).inc()
+        self._total.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        """The first token is there."""
+        self._first.observe(seconds)
+
+    def tokens(self, usage: dict[str, int]) -> None:
+        """A response is complete."""
+        self._tokens.labels("prompt").inc(usage["prompt_tokens"])
+        self._tokens.labels("completion").inc(usage["completion_tokens"])
+
+    def text(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, gauges: Callable[[], dict[str, float]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, value in self._gauges().items():
+            yield GaugeMetricFamily(f"openclaw_policy_{name}", f"Policy server: {name}.", value=value)

@@ -1,0 +1,130 @@
+"""What the doors (HTTP, gRPC) need of a policy, and the words that go between them.
+
+A door turns its request into a `ChatCall`, runs it, and turns the events back: one `Start`, any number of `Delta`s,
+one `End`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from openclaw_rl.v1 import turn_pb2
+
+
+@dataclass(slots=True)
+class ChatCall:
+    """One request for one response."""
+
+    messages: list[turn_pb2.ChatMessage] = field(default_factory=list)
+    tools: list[turn_pb2.ToolDefinition] = field(default_factory=list)
+    tool_choice: str = "auto"  #: "auto", "none", "required" or a function's name
+    parallel_tool_calls: bool = True  #: False: the response ends with its first call
+    sampling: turn_pb2.SamplingParams = field(default_factory=turn_pb2.SamplingParams)
+    logprobs: bool = False  #: report each token's log-probability
+    prompt: str | None = None  #: text to continue as it is; then `messages` are for the record only
+    prompt_ids: list[int] | None = None  #: token ids to continue; the same
+    min_version: int | None = None  #: lowest policy version that may answer
+    exact_version: int | None = None  #: the only policy version that may answer
+    extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model
+
+
+class SampledToken(Protocol):
+    """A token of a response, as engines give it."""
+
+    id: int
+    logprob: float  #: natural logarithm of the probability with which it was drawn
+    model_logprob: float  #: of the model's own (temperature 1, no top_p)
+    version: int  #: that produced it
+    top: list[tuple[int, float]]  #: likeliest alternatives: id, model_logprob
+
+
+@dataclass(slots=True)
+class Start:
+    """The first token is there. `version`: the policy version that made it."""
+
+    version: int
+    prompt_tokens: int
+
+
+@dataclass(slots=True)
+class Delta:
+    """What is new: text, complete tool calls, the tokens that came (also those whose text is held back)."""
+
+    text: str = ""
+    tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
+    tokens: list[SampledToken] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)  #: of OpenAI's shape, when asked for
+
+
+@dataclass(slots=True)
+class End:
+    """The response is complete, and recorded."""
+
+    finish_reason: turn_pb2.FinishReason
+    message: turn_pb2.ChatMessage
+    prompt_tokens: int
+    completion_tokens: int
+    record: turn_pb2.TokenRecord | None = None  #: None for an API model
+
+
+Event = Start | Delta | End
+
+
+@dataclass(slots=True)
+class Head:
+    """Who asks for a turn, and where it belongs. All choices of a request share it."""
+
+    turn_id: str  #: of the first choice
+    session_id: str
+    session_source: turn_pb2.SessionSource
+    options: turn_pb2.TurnOptions
+    client: str
+    api: str
+    metadata: dict[str, str]
+    requested_at: float  #: seconds since the epoch
+    open_choices: int = 1  #: choices that haven't ended yet
+
+    def choice_id(self, index: int) -> str:
+        """The turn's id of a choice: the request's own for the first one."""
+        return f"{self.turn_id}-{index}" if index else self.turn_id
+
+
+class TurnDesk(Protocol):
+    """Takes requests from every door, and sees to it that each response becomes a recorded turn."""
+
+    model: str  #: name of the model
+    aliases: frozenset[str]  #: other names that it answers to
+    ready: bool  #: whether requests are taken
+    state: str  #: why not, for a person
+
+    @property
+    def version(self) -> int:
+        """The active policy version."""
+        ...
+
+    def open(self, *, options: turn_pb2.TurnOptions, client: str, api: str, messages: list[turn_pb2.ChatMessage],
+             metadata: dict[str, str], choices: int = 1) -> Head:
+        """Find the session of a request and give it ids.
+
+        Raises:
+            MeshError: not ready, or an option that can't be used.
+        """
+        ...
+
+    def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncIterator[Event]:
+        """Make one response. Closing the iterator cancels it; its turn is recorded all the same.
+
+        Raises:
+            MeshError: from the first `anext`, when the request can't be served; later, when the engine fails.
+        """
+        ...
+
+    def feedback(self, feedback: turn_pb2.Feedback) -> str:
+        """Record what somebody thinks of a turn or session; gives the feedback's id.
+
+        Raises:
+            MeshError: neither turn nor session, nothing said, or a score out of range.
+        """
+        ...
