@@ -1,0 +1,73 @@
+"""How a new turn hangs together with those that are there: by digest, within its session."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.environment import tables
+from openclaw_rl.environment.next_state import Outline, messages_behind
+from openclaw_rl.mesh.helpers import new_id
+from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.v1.turn_pb2 import NextState, NextStateKind
+
+#: Responses that are not here and that one request waits for, at most.
+MOST_AWAITED = 8
+#: Which of several turns with the same conversation a request continues.
+_PRECEDENCE = {tables.OPEN: 0, tables.SENT: 1, tables.REJECTED: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Where a new turn stands: its state and why, whether it may still be sent, whether it repeats another one."""
+
+    state: int
+    reason: str = ""
+    keep: bool = True
+    repeats: bool = False
+
+
+def rank(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Rank:
+    """Where a new main turn stands among the attempts at its request."""
+    moment = (turn.requested_at.ToNanoseconds(), -turn.choice_index)
+    attempts = tables.attempts(db, turn.session_id, outline.request)
+    open_row = next((row for row in attempts if row["state"] == tables.OPEN), None)
+    if open_row is not None:
+        if moment < (open_row["requested"], -open_row["choice"]):
+            return Rank(tables.SUPERSEDED, f"turn {open_row['id']} stands for the request", repeats=True)
+        tables.supersede(db, open_row["id"], f"turn {turn.turn_id}, a later attempt, took its place")
+        return Rank(tables.OPEN, repeats=True)
+    settled = next((row for row in attempts if row["requested"] >= moment[0] > 0), None)
+    if settled is not None:
+        return Rank(tables.SUPERSEDED, f"turn {settled['id']} of the same request was sent already", keep=False,
+                     repeats=True)
+    return Rank(tables.OPEN)  # nothing like it, or asked again after the first answer had its next state
+
+
+def standing(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
+    """Of turns with the same conversation: the one that is open, else one that was sent, else the latest."""
+    return min(reversed(rows), key=lambda row: _PRECEDENCE.get(row["state"], len(_PRECEDENCE)))
+
+
+def await_missing(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, position: int) -> None:
+    """Note the responses behind `position` that the request has and we have not: their turns may still come."""
+    for i in [i for i in outline.responses if i > position][-MOST_AWAITED:]:
+        if messages := messages_behind(outline, i):
+            state = NextState(kind=NextStateKind.NEXT_STATE_KIND_CONTINUED, messages=messages,
+                              next_turn_id=turn.turn_id)
+            tables.await_response(db, turn.session_id, outline.digests[i], turn.turn_id, len(outline.messages) - i,
+                                  state.SerializeToString())
+
+
+def infer_session(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> str:
+    """The session of a turn that came without one: of the client's conversation that it continues, else a new one."""
+    session = None
+    for i in reversed(outline.responses):
+        if row := tables.conversation(db, turn.client, outline.digests[i]):
+            session = row["session"]
+            break
+    turn.session_source = (turn_pb2.SESSION_SOURCE_INFERRED if session else turn_pb2.SESSION_SOURCE_NEW)
+    session = session or new_id("session_")
+    tables.remember_conversation(db, turn.client, outline.response, session)
+    return session

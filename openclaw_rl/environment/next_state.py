@@ -1,0 +1,65 @@
+"""What came between a response and the next one, read from the request that continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.sessions.fingerprint import is_instruction, prefix_digests, request_digest, text_of
+from openclaw_rl.v1 import turn_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The digests of a turn by which it finds what it continues and is found by what continues it."""
+
+    messages: Sequence[turn_pb2.ChatMessage]  #: of the request
+    digests: list[bytes]  #: of each prefix of `messages`
+    request: bytes  #: of the whole request: a retry has the same
+    response: bytes  #: of the conversation up to and with the response
+
+    @classmethod
+    def of(cls, turn: turn_pb2.Turn) -> Outline:
+        """The outline of `turn`."""
+        messages = list(turn.messages)
+        *digests, response = prefix_digests([*messages, turn.response])
+        return cls(messages, digests, request_digest(messages, turn.tools), response)
+
+    @property
+    def responses(self) -> list[int]:
+        """Positions of the assistant messages, ascending."""
+        return [i for i, message in enumerate(self.messages) if message.role == "assistant"]
+
+
+def messages_behind(
+    outline: Outline, position: int, side_responses: Collection[bytes] = ()
+) -> list[turn_pb2.ChatMessage]:
+    """The tool results and user messages behind the response at `position`, up to the next response.
+
+    Instructions are left out, so are assistant messages right behind it (a banner that the framework put there), and
+    an exchange of a side turn: what was asked there is no answer to the response at `position`. Empty when the
+    request ends without a user or tool message.
+    """
+    found: list[turn_pb2.ChatMessage] = []
+    for i in range(position + 1, len(outline.messages)):
+        message = outline.messages[i]
+        if message.role == "assistant":
+            if outline.digests[i] in side_responses:
+                found.clear()
+            elif found:
+                break
+        elif not is_instruction(message):
+            found.append(message)
+    return found
+
+
+def as_text(messages: Sequence[turn_pb2.ChatMessage]) -> str:
+    """The messages for a person to read, one after another; tool calls as name(arguments)."""
+    lines = []
+    for message in messages:
+        text = text_of(message)
+        if text:
+            lines.append(text)
+        lines.extend(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
+        lines.extend(f"[image {part.image_url[:80]}]" for part in message.parts if part.image_url)
+    return "\n".join(lines)

@@ -1,0 +1,299 @@
+"""The book of sessions: which turn continues which, and when a turn's next state is complete.
+
+Every main turn gets its next state once, and goes out as a transition in the transaction that notes it. Rules:
+
+- A request continues the turn whose conversation (request and response) is its longest prefix, within its session;
+  one that continues none opens a branch of its own.
+- Attempts at one request (a client's retry, several choices) are one turn: the latest attempt, its first choice,
+  stands for it until one of them is continued, which then is the one that counts.
+- A turn that comes before the one that it continues waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from openclaw_rl.config import SessionAwareness
+from openclaw_rl.delivery.ids import message_id
+from openclaw_rl.delivery.inbox import Inbox
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.environment import linking, tables
+from openclaw_rl.environment.classify import MAIN, SIDE, Classified, Classifier
+from openclaw_rl.environment.deadlines import Deadlines
+from openclaw_rl.environment.next_state import Outline, as_text, messages_behind
+from openclaw_rl.environment.trainability import Trainability
+from openclaw_rl.journal import Journal
+from openclaw_rl.mesh.helpers import now
+from openclaw_rl.v1 import common_pb2, environment_pb2, turn_pb2
+from openclaw_rl.v1.turn_pb2 import FinishReason, NextState, NextStateKind
+
+log = logging.getLogger(__name__)
+
+#: Summaries that are kept.
+KEEP_TURNS = 200_000
+#: Seconds after a start in which no session times out, since turns may still be under way.
+START_GRACE = 60.0
+#: Sessions that one transaction of the reaper ends.
+REAP_BATCH = 100
+
+_CLASS_NAMES = {MAIN: "MAIN", SIDE: "SIDE"}
+_FLAWS = {FinishReason.FINISH_REASON_CANCELLED: "the client cut the response off",
+          FinishReason.FINISH_REASON_ERROR: "the engine failed",
+          FinishReason.FINISH_REASON_LENGTH: "the response stopped at the token limit"}
+_CLOSED_BY = {NextStateKind.NEXT_STATE_KIND_FEEDBACK: "feedback was given",
+              NextStateKind.NEXT_STATE_KIND_SESSION_ENDED: "the session ended",
+              NextStateKind.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out"}
+
+
+@dataclass
+class _Effects:
+    """What follows from events once they are on disk."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    alive: dict[str, bool] = field(default_factory=dict)  #: session -> it was active (else: it ended), last one counts
+    classes: list[Classified] = field(default_factory=list)
+    journal: list[Callable[[], None]] = field(default_factory=list)
+    version: int = 0
+
+
+class SessionBook:
+    """Keeps sessions in `store` (made with `tables.SCHEMA`) and puts transitions into `outbox`.
+
+    Thread-safe. Everything survives a restart: it is in the store before an event is acknowledged.
+    """
+
+    def __init__(self, store: Store, outbox: Outbox, journal: Journal, config: SessionAwareness) -> None:
+        self._store, self._outbox, self._journal = store, outbox, journal
+        self._inbox = Inbox(store, "events")
+        self._classifier = Classifier(config)
+        self._debug = config.debug
+        self._deadlines = Deadlines(config.session_timeout)
+        self._lock = threading.Lock()
+        self.trainability = Trainability()
+        self.counters: Counter[str] = Counter(
+            {row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters")})
+        newest = store.query("SELECT max(version) AS version FROM turns")[0]["version"]
+        self.policy_version: int | None = newest  #: the newest that a turn came from
+        wall = time.time()
+        idle = [(row["id"], wall - row["active"])
+                for row in store.query("SELECT id, active FROM sessions WHERE ended = 0")]
+        self._deadlines.restore(idle, time.monotonic(), START_GRACE)
+
+    @property
+    def sessions_open(self) -> int:
+        """Sessions that have not ended."""
+        return len(self._deadlines)
+
+    def handle(self, events: Sequence[environment_pb2.PolicyEvent]) -> list[common_pb2.Ack]:
+        """Take events, in one transaction: when one of them raises, none was taken.
+
+        Returns:
+            One answer for each, in order; everything that follows from an accepted event is then in the store.
+
+        Raises:
+            StoreError: the store can't be written.
+        """
+        with self._lock:
+            effects = _Effects()
+            with self._store.transaction() as db:
+                acks = [self._take(db, event, effects) for event in events]
+                tables.add_counters(db, effects.counts)
+            self._apply(effects)
+        return acks
+
+    def end(self, session: str, kind: int = NextStateKind.NEXT_STATE_KIND_SESSION_ENDED) -> int:
+        """End a session.
+
+        Returns:
+            Number of turns that got their next state by it.
+        """
+        return self._end_all([session], kind)
+
+    def reap(self) -> int:
+        """End the sessions in which nothing came for `session_timeout`; returns their number."""
+        ended = 0
+        while due := self._deadlines.due(time.monotonic(), REAP_BATCH):
+            self._end_all(due, NextStateKind.NEXT_STATE_KIND_SESSION_TIMEOUT)
+            ended += len(due)
+        return ended
+
+    def prune(self, keep: int = KEEP_TURNS) -> int:
+        """Delete old summaries beyond `keep`; returns their number."""
+        with self._lock, self._store.transaction() as db:
+            return tables.prune(db, keep)
+
+    def rejected(self, turn_id: str, reason: str) -> None:
+        """The judge has refused the turn's transition."""
+        with self._lock, self._store.transaction() as db:
+            tables.settle(db, turn_id, tables.REJECTED, f"the judge refused it: {reason}")
+
+    def _end_all(self, sessions: Sequence[str], kind: int) -> int:
+        with self._lock:
+            effects = _Effects()
+            with self._store.transaction() as db:
+                closed = sum(self._end(db, session, kind, effects) for session in sessions)
+                tables.add_counters(db, effects.counts)
+            self._apply(effects)
+        return closed
+
+    def _apply(self, effects: _Effects) -> None:
+        self.counters.update(effects.counts)
+        moment = time.monotonic()
+        for session, active in effects.alive.items():
+            if active:
+                self._deadlines.touch(session, moment)
+            else:
+                self._deadlines.drop(session)
+        if effects.classes:
+            self.policy_version = max(self.policy_version or 0, effects.version)
+        for classified in effects.classes:
+            self.trainability.saw(classified)
+        for entry in effects.journal:
+            entry()
+
+    def _take(self, db: sqlite3.Connection, event: environment_pb2.PolicyEvent, effects: _Effects) -> common_pb2.Ack:
+        ack = common_pb2.Ack(id=message_id(event), status=common_pb2.ACK_STATUS_ACCEPTED)
+        kind = event.WhichOneof("event")
+        if refusal := _refusal(event, ack.id):
+            log.warning("refused a %s with id %r: %s", kind or "message", ack.id, refusal)
+            ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, refusal
+        elif not self._inbox.accept(db, ack.id):
+            ack.status = common_pb2.ACK_STATUS_DUPLICATE
+        elif kind == "turn":
+            self._turn(db, event.turn, effects)
+        elif kind == "feedback":
+            self._feedback(db, event.feedback, effects)
+        else:
+            self._end(db, event.session_end.session_id, NextStateKind.NEXT_STATE_KIND_SESSION_ENDED, effects)
+        return ack
+
+    def _turn(self, db: sqlite3.Connection, turn: turn_pb2.Turn, effects: _Effects) -> None:
+        outline = Outline.of(turn)
+        if not turn.session_id:
+            turn.session_id = linking.infer_session(db, turn, outline)
+        session = turn.session_id
+        classified = self._classifier.classify(turn)
+        turn.turn_class, turn.class_reason = classified.turn_class, classified.rule
+        known = tables.answered(db, session, [outline.digests[i] for i in outline.responses])
+        position = next((i for i in reversed(outline.responses) if outline.digests[i] in known), -1)
+        parent = linking.standing(known[outline.digests[position]])["id"] if position >= 0 else ""
+        name = _CLASS_NAMES.get(classified.turn_class, "UNKNOWN")
+        if classified.turn_class == MAIN:
+            rank = linking.rank(db, turn, outline)
+        else:
+            rank = linking.Rank(tables.NOT_TRAINABLE, f"{name.lower()} turns are not trained on", keep=False)
+        tables.add_turn(db, turn, outline, state=rank.state, reason=rank.reason, flaw=_flaw(turn), parent=parent,
+                        payload=turn.SerializeToString() if rank.keep else None)
+        tables.touch_session(db, session, time.time())
+        effects.alive[session] = True
+        effects.classes.append(classified)
+        effects.version = max(effects.version, turn.policy_version)
+        if rank.repeats:
+            effects.counts["retries"] += turn.choice_index == 0
+        else:
+            effects.counts.update((f"turns_{name.lower()}", "total_interactions"))
+        effects.journal.append(partial(self._journal.action, session, turn.policy_version, name,
+                                       as_text([turn.response])))
+        if self._debug:
+            log.info("turn %s of session %s is %s: %s", turn.turn_id, session, name, classified.rule)
+        if classified.turn_class == MAIN:
+            self._continue(db, turn, outline, known, effects)
+            linking.await_missing(db, turn, outline, position)
+        self._answer_waiting(db, turn, outline, effects)
+        if rank.keep and tables.feedback_on(db, turn.turn_id):
+            self._close(db, turn.turn_id, NextState(kind=NextStateKind.NEXT_STATE_KIND_FEEDBACK), effects)
+        if turn.session_done:
+            self._end(db, session, NextStateKind.NEXT_STATE_KIND_SESSION_ENDED, effects)
+
+    def _continue(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline,
+                  known: dict[bytes, list[sqlite3.Row]], effects: _Effects) -> None:
+        """Give the main turn that `turn` continues its next state."""
+        mains = {digest: rows for digest, all_rows in known.items()
+                 if (rows := [row for row in all_rows if row["class"] == MAIN])}
+        position = next((i for i in reversed(outline.responses) if outline.digests[i] in mains), None)
+        if position is None:
+            return
+        messages = messages_behind(outline, position, known.keys() - mains.keys())
+        answered = linking.standing(mains[outline.digests[position]])
+        if messages and answered["state"] in (tables.OPEN, tables.SUPERSEDED):
+            self._close(db, answered["id"], NextState(kind=NextStateKind.NEXT_STATE_KIND_CONTINUED, messages=messages,
+                                                      next_turn_id=turn.turn_id), effects)
+
+    def _answer_waiting(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, effects: _Effects) -> None:
+        """When a turn that continues this one came before it: link them, and take the next state from there."""
+        waiting = tables.take_awaited(db, turn.session_id, outline.response)
+        if waiting is None:
+            return
+        tables.set_parent(db, waiting["turn"], turn.turn_id)
+        if turn.turn_class == MAIN:
+            self._close(db, turn.turn_id, NextState.FromString(waiting["next_state"]), effects)
+
+    def _feedback(self, db: sqlite3.Connection, feedback: turn_pb2.Feedback, effects: _Effects) -> None:
+        row = tables.turn(db, feedback.turn_id) if feedback.turn_id else tables.last_main_turn(db, feedback.session_id)
+        turn_id = row["id"] if row else feedback.turn_id
+        tables.add_feedback(db, feedback, turn_id)
+        if row is None:
+            log.info("feedback %s waits for turn %r of session %r, which is not here", feedback.feedback_id,
+                     feedback.turn_id, feedback.session_id)
+        elif not self._close(db, turn_id, NextState(kind=NextStateKind.NEXT_STATE_KIND_FEEDBACK), effects):
+            log.info("feedback %s on turn %s is kept, but not judged: %s", feedback.feedback_id, turn_id,
+                     row["reason"] or "the turn has its next state already")
+
+    def _end(self, db: sqlite3.Connection, session: str, kind: NextStateKind, effects: _Effects) -> int:
+        closed = sum(self._close(db, row["id"], NextState(kind=kind), effects)
+                     for row in tables.open_turns(db, session))
+        tables.end_session(db, session)
+        effects.alive[session] = False
+        return closed
+
+    def _close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: _Effects) -> bool:
+        """Send a turn with its next state to the judge; False when it was sent before or can't be any more."""
+        data = tables.payload(db, turn_id)
+        if data is None:
+            return False
+        turn = turn_pb2.Turn.FromString(data)
+        next_state.feedback.extend(tables.feedback_on(db, turn_id))
+        next_state.observed_at.CopyFrom(now())
+        transition = turn_pb2.Transition(turn=turn, next_state=next_state)
+        self._outbox.put(turn_id, transition.SerializeToString(), db=db)
+        reason = _CLOSED_BY.get(next_state.kind) or f"continued by turn {next_state.next_turn_id}"
+        tables.settle(db, turn_id, tables.SENT, reason)
+        tables.drop_rivals(db, turn_id, f"turn {turn_id} of the same request was sent")
+        effects.counts["transitions_sent"] += 1
+        text = as_text(next_state.messages) or "; ".join(
+            f"{given.score:+g} {given.comment}".rstrip() if given.HasField("score") else given.comment
+            for given in next_state.feedback) or f"({reason})"
+        effects.journal.append(partial(self._journal.next_state, turn.session_id, turn.policy_version, text))
+        return True
+
+
+def _flaw(turn: turn_pb2.Turn) -> str:
+    flaw = _FLAWS.get(turn.finish_reason, "")
+    if not as_text([turn.response]).strip():
+        flaw = "; ".join(filter(None, (flaw, "the response is empty")))
+    return flaw
+
+
+def _refusal(event: environment_pb2.PolicyEvent, event_id: str) -> str:
+    """Why an event can't be taken; empty when it can."""
+    kind = event.WhichOneof("event")
+    if kind is None:
+        return "the message has none of turn, feedback and session_end"
+    if not event_id:
+        return f"the {kind} has no id"
+    if kind == "session_end" and not event.session_end.session_id:
+        return "session_end.session_id is empty"
+    if kind == "feedback":
+        if not (event.feedback.turn_id or event.feedback.session_id):
+            return "feedback.turn_id and feedback.session_id are empty: one of them must say what is meant"
+        if event.feedback.HasField("score") and not -1 <= event.feedback.score <= 1:
+            return f"feedback.score is {event.feedback.score:g}: must be from -1 to +1"
+    return ""
