@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
 
-from openclaw_rl.mesh.errors import MeshError, internal, unimplemented
+from openclaw_rl.mesh.errors import MeshError, internal, unavailable, unimplemented
 from openclaw_rl.mesh.helpers import new_id
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,36 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     first answer. Handlers of streams must therefore not send initial metadata themselves.
     """
 
+    def __init__(self) -> None:
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._ending = False
+
+    def end_streams(self) -> None:
+        """End all streams with UNAVAILABLE: the server is about to stop, and many of them never end by themselves."""
+        self._ending = True
+        for task in self._streams:
+            task.cancel()
+
+    @asynccontextmanager
+    async def around(self, context: grpc.aio.ServicerContext, method: str, streaming: bool) -> AsyncIterator[None]:
+        """What happens before and after a handler."""
+        task = asyncio.current_task()
+        assert task is not None  # grpc.aio runs each call in a task of its own
+        try:
+            if streaming:
+                self._streams.add(task)
+                await context.send_initial_metadata(())
+            yield
+        except asyncio.CancelledError:
+            if not (self._ending and streaming):
+                raise
+            task.uncancel()
+            await _abort(context, method, unavailable("this server is stopping; connect again"))
+        except Exception as error:
+            await _abort(context, method, error)
+        finally:
+            self._streams.discard(task)
+
     async def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails],
                                                              Awaitable[grpc.RpcMethodHandler | None]],
                                 handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
@@ -37,39 +69,28 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         else:
             kind = "stream_unary" if handler.request_streaming else "unary_unary"
         behaviour = getattr(handler, kind)
-        wrap = _generator if inspect.isasyncgenfunction(behaviour) else _coroutine
+        wrap = self._generator if inspect.isasyncgenfunction(behaviour) else self._coroutine
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         return make(wrap(behaviour, method, handler.response_streaming),
                     request_deserializer=handler.request_deserializer,
                     response_serializer=handler.response_serializer)
 
+    def _coroutine(self, behaviour: Callable[..., Awaitable[Any]], method: str, streaming: bool) -> Callable[..., Any]:
+        async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            async with self.around(context, method, streaming):
+                return await behaviour(request, context)
 
-def _coroutine(behaviour: Callable[..., Awaitable[Any]], method: str, streaming: bool) -> Callable[..., Any]:
-    async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            if streaming:
-                await context.send_initial_metadata(())
-            return await behaviour(request, context)
-        except Exception as error:
-            await _abort(context, method, error)
+        return handle
 
-    return handle
-
-
-def _generator(behaviour: Callable[..., AsyncIterator[Any]], method: str, streaming: bool) -> Callable[..., Any]:
-    async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        responses = behaviour(request, context)
-        try:
-            await context.send_initial_metadata(())
-            async for response in responses:
-                yield response
-        except Exception as error:
-            await _abort(context, method, error)
-        finally:
+    def _generator(self, behaviour: Callable[..., AsyncIterator[Any]], method: str,
+                   streaming: bool) -> Callable[..., Any]:
+        async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             # A cancelled call must end the handler's own clean-up now, not when the garbage is collected.
-            await responses.aclose()  # type: ignore[attr-defined]
+            async with self.around(context, method, streaming), aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    yield response
 
-    return handle
+        return handle
 
 
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:

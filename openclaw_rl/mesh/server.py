@@ -43,7 +43,8 @@ class ComponentServer:
         home: where its address is recorded.
         status: gives state, detail, counters and the like; the server fills in what it knows itself (name, pid,
             addresses, package version, start).
-        on_drain: ends the running work within so many seconds; awaited once, before the server stops.
+        on_drain: ends the running work within so many seconds; awaited once, before the server stops. Streams that
+            are still open afterwards are ended with UNAVAILABLE.
     """
 
     def __init__(self, name: str, host: str, port: int, home: Home,
@@ -61,7 +62,8 @@ class ComponentServer:
         self._serving = True
         self._names: list[str] = []
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
+        self._interceptor = ErrorInterceptor()
+        self._server = grpc.aio.server(interceptors=[self._interceptor], options=_OPTIONS)
         self.add(component_pb2_grpc.add_ComponentServiceServicer_to_server, _ComponentServicer(self), COMPONENT_SERVICE)
 
     def add(self, add_servicer: Callable[[Any, grpc.aio.Server], None], servicer: Any, service_name: str) -> None:
@@ -125,9 +127,10 @@ class ComponentServer:
                 loop.remove_signal_handler(number)
 
     async def stop(self, grace: float = 5) -> None:
-        """Stop serving; calls still running after `grace` seconds are cancelled. The record goes."""
+        """Stop serving: streams end, other calls have `grace` seconds. The record goes."""
         self.request_stop()
         await self.set_serving(False)
+        self._interceptor.end_streams()
         await self._server.stop(grace)
         record = read_record(self._home, self.name)
         if record is not None and record.pid == os.getpid():

@@ -200,6 +200,20 @@ async def test_a_graceful_end(home, way):
     assert read_record(home, "trainer") is None
 
 
+async def test_stopping_ends_open_streams_at_once_and_says_that_a_retry_makes_sense(server, channel, judge):
+    watching = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest())
+    health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    ring = judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions()
+    await watching.read(), await health.read(), await ring.initial_metadata()
+    await asyncio.wait_for(server.stop(60), 5)
+    assert judge.closed.is_set()
+    for call in (watching, ring):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        error = errors.from_rpc_error(caught.value)
+        assert error.retryable and error.message == "this server is stopping; connect again"
+
+
 async def test_another_process_record_is_left_alone(home):
     server = ComponentServer("trainer", "127.0.0.1", 0, home, pb.ComponentStatus)
     await server.start()
