@@ -15,12 +15,11 @@ from openclaw_rl.journal.line import Entry, bare, lines
 
 log = logging.getLogger(__name__)
 
-#: Entries in memory; with more, whoever appends writes them out himself.
-CAPACITY = 65_536
-#: Characters of text in memory, likewise.
-CAPACITY_TEXT = 32 * 2**20
+#: Bytes in memory, about; with more, whoever appends writes them out himself. An entry counts 512 and its text.
+CAPACITY = 64 * 2**20
+_ENTRY = 512
 #: While the disk takes nothing, this many times the capacity is kept; then the oldest entries are lost, and counted.
-_PATIENCE = 4
+_PATIENCE = 2
 #: Seconds that the writer lets entries gather, and that it waits after a failure.
 _GATHER, _RETRY = 0.02, 1.0
 
@@ -44,8 +43,9 @@ class Journal:
         self._file = JournalFile(Path(folder), config.max_size, config.keep_files)
         self._buffer: deque[Entry] = deque()
         self._append = self._buffer.append
-        self._text = 0  # characters in the buffer: about, since threads add to it without a lock
+        self._load = 0  # bytes in the buffer: about, since threads add to it without a lock
         self._wake = threading.Event()
+        self._idle = True  # the writer will not look at the buffer unless it is woken
         self._hurry = threading.Event()
         self._write_lock = threading.Lock()
         self._closed = False
@@ -112,25 +112,23 @@ class Journal:
             version = self._version
         elif version > self._version:
             self._version = version
-        # tuple.__new__ would skip a check that costs as much as the rest; a plain tuple unpacks the same.
-        self._append((time.time(), session, version, label, text, quoted))  # type: ignore[arg-type]
-        self._text += len(text)
-        if not self._wake.is_set():
+        self._append((time.time(), session, version, label, text, quoted))
+        self._load += _ENTRY + len(text)
+        if self._idle:
+            self._idle = False
             self._wake.set()
-        if len(self._buffer) >= self._capacity or self._text > CAPACITY_TEXT:
+        if self._load > self._capacity:
             self._overflow()
 
     def _overflow(self) -> None:
         if self._failing and time.monotonic() < self._retry_at:
-            while len(self._buffer) > _PATIENCE * self._capacity or self._text > _PATIENCE * CAPACITY_TEXT:
-                try:
-                    self._text -= len(self._buffer.popleft()[4])
+            with self._write_lock:
+                while self._load > _PATIENCE * self._capacity and self._buffer:
+                    self._load -= _ENTRY + len(self._buffer.popleft()[4])
                     self._lost += 1
-                except IndexError:
-                    self._text = 0
             return
         with self._write_lock:
-            if len(self._buffer) < self._capacity and self._text <= CAPACITY_TEXT:
+            if self._load <= self._capacity:
                 return  # another thread has just written it
             self._overflows += 1
             if self._overflows & (self._overflows - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
@@ -140,11 +138,12 @@ class Journal:
     def _run(self) -> None:
         while not self._closed:
             self._wake.wait()
-            self._hurry.wait(_GATHER if not self._failing else _RETRY)
             self._wake.clear()
+            self._hurry.wait(_RETRY if self._failing else _GATHER)
+            self._idle = True  # before the buffer is read: an entry that comes too late for it sets `_wake`
             with self._write_lock:
                 self._drain()
-            if self._buffer:
+            if self._failing:
                 self._wake.set()
 
     def _drain(self) -> None:
@@ -152,7 +151,7 @@ class Journal:
         if self._failing and time.monotonic() < self._retry_at:
             return
         entries = [self._buffer.popleft() for _ in range(len(self._buffer))]
-        self._text = 0
+        self._load = 0
         if not entries:
             return
         rest = len(entries)
@@ -165,8 +164,9 @@ class Journal:
                     raise
                 rest -= data.count(b"\n")
         except OSError as error:
-            self._buffer.extendleft(reversed(entries[len(entries) - rest:]))
-            self._text += sum(len(entry[4]) for entry in entries[len(entries) - rest:])
+            waiting = entries[len(entries) - rest:]
+            self._buffer.extendleft(reversed(waiting))
+            self._load += sum(_ENTRY + len(entry[4]) for entry in waiting)
             self._retry_at = time.monotonic() + _RETRY
             if not self._failing:
                 log.error("journal: %s; lines wait in memory", error)
