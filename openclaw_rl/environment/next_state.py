@@ -15,6 +15,7 @@ class Outline:
 
     messages: Sequence[turn_pb2.ChatMessage]  #: of the request
     digests: list[bytes]  #: of each prefix of `messages`
+    responses: list[int]  #: positions of the assistant messages, the last one first
     request: bytes  #: of the whole request: a retry has the same
     response: bytes  #: of the conversation up to and with the response
 
@@ -23,12 +24,8 @@ class Outline:
         """The outline of `turn`."""
         messages = list(turn.messages)
         *digests, response = prefix_digests([*messages, turn.response])
-        return cls(messages, digests, request_digest(messages, turn.tools), response)
-
-    @property
-    def responses(self) -> list[int]:
-        """Positions of the assistant messages, ascending."""
-        return [i for i, message in enumerate(self.messages) if message.role == "assistant"]
+        responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
+        return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response)
 
 
 def messages_behind(

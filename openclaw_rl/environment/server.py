@@ -44,7 +44,8 @@ async def run(config: Config, home: Home) -> None:
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                     open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
                     make_request=_request)
-    server = ComponentServer(NAME, settings.host, settings.port, home, lambda: status(book, outbox, store))
+    server = ComponentServer(NAME, settings.host, settings.port, home,
+                             lambda: status(book, outbox, [*store.problems, journal.problem]))
     server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server, EnvironmentServicer(book, store), SERVICE)
     reaper = None
     try:
@@ -61,9 +62,9 @@ async def run(config: Config, home: Home) -> None:
         store.close()
 
 
-def status(book: SessionBook, outbox: Outbox, store: Store) -> component_pb2.ComponentStatus:
-    """State, detail and figures."""
-    problems = [*store.problems, *filter(None, [book.trainability.problem])]
+def status(book: SessionBook, outbox: Outbox, problems: list[str]) -> component_pb2.ComponentStatus:
+    """State, detail and figures; `problems` of the parts that the book does not know, empty ones are none."""
+    problems = [problem for problem in (*problems, book.trainability.problem) if problem]
     stats = outbox.stats()
     notes = list(problems)
     if stats.pending and not stats.connected:

@@ -182,15 +182,13 @@ class SessionBook:
         session = turn.session_id
         classified = self._classifier.classify(turn)
         turn.turn_class, turn.class_reason = classified.turn_class, classified.rule
-        known = tables.answered(db, session, [outline.digests[i] for i in outline.responses])
-        position = next((i for i in reversed(outline.responses) if outline.digests[i] in known), -1)
-        parent = linking.standing(known[outline.digests[position]])["id"] if position >= 0 else ""
+        link = linking.find(db, session, outline)
         name = _CLASS_NAMES.get(classified.turn_class, "UNKNOWN")
         if classified.turn_class == MAIN:
             rank = linking.rank(db, turn, outline)
         else:
             rank = linking.Rank(tables.NOT_TRAINABLE, f"{name.lower()} turns are not trained on", keep=False)
-        tables.add_turn(db, turn, outline, state=rank.state, reason=rank.reason, flaw=_flaw(turn), parent=parent,
+        tables.add_turn(db, turn, outline, state=rank.state, reason=rank.reason, flaw=_flaw(turn), parent=link.parent,
                         payload=turn.SerializeToString() if rank.keep else None)
         tables.touch_session(db, session, time.time())
         effects.alive[session] = True
@@ -205,27 +203,22 @@ class SessionBook:
         if self._debug:
             log.info("turn %s of session %s is %s: %s", turn.turn_id, session, name, classified.rule)
         if classified.turn_class == MAIN:
-            self._continue(db, turn, outline, known, effects)
-            linking.await_missing(db, turn, outline, position)
+            self._continue(db, turn, outline, link, effects)
+            linking.await_missing(db, turn, outline, link.position)
         self._answer_waiting(db, turn, outline, effects)
         if rank.keep and tables.feedback_on(db, turn.turn_id):
             self._close(db, turn.turn_id, NextState(kind=NextStateKind.NEXT_STATE_KIND_FEEDBACK), effects)
         if turn.session_done:
             self._end(db, session, NextStateKind.NEXT_STATE_KIND_SESSION_ENDED, effects)
 
-    def _continue(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline,
-                  known: dict[bytes, list[sqlite3.Row]], effects: _Effects) -> None:
+    def _continue(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: linking.Link,
+                  effects: _Effects) -> None:
         """Give the main turn that `turn` continues its next state."""
-        mains = {digest: rows for digest, all_rows in known.items()
-                 if (rows := [row for row in all_rows if row["class"] == MAIN])}
-        position = next((i for i in reversed(outline.responses) if outline.digests[i] in mains), None)
-        if position is None:
+        if link.main is None or link.main["state"] not in (tables.OPEN, tables.SUPERSEDED):
             return
-        messages = messages_behind(outline, position, known.keys() - mains.keys())
-        answered = linking.standing(mains[outline.digests[position]])
-        if messages and answered["state"] in (tables.OPEN, tables.SUPERSEDED):
-            self._close(db, answered["id"], NextState(kind=NextStateKind.NEXT_STATE_KIND_CONTINUED, messages=messages,
-                                                      next_turn_id=turn.turn_id), effects)
+        if messages := messages_behind(outline, link.main_position, link.side_responses):
+            self._close(db, link.main["id"], NextState(kind=NextStateKind.NEXT_STATE_KIND_CONTINUED,
+                                                       messages=messages, next_turn_id=turn.turn_id), effects)
 
     def _answer_waiting(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, effects: _Effects) -> None:
         """When a turn that continues this one came before it: link them, and take the next state from there."""

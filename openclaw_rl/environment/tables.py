@@ -114,16 +114,10 @@ def payload(db: sqlite3.Connection, turn_id: str) -> bytes | None:
     return row["payload"] if row else None
 
 
-def answered(db: sqlite3.Connection, session: str, responses: Sequence[bytes]) -> dict[bytes, list[sqlite3.Row]]:
-    """The session's turns with one of these response digests, oldest first, by digest."""
-    found: dict[bytes, list[sqlite3.Row]] = {}
-    for begin in range(0, len(responses), 500):
-        some = responses[begin:begin + 500]
-        marks = ",".join("?" * len(some))
-        for row in db.execute(f"SELECT {SUMMARY} FROM turns WHERE response IN ({marks}) AND session = ? ORDER BY seq",
-                              (*some, session)):
-            found.setdefault(row["response"], []).append(row)
-    return found
+def answered(db: sqlite3.Connection, session: str, responses: Sequence[bytes]) -> list[sqlite3.Row]:
+    """The session's turns with one of these response digests, oldest first."""
+    return db.execute(f"SELECT {SUMMARY} FROM turns WHERE response IN ({','.join('?' * len(responses))}) "
+                      "AND session = ? ORDER BY seq", (*responses, session)).fetchall()
 
 
 def attempts(db: sqlite3.Connection, session: str, request: bytes) -> list[sqlite3.Row]:

@@ -53,17 +53,20 @@ def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
 
 
 def request_digest(
-    messages: Sequence[turn_pb2.ChatMessage], tools: Iterable[turn_pb2.ToolDefinition] = ()
+    messages: Sequence[turn_pb2.ChatMessage], tools: Iterable[turn_pb2.ToolDefinition] = (),
+    digests: Sequence[bytes] | None = None,
 ) -> bytes:
     """Digest of a whole request: equal for a request and its retry.
 
     Instructions count here (a request for a title may differ from the conversation in nothing else), numbers in them
-    aside, since a retry may be a second later. Of the tools only the names count.
+    aside, since a retry may be a second later. Of the tools only the names count. `digests`: the messages'
+    `prefix_digests`, when the caller has them.
     """
-    digest = blake2b(digest_size=DIGEST_BYTES)
-    for message in messages:
-        digest.update(_field(_NUMBER.sub("0", _squeeze(text_of(message)))) if is_instruction(message)
-                      else _canonical(message))
+    digests = prefix_digests(messages) if digests is None else digests
+    digest = blake2b(digests[-1] if digests else _START, digest_size=DIGEST_BYTES)
+    for i, message in enumerate(messages):
+        if is_instruction(message):
+            digest.update(b"%d,%b" % (i, _field(_NUMBER.sub("0", _squeeze(text_of(message))))))
     for tool in tools:
         digest.update(_field(tool.name))
     return digest.digest()
@@ -74,12 +77,13 @@ def _canonical(message: turn_pb2.ChatMessage) -> bytes:
     text = text_of(message)
     if role == "assistant" and "<think>" in text:
         text = _REASONING.sub("", text)
-    fields = [_field(role), _field(_squeeze(text))]
-    fields.extend(_field(part.image_url) for part in message.parts if part.image_url)
+    fields = _field(role) + _field(_squeeze(text))
+    for part in message.parts:
+        if part.image_url:
+            fields += _field(part.image_url)
     for call in message.tool_calls:
-        fields.append(_field(call.name))
-        fields.append(_canonical_json(call.arguments_json))
-    return b"".join(fields)
+        fields += _field(call.name) + _canonical_json(call.arguments_json)
+    return fields
 
 
 def _squeeze(text: str) -> str:

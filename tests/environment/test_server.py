@@ -51,8 +51,8 @@ class FakeJudge(judge_pb2_grpc.JudgeServiceServicer):
 async def until(condition: Callable[[], object], seconds: float = 10) -> None:
     """Wait until `condition`, which may be asynchronous, holds."""
     async with asyncio.timeout(seconds):
-        while not (await found if inspect.isawaitable(found := condition()) else found):
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 - other processes and threads don't set our events
+        while not (await found if inspect.isawaitable(found := condition()) else found):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
