@@ -12,6 +12,7 @@ import psutil
 
 from ..config import EMBEDDED_MODEL, Config
 from ..home import COMPONENTS, Home, read_record, remove_record
+from . import supervisor
 from .status import ask
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ def is_component(pid: int, name: str, home: Home) -> bool:
     try:
         process = psutil.Process(pid)
         command = process.cmdline()
-        return ("openclaw_rl.launch.component" in command and name in command
+        return (supervisor.COMPONENT_MODULE in command and name in command
                 and process.environ().get("OPENCLAW_RL_HOME") == str(home.root))
     except psutil.Error:
         return False
@@ -143,26 +144,33 @@ def is_component(pid: int, name: str, home: Home) -> bool:
 def clear_leftovers(home: Home) -> None:
     """Make the run folder true again when no supervisor runs: end components whose supervisor was killed, forget the
     records of processes that are no more. One that somebody runs on his own, and that answers, is left alone."""
+    for name in end_orphans(home):
+        logger.warning("ended %s, whose supervisor was gone", name)
     for name in COMPONENTS:
         record = read_record(home, name)
-        if record is None:
-            remove_record(home, name)
-        elif is_component(record.pid, name, home):
-            logger.warning("ending %s (pid %d), whose supervisor is gone", name, record.pid)
-            end(record.pid)
-            remove_record(home, name)
-        elif (status := ask(record.address)) is None or status.name != name or status.pid != record.pid:
-            logger.info("forgetting the stale record of %s (pid %d)", name, record.pid)
+        status = ask(record.address) if record else None
+        if record is None or status is None or status.name != name or status.pid != record.pid:
             remove_record(home, name)
 
 
-def end(pid: int, timeout: float = 20) -> None:
-    """SIGTERM, and SIGKILL when that is not enough."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        process.terminate()
-        try:
-            process.wait(timeout)
-        except psutil.TimeoutExpired:
+def end_orphans(home: Home, timeout: float = 20) -> list[str]:
+    """End components of this mesh that no supervisor keeps any more: SIGTERM, and SIGKILL after `timeout` seconds.
+
+    Returns:
+        Their names.
+    """
+    records = [record for name in COMPONENTS if (record := read_record(home, name))]
+    orphans = {record.name: record.pid for record in records if is_component(record.pid, record.name, home)}
+    processes = []
+    for pid in orphans.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
+            processes[-1].terminate()
+    _, alive = psutil.wait_procs(processes, timeout)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-            process.wait(5)
+    psutil.wait_procs(alive, 5)
+    for name in orphans:
+        remove_record(home, name)
+    return list(orphans)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from ..config import Config, ConfigError, load_config
-from ..home import COMPONENTS, Home, read_record, remove_record
+from ..home import Home, remove_record
 from . import checks
 from .checks import StartError
 from .status import ComponentReport, MeshReport, report
@@ -188,14 +188,9 @@ def stop_all(home: Home) -> list[str]:
     supervisor = Supervisor(home)
     stopped = [p.name for p in supervisor.processes().values() if p.state in ("RUNNING", "STARTING", "BACKOFF")]
     supervisor.shutdown()
-    for name in COMPONENTS:
-        record = read_record(home, name)
-        if record and checks.is_component(record.pid, name, home):
-            checks.end(record.pid)
-            stopped.append(name)
-            remove_record(home, name)
-        elif record and name in stopped:
-            remove_record(home, name)
+    stopped += checks.end_orphans(home)
+    for name in stopped:
+        remove_record(home, name)
     for file in ("supervisord.conf", "config.yaml", "supervisord.pid"):
         (home.run / file).unlink(missing_ok=True)
     return stopped

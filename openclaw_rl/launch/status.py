@@ -116,7 +116,9 @@ def _component(home: Home, config: Config, name: str, process: Process | None) -
     if process.state == "FATAL":
         return ComponentReport(name, "FAILED", detail=f"gave up: {process.description}; see `openclaw-rl logs {name}`, "
                                "then `openclaw-rl local-start` starts it again")
-    if process.state in ("BACKOFF", "EXITED", "UNKNOWN"):
+    if process.state == "EXITED":
+        return ComponentReport(name, "STOPPED", detail="was asked to end; `openclaw-rl local-start` starts it again")
+    if process.state in ("BACKOFF", "UNKNOWN"):
         return ComponentReport(name, "STARTING", detail=f"ended and is started again; see `openclaw-rl logs {name}`")
     if process.state == "STOPPING":
         return ComponentReport(name, "STOPPED", process.pid, address, "is stopping")

@@ -26,6 +26,8 @@ from ..home import COMPONENTS, Home, write_atomically
 
 logger = logging.getLogger(__name__)
 
+#: What a component's process runs.
+COMPONENT_MODULE = "openclaw_rl.launch.component"
 #: Longest socket path that works everywhere: the kernel's 108 bytes less the suffix that supervisord adds while it
 #: makes the socket.
 _SOCKET_LIMIT = 92
@@ -70,9 +72,8 @@ def environment(config: Config, component: str) -> dict[str, str]:
 
 
 def configuration(config: Config, socket: Path) -> str:
-    """Text of supervisord.conf, which lies in the run folder (`%(here)s`).
-
-    It names no path of the machine but the socket's, and no key: those reach the components by inheritance.
+    """Text of supervisord.conf. Supervisor and components run in the home, and its paths are relative to that: an
+    absolute one may have characters (%, ;, #) that mean something here. Keys reach the components by inheritance.
     """
     lines = [
         "; Written by `openclaw-rl local-start`; changes are lost.",
@@ -80,11 +81,11 @@ def configuration(config: Config, socket: Path) -> str:
         f"file={_escaped(str(socket))}",
         "chmod=0700",
         "[supervisord]",
-        "logfile=%(here)s/../logs/supervisord.log",
+        "logfile=logs/supervisord.log",
         "logfile_maxbytes=10MB",
         "logfile_backups=1",
-        "pidfile=%(here)s/supervisord.pid",
-        "childlogdir=%(here)s/../logs",
+        "pidfile=run/supervisord.pid",
+        "childlogdir=logs",
         "silent=true",
         *(["user=root"] if os.geteuid() == 0 else []),
         "[rpcinterface:supervisor]",
@@ -94,18 +95,20 @@ def configuration(config: Config, socket: Path) -> str:
         variables = ",".join(f'{key}="{value}"' for key, value in environment(config, name).items())
         lines += [
             f"[program:{name}]",
-            'command="%(ENV_OPENCLAW_RL_PYTHON)s" -P -m openclaw_rl.launch.component ' + name
-            + ' --config "%(here)s/config.yaml"',
+            'command="%(ENV_OPENCLAW_RL_PYTHON)s" -P -m ' + f"{COMPONENT_MODULE} {name}"
+            + " --config run/config.yaml",
             f"environment={variables}",
             "autostart=false",
-            "autorestart=true",
+            # One that ends with 0 was asked to (SIGTERM, Drain); any other end is a crash.
+            "autorestart=unexpected",
+            "exitcodes=0",
             f"startsecs={_START_SECONDS}",
             f"startretries={_START_RETRIES}",
             f"stopwaitsecs={_STOP_SECONDS}",
             "stopasgroup=false",
             "killasgroup=true",
             "redirect_stderr=true",
-            f"stdout_logfile=%(here)s/../logs/{name}.log",
+            f"stdout_logfile=logs/{name}.log",
             "stdout_logfile_maxbytes=20MB",
             "stdout_logfile_backups=3",
         ]
@@ -239,6 +242,7 @@ class Supervisor:
         if pid is None:
             return False
         with contextlib.suppress(SupervisorError):  # it may be on its way down already
+            self._call("stopAllProcesses", False)  # all at once; `shutdown` alone goes one by one
             self._call("shutdown")
         import psutil
 

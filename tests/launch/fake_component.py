@@ -1,0 +1,41 @@
+"""Stands for `openclaw_rl.launch.component` in the launcher's tests: the real server plumbing without the work.
+
+A file NAME.crash in the home makes that component end with code 3 at its start; while NAME.mute is there it starts
+without answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+
+from openclaw_rl.config import load_config
+from openclaw_rl.home import Home
+from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.v1 import component_pb2
+
+
+async def run(name: str, config_file: str) -> None:
+    home = Home.default()
+    section = getattr(load_config(config_file).components, name)
+    port = getattr(section, "grpc_port", section.port)
+    server = ComponentServer(name, section.host, port, home, lambda: component_pb2.ComponentStatus(
+        state=component_pb2.COMPONENT_STATE_RUNNING, counters={"turns_main": 3, "samples_accepted": 2, "updates": 1},
+        dropped={"judge failed": 1}, policy_version=1, gauges={"training": 1, "qps": 2.5}))
+    if name == "policy_server":
+        server.http_address = "http://127.0.0.1:1"
+    await server.start()
+    print("key is", os.environ.get("OPENAI_API_KEY"), "threads", os.environ.get("OMP_NUM_THREADS"), file=sys.stderr)
+    await server.run_until_stopped()
+
+
+if __name__ == "__main__":
+    home = Home.default()
+    if (home.root / f"{sys.argv[1]}.crash").exists():
+        print("this component was told to crash", file=sys.stderr)
+        sys.exit(3)
+    while (home.root / f"{sys.argv[1]}.mute").exists():
+        time.sleep(0.05)
+    asyncio.run(run(sys.argv[1], sys.argv[3]))
