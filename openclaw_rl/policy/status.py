@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from typing import Any
+
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.policy.engines.base import EngineError
+from openclaw_rl.policy.recorder import TurnRecorder
+from openclaw_rl.policy.turns import Turns
+from openclaw_rl.v1 import component_pb2
 
 
-class Meter:
-    """Events per second over the last ten seconds, in constant space."""
+class StatusBoard:
+    """What the component tells of itself."""
 
-    _SPAN = 10
+    def __init__(self, turns: Turns, recorder: TurnRecorder, outbox: Outbox, store: Store) -> None:
+        self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
+        self.engine: Any = None  #: whose `stats` are told, once it is there
+        self.problems: list[str] = []  #: of the versions on disk
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = clock()
-        self._buckets = [0] * self._SPAN
-        self._seconds = [-1] * self._SPAN  # which second each bucket counts
+    def status(self) -> component_pb2.ComponentStatus:
+        """The status, without what the server fills in."""
+        turns, recorder = self._turns, self._recorder
+        problems = [*self._store.problems, *self.problems, *([recorder.problem] if recorder.problem else [])]
+        state = component_pb2.COMPONENT_STATE_RUNNING
+        if not turns.ready:
+            state = component_pb2.COMPONENT_STATE_STARTING
+        elif problems:
+            state = component_pb2.COMPONENT_STATE_DEGRADED
+        status = component_pb2.ComponentStatus(state=state, detail="; ".join(filter(None, [turns.state, *problems])),
+                                               counters=recorder.counters, gauges=self.gauges(),
+                                               outboxes=[self._outbox.stats()])
+        if turns.ready:
+            status.policy_version = turns.version
+        return status
 
-    def tick(self) -> None:
-        """Count one event now."""
-        second = int(self._clock())
-        slot = second % self._SPAN
-        if self._seconds[slot] != second:
-            self._seconds[slot], self._buckets[slot] = second, 0
-        self._buckets[slot] += 1
-
-    def rate(self) -> float:
-        """Events per second."""
-        now = self._clock()
-        fresh = sum(count for count, second in zip(self._buckets, self._seconds, strict=True)
-                    if second > int(now) - self._SPAN)
-        return fresh / min(self._SPAN, max(1.0, now - self._began))
+    def gauges(self) -> dict[str, float]:
+        """Momentary figures by name."""
+        try:
+            stats = dict(self.engine.stats()) if hasattr(self.engine, "stats") else {}  # an API has none
+        except EngineError:  # stopped already
+            stats = {}
+        return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "waiting": 0.0,
+                "tokens_per_s": 0.0, "version": float(self._turns.version)} | stats

@@ -15,8 +15,8 @@ from openclaw_rl.gateway.port import ChatCall, End, Event, Head
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.helpers import new_id, now
 from openclaw_rl.policy.chat import Policy, Transcript
+from openclaw_rl.policy.meter import Meter
 from openclaw_rl.policy.recorder import TurnRecorder
-from openclaw_rl.policy.status import Meter
 from openclaw_rl.sessions.index import ConversationIndex
 from openclaw_rl.v1 import turn_pb2
 
@@ -32,16 +32,14 @@ class Turns:
     response is complete. A response that is cancelled or fails is recorded as far as it came.
     """
 
-    def __init__(self, policy: Policy | None, recorder: TurnRecorder, model: str,
-                 aliases: frozenset[str] = frozenset(), index: ConversationIndex | None = None) -> None:
-        """Args: policy: None until it is ready; see `open_for_business`."""
+    def __init__(self, recorder: TurnRecorder, model: str, aliases: frozenset[str] = frozenset()) -> None:
         self.model, self.aliases = model, aliases
         self.state = "the policy is getting ready"
         self.running = 0  #: responses that are being made
         self.meter = Meter()
-        self._policy = policy
+        self._policy: Policy | None = None
         self._recorder = recorder
-        self._index = ConversationIndex() if index is None else index
+        self._index = ConversationIndex()
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()

@@ -1,0 +1,159 @@
+"""The policy server: engine, HTTP and gRPC on one event loop, and the stream of turns to the environment server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.api_models import ApiModel, policy_api, uses_api
+from openclaw_rl.config import EMBEDDED_MODEL, Config, ConfigError, PolicyServerConfig
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.sender import Sender
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.gateway.app import create_app
+from openclaw_rl.gateway.http import HttpServer
+from openclaw_rl.gateway.metrics import Metrics
+from openclaw_rl.home import Home
+from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.models.config import ModelError
+from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.policy.chat import Policy, TokenPolicy
+from openclaw_rl.policy.engines.base import EngineError, TokenEngine
+from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
+from openclaw_rl.policy.servicer import PolicyServicer
+from openclaw_rl.policy.status import StatusBoard
+from openclaw_rl.policy.template import ChatTemplate
+from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.versions import PolicyVersions
+from openclaw_rl.policy.weights_service import WeightsService
+from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+NAME = "policy_server"
+_SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
+
+
+async def run(config: Config, home: Home) -> None:
+    """Serve until stopped. The doors open at once and say that the policy is getting ready, which takes seconds.
+
+    Raises:
+        ConfigError: an API model without a key, or a model that can't be prepared or loaded.
+        OSError: a port is in use, or the home can't be written.
+    """
+    settings = config.components.policy_server
+    api = policy_api(settings, os.environ) if uses_api(settings) else None
+    folder = home.component(NAME)
+    folder.mkdir(parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:  # unwinds from the last to the first
+        http = HttpServer(settings.host, settings.port)
+        store = Store(folder / "state.db", config.durability, SCHEMA)
+        stack.callback(store.close)
+        outbox = Outbox(store, "turns")
+        recorder = TurnRecorder(store, outbox, strict=config.durability == "strict")
+        stack.callback(recorder.close)
+        engines = await stack.enter_async_context(AsyncExitStack())
+        stack.push_async_callback(http.stop)
+
+        turns = Turns(recorder, served_name(settings), frozenset({settings.model, "default", "openclaw-rl"}))
+        board = StatusBoard(turns, recorder, outbox, store)
+        servicer = PolicyServicer(turns)
+        component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain)
+        component.http_address = http.address
+        component.add(policy_pb2_grpc.add_PolicyServiceServicer_to_server, servicer, _SERVICE)
+        component.set_serving(False)
+        await component.start()
+        serving = asyncio.create_task(component.run_until_stopped())
+        stack.push_async_callback(_ended, serving)
+        http.start(create_app(turns, client_digest, api_keys(settings), metrics=Metrics(board.gauges)))
+        log.info("%s serves OpenAI's API on %s", NAME, http.address)
+        sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request)
+        sender.start()
+        stack.push_async_callback(sender.stop)
+
+        async def get_ready() -> None:
+            policy, engine, base = await _policy(settings, api, home, turns, engines)
+            versions = PolicyVersions(folder, base, engine, settings.keep_versions)
+            await versions.start()
+            servicer.weights = WeightsService(versions)
+            servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
+            board.engine, board.problems = engine, versions.problems
+            turns.open_for_business(policy)
+            await component.set_serving(True)
+            log.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)
+
+        getting_ready = asyncio.create_task(get_ready())
+        stack.push_async_callback(_ended, getting_ready)
+        await asyncio.wait((serving, getting_ready), return_when=asyncio.FIRST_COMPLETED)
+        if getting_ready.done():
+            getting_ready.result()
+        await serving
+
+
+def served_name(settings: PolicyServerConfig) -> str:
+    """The model's name for clients: of a folder its last part."""
+    if uses_api(settings) or settings.model == EMBEDDED_MODEL:
+        return settings.model
+    return Path(settings.model).expanduser().absolute().name
+
+
+def api_keys(settings: PolicyServerConfig) -> list[str]:
+    """Keys that clients may show: of the configuration, and of OPENCLAW_RL_API_KEYS."""
+    keys = [*settings.api_keys, *os.environ.get("OPENCLAW_RL_API_KEYS", "").split(",")]
+    return [key.strip() for key in keys if key.strip()]
+
+
+async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home, turns: Turns,
+                  engines: AsyncExitStack) -> tuple[Policy, Any, Path | None]:
+    """The policy, what `PolicyVersions` takes for its engine, and the base model's folder."""
+    if api is not None:
+        # Imported here, since each kind of engine is slow to import and needs packages that the other does without.
+        upstream = await asyncio.to_thread(importlib.import_module, "openclaw_rl.policy.upstream")
+        policy = upstream.UpstreamPolicy(api)
+        engines.push_async_callback(policy.stop)
+        return policy, policy, None
+    try:
+        return await _embedded(settings, home, turns, engines)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the embedded engine needs the package {error.name}: install openclaw-rl[embedded]"
+                          ) from error
+    except (ModelError, EngineError, ValueError) as error:
+        raise ConfigError(f"components.policy_server.model: {settings.model!r} can't be used: {error}") from error
+
+
+async def _embedded(settings: PolicyServerConfig, home: Home, turns: Turns,
+                    engines: AsyncExitStack) -> tuple[Policy, Any, Path | None]:
+    def tell(text: str, share: float) -> None:
+        turns.state = f"{text} ({share:.0%})"
+
+    folder = await asyncio.to_thread(ensure_model, settings.model, home, tell)
+    turns.state = "Loading the model"
+    module = await asyncio.to_thread(importlib.import_module, "openclaw_rl.policy.engines.embedded")
+    engine: TokenEngine = module.EmbeddedEngine(
+        folder, model=served_name(settings), max_batch=settings.max_batch, max_context=settings.max_context,
+        max_waiting=settings.max_waiting, threads=settings.threads, device=settings.device)
+    engines.push_async_callback(engine.stop)
+    template = await asyncio.to_thread(ChatTemplate, folder)
+    await engine.start()
+    return TokenPolicy(engine, template, settings.temperature, settings.max_tokens), engine, folder
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _open_stream(channel: Any) -> Any:
+    return environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns
+
+
+def _record_request(payloads: list[bytes]) -> environment_pb2.RecordTurnsRequest:
+    return environment_pb2.RecordTurnsRequest(
+        events=[environment_pb2.PolicyEvent.FromString(payload) for payload in payloads])

@@ -1,0 +1,127 @@
+"""PolicyService over gRPC: translate, call, translate back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from openclaw_rl.gateway.messages import check_messages, check_tool_choice, check_tools
+from openclaw_rl.gateway.port import ChatCall, End, SampledToken, Start
+from openclaw_rl.mesh import errors
+from openclaw_rl.policy.chat import TokenPolicy
+from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.weights_service import WeightsService
+from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
+
+
+class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
+    """The policy server's RPCs. `policy` and `weights` are None until they are ready."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.scorer: TokenPolicy | None = None  #: None also for an API model
+        self.weights: WeightsService | None = None
+
+    async def Chat(self, request: policy_pb2.ChatRequest,
+                   context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.ChatResponse]:
+        messages, tools = list(request.messages), list(request.tools)
+        check_messages(messages)
+        check_tools(tools)
+        call = _call(request.turn, messages=messages, tools=tools, sampling=request.sampling,
+                     tool_choice=check_tool_choice(request.tool_choice, tools))
+        head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
+                                metadata=dict(request.metadata))
+        async with aclosing(self._turns.run(head, call)) as events:
+            async for event in events:
+                if isinstance(event, Start):
+                    yield policy_pb2.ChatResponse(start=policy_pb2.ChatStart(
+                        turn_id=head.turn_id, session_id=head.session_id, policy_version=event.version,
+                        model=self._turns.model))
+                elif isinstance(event, End):
+                    yield policy_pb2.ChatResponse(end=policy_pb2.ChatEnd(
+                        generation=_generation_end(event), message=event.message))
+                else:
+                    yield policy_pb2.ChatResponse(delta=policy_pb2.ChatDelta(
+                        content=event.text, tool_calls=event.tool_calls, tokens=map(_token, event.tokens)))
+
+    async def Generate(self, request: policy_pb2.GenerateRequest,
+                       context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.GenerateResponse]:
+        options = turn_pb2.TurnOptions()
+        options.CopyFrom(request.turn)
+        if not options.session_id:
+            options.no_record = True
+        call = _call(options, prompt_ids=list(request.prompt_ids), sampling=request.sampling)
+        head = self._turns.open(options=options, client=_client(context), api="grpc.generate", messages=[],
+                                metadata={})
+        async with aclosing(self._turns.run(head, call)) as events:
+            async for event in events:
+                if isinstance(event, End):
+                    yield policy_pb2.GenerateResponse(end=_generation_end(event))
+                elif not isinstance(event, Start):
+                    for token in event.tokens:
+                        yield policy_pb2.GenerateResponse(token=_token(token))
+
+    async def Score(self, request: policy_pb2.ScoreRequest,
+                    context: grpc.aio.ServicerContext) -> policy_pb2.ScoreResponse:
+        if not self._turns.ready:
+            raise errors.unavailable(self._turns.state, retry_after=2.0)
+        if self.scorer is None:
+            raise errors.failed_precondition("NO_WEIGHTS", "the policy is an API model: it scores no tokens")
+        logprobs, version = await self.scorer.score(
+            list(request.token_ids), request.version if request.HasField("version") else None)
+        return policy_pb2.ScoreResponse(logprobs=logprobs, version=version)
+
+    async def SubmitFeedback(self, request: policy_pb2.SubmitFeedbackRequest,
+                             context: grpc.aio.ServicerContext) -> policy_pb2.SubmitFeedbackResponse:
+        request.feedback.client = _client(context)
+        return policy_pb2.SubmitFeedbackResponse(feedback_id=self._turns.feedback(request.feedback))
+
+    async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
+                          context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:
+        async with aclosing(self._weights().sync(request_iterator)) as responses:
+            async for response in responses:
+                yield response
+
+    async def GetPolicy(self, request: policy_pb2.GetPolicyRequest,
+                        context: grpc.aio.ServicerContext) -> policy_pb2.GetPolicyResponse:
+        return await self._weights().get()
+
+    async def WatchPolicy(self, request: policy_pb2.WatchPolicyRequest,
+                          context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.WatchPolicyResponse]:
+        async with aclosing(self._weights().watch()) as responses:
+            async for response in responses:
+                yield response
+
+    async def ActivateVersion(self, request: policy_pb2.ActivateVersionRequest,
+                              context: grpc.aio.ServicerContext) -> policy_pb2.ActivateVersionResponse:
+        return await self._weights().activate(request)
+
+    def _weights(self) -> WeightsService:
+        if self.weights is None:
+            raise errors.unavailable(self._turns.state, retry_after=2.0)
+        return self.weights
+
+
+def _call(options: turn_pb2.TurnOptions, **fields: Any) -> ChatCall:
+    return ChatCall(min_version=options.min_version if options.HasField("min_version") else None,
+                    exact_version=options.exact_version if options.HasField("exact_version") else None, **fields)
+
+
+def _client(context: grpc.aio.ServicerContext) -> str:
+    """Who calls: the peer's address without its port, which changes with each connection."""
+    return client_digest("", context.peer().rpartition(":")[0], "")
+
+
+def _token(token: SampledToken) -> policy_pb2.TokenChunk:
+    return policy_pb2.TokenChunk(
+        id=token.id, logprob=token.logprob, model_logprob=token.model_logprob, version=token.version,
+        top=[policy_pb2.TokenAlternative(id=index, model_logprob=value) for index, value in token.top])
+
+
+def _generation_end(end: End) -> policy_pb2.GenerationEnd:
+    return policy_pb2.GenerationEnd(
+        finish_reason=end.finish_reason, prompt_tokens=end.prompt_tokens, completion_tokens=end.completion_tokens,
+        spans=end.record.spans if end.record else [])

@@ -1,0 +1,99 @@
+"""A real uvicorn on a free port, in front of a stub engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from policy.stub import EOS, StubEngine, write_tokenizer
+
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.gateway.app import create_app
+from openclaw_rl.gateway.http import HttpServer
+from openclaw_rl.policy.chat import TokenPolicy
+from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
+from openclaw_rl.policy.template import ChatTemplate
+from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.v1 import environment_pb2, turn_pb2
+
+
+@dataclass
+class Door:
+    """What a test needs of the running server."""
+
+    url: str
+    engine: StubEngine
+    template: ChatTemplate
+    desk: Turns
+    outbox: Outbox
+
+    def says(self, text: str, end: bool = True) -> None:
+        """Make the engine answer with `text`."""
+        ids = self.template.encode(text)
+        self.engine.script = lambda _prompt: [*ids, *([EOS] if end else [])]
+
+    def openai(self, key: str = "none") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
+
+    def http(self, **kwargs: Any) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, **kwargs)
+
+    def prompt(self, index: int = -1) -> str:
+        """The prompt that the engine was given, as text."""
+        return b"".join(self.template.tokens.table[i] for i in self.engine.prompts[index]).decode()
+
+    def events(self) -> list[environment_pb2.PolicyEvent]:
+        return [environment_pb2.PolicyEvent.FromString(row.payload) for row in self.outbox.window(0, 1000, 2**24)]
+
+    def turns(self) -> list[turn_pb2.Turn]:
+        return [event.turn for event in self.events() if event.WhichOneof("event") == "turn"]
+
+
+async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:
+    return ChatTemplate(write_tokenizer(Path(tmp_path_factory.mktemp("tokenizer"))))
+
+
+OpenDoor = Callable[..., Awaitable[Door]]
+
+
+@pytest.fixture
+async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[OpenDoor]:
+    """Opens doors with settings of their own."""
+    async with AsyncExitStack() as stack:
+        async def open_one(api_keys: tuple[str, ...] = (), body_limit: int = 2**20, ready: bool = True) -> Door:
+            engine = StubEngine(lambda _prompt: [EOS])
+            store = Store(tmp_path / "state.db", "group", SCHEMA)
+            stack.callback(store.close)
+            outbox = Outbox(store, "turns")
+            desk = Turns(TurnRecorder(store, outbox), "stub", frozenset({"default"}))
+            if ready:
+                desk.open_for_business(TokenPolicy(engine, template))
+            http = HttpServer("127.0.0.1", 0)
+            http.start(create_app(desk, client_digest, api_keys, body_limit))
+            stack.push_async_callback(http.stop)
+            door = Door(http.address, engine, template, desk, outbox)
+            door.says("Hello there!")
+            return door
+
+        yield open_one
+
+
+@pytest.fixture
+async def door(open_door: OpenDoor) -> Door:
+    return await open_door()
