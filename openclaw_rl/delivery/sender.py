@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from tenacity import AsyncRetrying, RetryCallState, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_random
 
 from openclaw_rl.delivery.outbox import Outbox, Row
 from openclaw_rl.mesh.channel import MAX_MESSAGE, connect
@@ -77,7 +77,7 @@ class Sender:
 
     async def _run(self) -> None:
         while True:  # a stream that achieved something and then broke starts the pauses afresh
-            async for attempt in AsyncRetrying(wait=wait_exponential_jitter(initial=0.1, max=5, jitter=0.1),
+            async for attempt in AsyncRetrying(wait=wait_exponential(multiplier=0.1, max=5) + wait_random(0, 0.1),
                                                before_sleep=self._report):
                 with attempt:
                     await self._one_stream()

@@ -1,0 +1,274 @@
+"""One hop of the ring against a neighbour that is well, down, slow, forgetful or broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+import pytest
+
+from openclaw_rl.delivery import sender as sender_module
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.store import Store
+
+from .neighbour import Neighbour, sender, transition, until
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "a" / "state.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def outbox(store) -> Outbox:
+    return Outbox(store, "transitions")
+
+
+@pytest.fixture
+async def neighbour(tmp_path):
+    neighbour = Neighbour(tmp_path / "b")
+    yield neighbour
+    await neighbour.stop()
+    neighbour.store.close()
+
+
+def put(outbox: Outbox, numbers) -> list[str]:
+    ids = [f"t{i}" for i in numbers]
+    for id in ids:
+        outbox.put(id, transition(id, "x" * 100))
+    return ids
+
+
+async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox, neighbour):
+    await neighbour.start()
+    before = put(outbox, range(300))  # waiting when the sender starts
+    acked: list[str] = []
+    out = sender(outbox, neighbour, on_acked=acked.extend)
+    out.start()
+    await until(lambda: outbox.stats().pending == 0)
+    after = put(outbox, range(300, 400))  # the sender is woken by each
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == before + after == acked
+    assert max(neighbour.batches) > 1 and neighbour.duplicates == 0
+    stats = outbox.stats()
+    assert (stats.delivered, stats.pending_bytes, stats.connected) == (400, 0, False)
+    assert not stats.HasField("oldest_age")
+
+
+async def test_a_neighbour_that_starts_late_and_moves(outbox, neighbour):
+    out = sender(outbox, neighbour)
+    out.start()
+    ids = put(outbox, range(50))
+    await until(lambda: outbox.last_error != "")
+    stats = outbox.stats()
+    assert (stats.pending, stats.connected) == (50, False) and stats.pending_bytes > 50 * 100
+    assert stats.HasField("oldest_age") and "has not started" in stats.last_error
+    await neighbour.start()
+    await until(lambda: outbox.stats().pending == 0)
+    assert outbox.stats().connected and outbox.stats().last_error == ""
+
+    old = neighbour.address
+    await neighbour.stop()  # its old address stays known: the record of a killed process
+    ids += put(outbox, range(50, 80))
+    await until(lambda: outbox.last_error != "")
+    assert old in outbox.stats().last_error
+    await neighbour.start()
+    assert neighbour.address != old
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ids
+
+
+async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(outbox, neighbour):
+    neighbour.break_after = 70
+    await neighbour.start()
+    out = sender(outbox, neighbour, batch=16)
+    out.start()
+    ids = put(outbox, range(500))
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ids and neighbour.duplicates > 0
+
+
+async def test_lost_acks_are_made_up_for(outbox, neighbour):
+    await neighbour.start()
+    neighbour.drop_acks_of = {"t3", "t40"}
+    out = sender(outbox, neighbour, ack_timeout=0.3)
+    out.start()
+    ids = put(outbox, range(100))
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ids and neighbour.duplicates >= 2
+
+
+async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox, neighbour):
+    neighbour.silent = True
+    await neighbour.start()
+    out = sender(outbox, neighbour, window=40, batch=16, ack_timeout=1)
+    out.start()
+    ids = put(outbox, range(200))
+    await until(lambda: neighbour.received == 40)
+    await until(lambda: "no answer to t0" in outbox.last_error)
+    assert neighbour.received == 40 and outbox.stats().pending == 200
+    neighbour.silent = False
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ids
+
+
+async def test_late_acks_break_no_stream_and_slow_no_put(outbox, neighbour):
+    neighbour.delay = 0.15
+    await neighbour.start()
+    out = sender(outbox, neighbour, window=8, batch=4, ack_timeout=0.5)  # the last of a window waits for 0.3 s
+    out.start()
+    ids, costs = [f"t{i}" for i in range(60)], []
+    for id in ids:
+        begin = time.perf_counter()
+        outbox.put(id, transition(id, "x" * 5000))
+        costs.append(time.perf_counter() - begin)
+    assert sorted(costs)[len(costs) // 2] < 0.002 and outbox.stats().pending > 40
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ids and neighbour.duplicates == 0
+
+
+async def test_an_outage_is_logged_once(outbox, neighbour, caplog):
+    caplog.set_level(logging.WARNING, sender_module.__name__)
+    neighbour.address = "127.0.0.1:1"
+    out = sender(outbox, neighbour)
+    out.start()
+    await until(lambda: outbox.last_error != "")
+    await asyncio.sleep(0.7)  # several attempts
+    await out.stop()
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+
+
+async def test_a_rejected_message_is_kept_aside_with_the_reason(store, neighbour):
+    refused: list[tuple[str, str]] = []
+    outbox = Outbox(store, "transitions", on_rejected=lambda id, reason: refused.append((id, reason)))
+    neighbour.reject = {"t1"}
+    await neighbour.start()
+    out = sender(outbox, neighbour)
+    out.start()
+    put(outbox, range(3))
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ["t0", "t2"] and refused == outbox.rejected() == [("t1", "not wanted")]
+    assert (outbox.stats().rejected, outbox.stats().delivered) == (1, 2)
+    assert Outbox(store, "transitions").stats().rejected == 1
+    assert store.query("SELECT payload FROM outbox_transitions_rejected")[0][0] == transition("t1", "x" * 100)
+
+
+async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox, neighbour):
+    await neighbour.start()
+    outbox.put("good1", transition("good1"))
+    outbox.put("garbage", b"\xff\xff\xff")
+    outbox.put("huge", transition("huge", "x" * 17 * 2**20))
+    outbox.put("good2", transition("good2"))
+    out = sender(outbox, neighbour)
+    out.start()
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ["good1", "good2"]
+    reasons = dict(outbox.rejected())
+    assert "can't be read" in reasons["garbage"] and "bytes, more than" in reasons["huge"]
+
+
+async def test_large_messages_go_in_several_requests(outbox, neighbour):
+    await neighbour.start()
+    for i in range(6):
+        outbox.put(f"t{i}", transition(f"t{i}", "x" * 7 * 2**20))  # two of them are still allowed, three are not
+    out = sender(outbox, neighbour)
+    out.start()
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == [f"t{i}" for i in range(6)]
+
+
+async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox, neighbour, caplog):
+    neighbour.stumble = {"t5"}
+    await neighbour.start()
+    out = sender(outbox, neighbour)
+    out.start()
+    put(outbox, range(20))
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == [f"t{i}" for i in range(20) if i != 5]
+    [(id, reason)] = outbox.rejected()
+    assert id == "t5" and "incident" in reason and reason.rpartition(" ")[2] in caplog.text
+    assert "stumbled over t5" in caplog.text
+
+
+async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox, neighbour):
+    neighbour.unavailable_times = 2
+    await neighbour.start()
+    out = sender(outbox, neighbour)
+    out.start()
+    ids = put(outbox, range(5))
+    await until(lambda: "busy on order" in outbox.last_error)
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.got() == ids
+
+
+async def test_a_restarted_sender_sends_what_was_left(tmp_path, neighbour):
+    store = Store(tmp_path / "c" / "state.db")
+    ids = put(Outbox(store, "transitions"), range(30))
+    store.close()
+    await neighbour.start()
+    store = Store(tmp_path / "c" / "state.db")
+    outbox = Outbox(store, "transitions")
+    assert outbox.stats().pending == 30
+    out = sender(outbox, neighbour)
+    out.start()
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    store.close()
+    assert neighbour.got() == ids
+
+
+async def test_two_streams_to_one_receiver(outbox, neighbour, tmp_path):
+    await neighbour.start()
+    other_store = Store(tmp_path / "c" / "state.db", durability="strict")
+    other = Outbox(other_store, "transitions")
+    outs = [sender(outbox, neighbour), sender(other, neighbour)]
+    for out in outs:
+        out.start()
+    for i in range(100):
+        put(outbox, [i])
+        put(other, [i + 50])  # half of them are the other one's too
+        await asyncio.sleep(0)
+    await until(lambda: outbox.stats().pending == other.stats().pending == 0)
+    for out in outs:
+        await out.stop()
+    other_store.close()
+    assert sorted(neighbour.got()) == sorted({f"t{i}" for i in range(150)})
+
+
+async def test_everything_at_once(outbox, neighbour):
+    """Breaks, lost acks, restarts and rejections at random: each message has one fate."""
+    chance = random.Random(7)
+    ids = [f"t{i}" for i in range(1500)]
+    neighbour.break_after = 97
+    neighbour.drop_acks_of = set(chance.sample(ids, 20))
+    neighbour.reject = set(chance.sample(ids, 30))
+    await neighbour.start()
+    out = sender(outbox, neighbour, window=64, batch=16, ack_timeout=0.3)
+    out.start()
+    for i, id in enumerate(ids):
+        outbox.put(id, transition(id))
+        if i % 10 == 0:
+            await asyncio.sleep(0)
+        if i % 500 == 250:
+            await neighbour.stop()
+            await neighbour.start()
+    await until(lambda: outbox.stats().pending == 0, 30)
+    await out.stop()
+    got = neighbour.got()
+    assert len(got) == len(set(got)) and set(got) == set(ids) - neighbour.reject
+    assert {id for id, _ in outbox.rejected()} == neighbour.reject
