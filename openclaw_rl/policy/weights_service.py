@@ -1,0 +1,107 @@
+"""What PolicyService does about versions, without gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
+
+import grpc
+
+from openclaw_rl.mesh.errors import MeshError, unavailable
+from openclaw_rl.policy.engines.base import EngineError
+from openclaw_rl.policy.versions import PolicyVersions
+from openclaw_rl.v1 import policy_pb2 as pb
+from openclaw_rl.weights.receiver import WeightReceiver
+
+
+class WeightsService:
+    """SyncWeights, GetPolicy, WatchPolicy and ActivateVersion.
+
+    Of two SyncWeights streams the newer one wins and the older one ends with ABORTED. A trainer that was killed
+    leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the restarted
+    trainer out for that long.
+    """
+
+    def __init__(self, versions: PolicyVersions, receiver: WeightReceiver | None = None) -> None:
+        self._versions = versions
+        self._receiver = receiver or WeightReceiver(versions)
+        self._lock = asyncio.Lock()  # held by the stream that uses the receiver
+        self._serving: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """End the stream and finish what the disk is at."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+        await self._receiver.close()
+
+    async def sync(self, requests: AsyncIterable[pb.SyncWeightsRequest]) -> AsyncIterator[pb.SyncWeightsResponse]:
+        """PolicyService.SyncWeights: the state, then an answer to each request, and the state whenever an operator
+        activates another version.
+
+        Raises:
+            MeshError: ABORTED, a newer stream took over.
+        """
+        answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
+        known = -1  # the active version that the trainer knows of
+
+        def tell(state: pb.PolicyState) -> None:
+            nonlocal known
+            if state.active_version != known:
+                known = state.active_version
+                answers.put_nowait(pb.SyncWeightsResponse(state=state))
+
+        async def watch() -> None:
+            async for state in self._versions.subscribe():
+                tell(state)
+
+        async def serve() -> None:
+            nonlocal known
+            async with self._lock:
+                self._receiver.connected()
+                async for request in requests:
+                    if request.HasField("commit"):
+                        known = request.commit.version  # `activated` will tell
+                    async for answer in self._receiver.handle(request):
+                        answers.put_nowait(answer)
+                        if answer.HasField("rejected"):
+                            tell(self._versions.state())
+
+        tell(self._versions.state())
+        if self._serving is not None:
+            self._serving.cancel()
+        serving = self._serving = asyncio.create_task(serve())
+        serving.add_done_callback(lambda _: answers.put_nowait(None))
+        watching = asyncio.create_task(watch())
+        try:
+            while (answer := await answers.get()) is not None:
+                yield answer
+            if serving.cancelled():
+                raise MeshError(grpc.StatusCode.ABORTED, "ABORTED", "a newer SyncWeights stream took over; one trainer "
+                                "at a time can update a policy server", retry_after=5.0)
+            serving.result()
+        finally:
+            serving.cancel()
+            watching.cancel()
+            await asyncio.wait({serving, watching})
+
+    async def get(self) -> pb.GetPolicyResponse:
+        """PolicyService.GetPolicy."""
+        return pb.GetPolicyResponse(state=self._versions.state(), manifests=self._versions.manifests())
+
+    async def watch(self) -> AsyncIterator[pb.WatchPolicyResponse]:
+        """PolicyService.WatchPolicy."""
+        async for state in self._versions.subscribe():
+            yield pb.WatchPolicyResponse(state=state)
+
+    async def activate(self, request: pb.ActivateVersionRequest) -> pb.ActivateVersionResponse:
+        """PolicyService.ActivateVersion.
+
+        Raises:
+            MeshError: VERSION_UNKNOWN, or UNAVAILABLE when the engine can't load it; the active version goes on.
+        """
+        try:
+            pause = await self._versions.activate(request.version, request.reason)
+        except EngineError as error:
+            raise unavailable(f"version {request.version} can't be activated: {error}") from error
+        return pb.ActivateVersionResponse(state=self._versions.state(), pause_ms=pause.ms)

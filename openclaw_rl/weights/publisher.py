@@ -1,0 +1,320 @@
+"""The trainer's side of the weight stream: one policy server, told of every new version."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from tenacity import AsyncRetrying, retry_if_exception, stop_when_event_set, wait_exponential_jitter
+
+from openclaw_rl.mesh.channel import connect
+from openclaw_rl.mesh.errors import from_rpc_error
+from openclaw_rl.v1 import weights_pb2 as pb
+from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
+from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
+from openclaw_rl.weights.layout import CorruptFile
+from openclaw_rl.weights.store import VersionStore
+from openclaw_rl.weights.transfer import CHUNK, Phase, Transfer
+
+logger = logging.getLogger(__name__)
+
+
+class _TryAgain(Exception):
+    """The stream is closed and opened again after a while; the text says why."""
+
+
+class WeightPublisher:
+    """Keeps a stream to one policy server open and brings it to the newest version offered.
+
+    A version whose bytes have begun to flow is finished before a newer one is offered, so versions that come faster
+    than the line carries them can't starve each other; those in between are skipped, since each version is whole. A
+    broken stream is opened again with growing pauses (0.1 to 5 s), and the transfer goes on from the receiver's
+    offset. Several policy servers take several publishers.
+
+    Args:
+        resolve: address of the policy server, asked before each connection; None while it is not known.
+        store: where the offered versions are; they must stay there until they are activated or rejected.
+        on_state: what the policy server has: at each connection, and when an operator activated another version.
+        on_activated: a version answers now. Also, without figures, for one that turns out to be active already.
+        on_rejected: a version will never be taken.
+        chunk: bytes of a chunk.
+
+    Callbacks are called on the event loop, one at a time; they may be coroutine functions.
+    """
+
+    def __init__(self, resolve: Callable[[], str | None], store: VersionStore,
+                 on_state: Callable[[PolicyState], Any], on_activated: Callable[[int, pb.WeightActivated], Any],
+                 on_rejected: Callable[[int, pb.WeightRejected], Any], chunk: int = CHUNK) -> None:
+        self._resolve = resolve
+        self._store = store
+        self._on_state = on_state
+        self._on_activated = on_activated
+        self._on_rejected = on_rejected
+        self._chunk = chunk
+        self._wanted: int | None = None  # newest version offered and not yet answered
+        self._begun: int | None = None  # version of which bytes were sent; goes first
+        self._activated: int | None = None  # newest version that was activated
+        self._transfer: Transfer | None = None
+        self._state: PolicyState | None = None  # None while there is no connection
+        self._superseded = 0
+        self._bytes_sent = 0
+        self._error = ""
+        self._got_on = False  # the present stream brought the transfer forward
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Tell the policy server that a running transfer is given up (it keeps what it has), and close the stream. A
+        commit under way is waited for, at most `grace` seconds."""
+        self._stopping.set()
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=grace)
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def offer(self, version: int) -> None:
+        """Bring the policy server to this version. An older one that was not begun is superseded. From any thread.
+
+        Raises:
+            KeyError: the version is not in the store.
+        """
+        self._store.manifest(version)
+        if self._loop is None:
+            self._want(version)
+        else:
+            self._loop.call_soon_threadsafe(self._want, version)
+
+    def status(self) -> dict[str, Any]:
+        """`connected`; `active_version` of the policy server (None while it is not connected); the version `sending`,
+        with `received_bytes` of `total_bytes`; `waiting`, the version to come after it; `superseded` and `bytes_sent`,
+        counted since the start; `error`, the last one ("" when all is well)."""
+        transfer = self._transfer
+        sending = transfer.version if transfer else None
+        return {"connected": self._state is not None,
+                "active_version": self._state.active_version if self._state else None,
+                "sending": sending,
+                "received_bytes": transfer.received if transfer else 0,
+                "total_bytes": transfer.total if transfer else 0,
+                "waiting": self._wanted if self._wanted != sending else None,
+                "superseded": self._superseded,
+                "bytes_sent": self._bytes_sent,
+                "error": self._error}
+
+    def _want(self, version: int) -> None:
+        before = self._wanted
+        if before is not None and before != version and before != self._begun:
+            if before > version:
+                return
+            self._superseded += 1
+            logger.info("version %d is superseded by %d before it was sent", before, version)
+        self._wanted = version
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            retrying = AsyncRetrying(
+                wait=wait_exponential_jitter(initial=0.1, max=5.0, jitter=0.1), sleep=self._pause,
+                stop=stop_when_event_set(self._stopping),  # type: ignore[arg-type]
+                retry=retry_if_exception(lambda error: isinstance(error, Exception) and not self._got_on), reraise=True)
+            try:
+                await retrying(self._stream)
+            except Exception as error:
+                logger.debug("the weight stream broke after it had got on: %s", error)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _stream(self) -> None:
+        """One connection, until it breaks or the publisher stops. Raises what ended it."""
+        self._got_on = False
+        try:
+            address = self._resolve()
+            if address is None:
+                raise _TryAgain("the policy server's address is not known yet")
+            async with connect(address) as channel:
+                call = PolicyServiceStub(channel).SyncWeights()
+                tasks = [asyncio.create_task(self._receive(call)), asyncio.create_task(self._send(call))]
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                    for task in tasks:
+                        if task.cancelled():  # so gRPC tells a status of CANCELLED
+                            raise _TryAgain("the policy server cancelled the stream")
+                        if task.done():
+                            task.result()
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    call.cancel()
+                    await asyncio.wait(tasks)
+            if not self._stopping.is_set():
+                raise _TryAgain("the policy server closed the stream")
+        except Exception as error:
+            self._failed(error)
+            raise
+        finally:
+            self._state = self._transfer = None
+
+    def _failed(self, error: Exception) -> None:
+        text = str(error)
+        if isinstance(error, grpc.RpcError):
+            text = from_rpc_error(error).message
+            if error.code() == grpc.StatusCode.ABORTED:
+                self._got_on = False  # another trainer took over: don't chase each other at full speed
+        if not isinstance(error, grpc.RpcError | _TryAgain | OSError):
+            logger.exception("the weight stream failed")
+        elif text != self._error:
+            logger.info("no weight stream to the policy server, trying again: %s", text)
+        self._error = text
+
+    async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Write what is due until the publisher stops."""
+        while not self._stopping.is_set():
+            self._wake.clear()
+            message = await self._next()
+            if message is None:
+                await self._wake.wait()
+            else:
+                await call.write(message)
+        if self._transfer is not None and self._transfer.phase < Phase.COMMITTED:
+            await call.write(SyncWeightsRequest(abort=pb.WeightAbort(
+                version=self._transfer.version, reason="the trainer is stopping")))
+        await call.done_writing()
+
+    async def _next(self) -> SyncWeightsRequest | None:
+        """The next message to write; None when there is something to wait for."""
+        if self._state is None:
+            return None
+        transfer = self._transfer
+        if transfer is None:
+            return await self._open()
+        if transfer.phase == Phase.STAGED:
+            transfer.phase = Phase.COMMITTED
+            return SyncWeightsRequest(commit=pb.WeightCommit(version=transfer.version))
+        size = transfer.due(self._chunk)
+        if not size:
+            return None
+        self._begun = transfer.version
+        self._bytes_sent += size
+        start = transfer.advance(size)
+        return SyncWeightsRequest(chunk=await asyncio.to_thread(transfer.read, start, size))
+
+    async def _open(self) -> SyncWeightsRequest | None:
+        """Offer the version that was begun, else the newest."""
+        version = self._wanted if self._begun is None else self._begun
+        if version is None:
+            return None
+        try:
+            ancestor = self._withdrawn_ancestor(version)
+            if ancestor is None:
+                self._transfer = await asyncio.to_thread(Transfer, self._store, version)
+                return SyncWeightsRequest(offer=self._transfer.offer())
+            reason = pb.WEIGHT_REJECT_REASON_WRONG_BASE
+            text = f"it was trained from version {ancestor}, which an operator took back"
+        except (KeyError, CorruptFile, OSError) as error:
+            reason, text = pb.WEIGHT_REJECT_REASON_STORAGE, f"it can't be read from the trainer's disk: {error}"
+        await self._reject(pb.WeightRejected(version=version, reason=reason, message=text))
+        return None
+
+    def _withdrawn_ancestor(self, version: int) -> int | None:
+        """The first of the versions it was made from that was taken back. The policy server sees the parent only,
+        and may never have heard of a parent that was skipped."""
+        assert self._state is not None
+        there = self._store.versions()
+        while version in there and self._store.manifest(version).HasField("parent"):
+            version = self._store.manifest(version).parent
+            if version in self._state.withdrawn_versions:
+                return version
+        return None
+
+    async def _receive(self, call: grpc.aio.StreamStreamCall) -> None:
+        """Take in answers until the policy server ends the stream."""
+        async for response in call:
+            await self._take(response)
+            self._wake.set()
+        if not self._stopping.is_set():
+            raise _TryAgain("the policy server closed the stream")
+
+    async def _take(self, response: SyncWeightsResponse) -> None:
+        kind = response.WhichOneof("message")
+        if kind == "state":
+            await self._take_state(response.state)
+            return
+        message = getattr(response, kind) if kind else None
+        transfer = self._transfer
+        if transfer is None or message is None or message.version != transfer.version:
+            logger.debug("an answer that was not asked for: %s", response)
+            return
+        match kind:
+            case "need":
+                try:
+                    transfer.need(message)
+                except ValueError as error:
+                    raise _TryAgain(str(error)) from None
+            case "progress":
+                self._got_on = self._got_on or message.received_bytes > transfer.received
+                transfer.progress(message)
+            case "staged":
+                self._got_on = True
+                transfer.phase = Phase.STAGED
+            case "activated":
+                await self._done(message)
+            case "rejected":
+                await self._take_rejection(message)
+
+    async def _take_state(self, state: PolicyState) -> None:
+        self._state, self._error = state, ""
+        lost = self._activated
+        if (lost is not None and state.active_version < lost and lost not in state.withdrawn_versions
+                and self._wanted is None and lost in self._store.versions()):
+            self._wanted = lost  # the policy server lost it
+        await _call(self._on_state, state)
+
+    async def _take_rejection(self, rejected: pb.WeightRejected) -> None:
+        if rejected.reason == pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE:  # its `activated` was lost on the way
+            await self._done(pb.WeightActivated(version=rejected.version))
+        elif rejected.retryable:
+            self._begun = None  # should there be a newer one, that goes first now
+            raise _TryAgain(f"version {rejected.version} was not taken: {rejected.message}")
+        else:
+            await self._reject(rejected)
+
+    async def _done(self, activated: pb.WeightActivated) -> None:
+        self._got_on = True
+        self._activated = activated.version
+        if self._state is not None:
+            self._state.active_version = activated.version
+        self._forget(activated.version)
+        logger.info("version %d is active; decoding paused for %.1f ms", activated.version, activated.pause_ms)
+        await _call(self._on_activated, activated.version, activated)
+
+    async def _reject(self, rejected: pb.WeightRejected) -> None:
+        self._forget(rejected.version)
+        logger.warning("version %d was not taken: %s", rejected.version, rejected.message)
+        await _call(self._on_rejected, rejected.version, rejected)
+
+    def _forget(self, version: int) -> None:
+        self._transfer = self._begun = None
+        if self._wanted == version:
+            self._wanted = None
+        self._wake.set()
+
+
+async def _call(callback: Callable[..., Any], *args: Any) -> None:
+    result = callback(*args)
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,306 @@
+"""The policy server's side of the weight stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import google_crc32c
+
+from openclaw_rl.v1 import weights_pb2 as pb
+from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
+from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
+from openclaw_rl.weights.digest import dense_bytes, manifest_digest
+from openclaw_rl.weights.part import Part, Rejection
+from openclaw_rl.weights.store import VersionStore
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that may be on their way at once.
+WINDOW = 16 << 20
+
+_T = TypeVar("_T")
+
+
+class Pause(Protocol):
+    """What an activation cost."""
+
+    ms: float  #: milliseconds for which decoding paused
+    steps: int  #: decode steps that running responses waited for
+
+
+class WeightTarget(Protocol):
+    """Where versions go; see openclaw_rl.policy.versions.PolicyVersions."""
+
+    @property
+    def store(self) -> VersionStore: ...
+
+    def state(self) -> PolicyState: ...
+
+    async def stage(self, version: int) -> None: ...
+
+    async def discard(self, version: int) -> None: ...
+
+    async def commit(self, version: int) -> Pause: ...
+
+
+class WeightReceiver:
+    """Takes offers, chunks, commits and aborts, and says what to answer; knows nothing of gRPC.
+
+    What has arrived is on disk and outlives streams and processes: an offer that comes again goes on where the file
+    ends, and a version that was complete is staged at once. One stream at a time; see WeightsService. Disk work is
+    done on a thread of its own, so the event loop is never held up.
+
+    Args:
+        target: the versions, started.
+        window: bytes that may be on their way at once.
+    """
+
+    def __init__(self, target: WeightTarget, window: int = WINDOW) -> None:
+        self._target = target
+        self._window = window
+        self._thread = ThreadPoolExecutor(1, "weights")
+        self._distrusted: set[bytes] = set()
+        self._part: Part | None = None  # its file; kept open from stream to stream
+        self._manifest: VersionManifest | None = None  # of the offer that is being worked on
+        self._staged = False
+        self._rejected = -1  # version whose chunks may still be on their way
+        self._credit = 0  # bytes that may still come
+        self._unreported = 0  # bytes that came since the last progress
+
+    def connected(self) -> None:
+        """A new stream begins: nothing is offered."""
+        self._manifest, self._staged, self._rejected = None, False, -1
+
+    async def close(self) -> None:
+        """Finish what the disk is at and close the file."""
+        await asyncio.to_thread(self._thread.shutdown)
+        self._close_part()
+
+    async def handle(self, request: SyncWeightsRequest) -> AsyncIterator[SyncWeightsResponse]:
+        """The answers to a message. A version that can't be taken is answered `rejected`, nothing is raised."""
+        kind = request.WhichOneof("message")
+        version = 0
+        try:
+            match kind:
+                case "offer":
+                    version = request.offer.manifest.version
+                    async for response in self._offer(request.offer):
+                        yield response
+                case "chunk":
+                    version = request.chunk.version
+                    async for response in self._chunk(request.chunk):
+                        yield response
+                case "commit":
+                    version = request.commit.version
+                    if version != self._rejected:
+                        yield await self._commit(version)
+                case "abort":
+                    await self._abort(request.abort)
+                case _:
+                    raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, "the message is empty")
+        except Rejection as rejection:
+            yield self._reject(version, rejection)
+        except OSError as error:
+            yield self._reject(version, Rejection(pb.WEIGHT_REJECT_REASON_STORAGE,
+                                                  f"the version can't be stored: {error}", retryable=True))
+
+    async def _offer(self, offer: pb.WeightOffer) -> AsyncIterator[SyncWeightsResponse]:
+        self._admit(offer.manifest)
+        if self._manifest is not None and self._manifest.version != offer.manifest.version:
+            await self._target.discard(self._manifest.version)
+        self._manifest, self._staged, self._rejected = None, False, -1
+        part = await self._on_thread(lambda: self._open(offer))
+        self._manifest, self._credit, self._unreported = offer.manifest, self._window, 0
+        need = pb.WeightNeed(version=offer.manifest.version)
+        if part is not None:
+            need.tensors.extend(part.needed)
+            need.from_byte = part.received
+            need.credit_bytes = self._credit
+        yield SyncWeightsResponse(need=need)
+        if part is None or part.complete:
+            yield await self._stage()
+
+    async def _chunk(self, chunk: pb.WeightChunk) -> AsyncIterator[SyncWeightsResponse]:
+        if chunk.version == self._rejected:
+            return  # was on its way when the version was rejected
+        part = self._part
+        if self._manifest is None or part is None or self._staged or chunk.version != self._manifest.version:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"a chunk of version {chunk.version}, which is not due")
+        size = len(chunk.data)
+        if chunk.offset != part.received or not size:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"{size} bytes at byte {chunk.offset}; due is byte "
+                            f"{part.received} of {part.total}", retryable=True)
+        if size > self._credit:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL,
+                            f"{size} bytes were sent where {self._credit} were granted")
+
+        def append() -> None:
+            if google_crc32c.value(chunk.data) != chunk.crc32c:
+                raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"the chunk at byte {chunk.offset} was damaged on "
+                                "its way: its CRC-32C differs", retryable=True)
+            part.append(chunk.data)
+
+        await self._on_thread(append)
+        self._credit -= size
+        self._unreported += size
+        if self._unreported * 4 >= self._window or part.complete:
+            yield SyncWeightsResponse(progress=pb.WeightProgress(
+                version=chunk.version, received_bytes=part.received, total_bytes=part.total,
+                credit_bytes=self._unreported))
+            self._credit += self._unreported
+            self._unreported = 0
+        if part.complete:
+            yield await self._stage()
+
+    async def _stage(self) -> SyncWeightsResponse:
+        """Make the complete file a version and load it beside the active one."""
+        manifest = self._manifest
+        assert manifest is not None
+        if self._part is not None:  # else it was on disk already
+            await self._on_thread(self._adopt)
+            await self._target.discard(manifest.version)  # another one of this number may be in the engine
+        await self._engine(self._target.stage(manifest.version))
+        self._staged = True
+        return SyncWeightsResponse(staged=pb.WeightStaged(version=manifest.version))
+
+    async def _commit(self, version: int) -> SyncWeightsResponse:
+        manifest = self._manifest
+        if manifest is None or not self._staged or version != manifest.version:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"version {version} is not staged")
+        self._admit(manifest)  # an operator may have gone back meanwhile
+        pause = await self._engine(self._target.commit(version))
+        self._manifest, self._staged = None, False
+        return SyncWeightsResponse(activated=pb.WeightActivated(
+            version=version, pause_ms=pause.ms, pause_steps=pause.steps))
+
+    async def _abort(self, abort: pb.WeightAbort) -> None:
+        if self._manifest is not None and abort.version == self._manifest.version:
+            logger.info("the trainer gave version %d up: %s", abort.version, abort.reason)
+            self._manifest, self._staged = None, False
+            await self._target.discard(abort.version)  # the file stays: the same offer goes on with it
+
+    def _reject(self, version: int, rejection: Rejection) -> SyncWeightsResponse:
+        logger.warning("version %d is not taken: %s", version, rejection)
+        if self._manifest is None or version == self._manifest.version:
+            self._manifest, self._staged, self._rejected = None, False, version
+            self._close_part()  # what the next offer finds on disk is checked again
+        return SyncWeightsResponse(rejected=pb.WeightRejected(
+            version=version, reason=rejection.reason, message=str(rejection), retryable=rejection.retryable))
+
+    async def _engine(self, work: Any) -> Any:
+        """Await the target; whatever the engine fails with, the old version goes on and the stream too."""
+        try:
+            return await work
+        except OSError:
+            raise
+        except Exception as error:
+            logger.exception("the engine did not take a version")
+            raise Rejection(pb.WEIGHT_REJECT_REASON_STORAGE, f"the engine could not load it: {error}",
+                            retryable=True) from error
+
+    async def _on_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _admit(self, manifest: VersionManifest) -> None:
+        """Whether the version may follow the active one."""
+        state = self._target.state()
+        version, active = manifest.version, state.active_version
+        if not state.accepts_weights:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED,
+                            f"{state.model} is behind an API, which takes no weights")
+        if manifest.model_id != state.model_id:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_MODEL, f"it belongs to the base model {manifest.model_id!r}; "
+                            f"here is {state.model_id!r} ({state.model})")
+        if version == active and manifest.digest == state.active_digest:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE, f"version {version} is active already")
+        if version == active:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH, f"version {version} is active with another "
+                            f"digest, {state.active_digest}; give the new one a new number")
+        if version < active:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"version {active} is active, which is newer")
+        if version <= max(state.withdrawn_versions, default=0):
+            raise Rejection(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"an operator took versions up to "
+                            f"{max(state.withdrawn_versions)} back; a new one needs a higher number")
+        if manifest.HasField("parent") and manifest.parent in state.withdrawn_versions:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it was trained from version {manifest.parent}, which "
+                            f"an operator took back; version {active} is active")
+
+    def _open(self, offer: pb.WeightOffer) -> Part | None:
+        """Check the tensors and open the file for them; None when the version is on disk already."""
+        manifest, store = offer.manifest, self._target.store
+        specs = self._resolve(offer)
+        if (manifest.version in store.versions() and store.manifest(manifest.version).digest == manifest.digest
+                and store.verify(manifest.version)):
+            return None
+        part = self._part
+        if part is not None and part.manifest.digest == manifest.digest and part.manifest.version == manifest.version:
+            return part
+        self._close_part()
+        part = Part(store.root, manifest, specs, self._local(specs), self._distrusted)
+        free = shutil.disk_usage(store.root).free
+        if free < part.total - part.received:
+            part.close()
+            raise OSError(f"{part.total - part.received} bytes are to come, {free} are free on the disk")
+        self._part = part
+        return part
+
+    def _resolve(self, offer: pb.WeightOffer) -> list[TensorSpec]:
+        """All tensors of an offered version, checked against the model's."""
+        model = {spec.name: spec for spec in self._target.store.specs(0)}
+        specs: dict[str, TensorSpec] = {}
+        for spec in offer.tensors:
+            if spec.name not in model:
+                raise Rejection(pb.WEIGHT_REJECT_REASON_UNKNOWN_TENSOR, f"the model has no tensor {spec.name!r}")
+            if spec.encoding != pb.TENSOR_ENCODING_DENSE:
+                raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED,
+                                f"tensor {spec.name}: this release takes tensors of encoding DENSE only")
+            there = model[spec.name]
+            if (spec.dtype, list(spec.shape)) != (there.dtype, list(there.shape)):
+                raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is {spec.dtype}"
+                                f"{list(spec.shape)}; the model's is {there.dtype}{list(there.shape)}")
+            if (spec.name in specs or len(spec.sha256) != 32
+                    or spec.encoded_bytes != dense_bytes(spec.dtype, spec.shape)):
+                raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"tensor {spec.name} is listed twice, or its size or "
+                                "digest has the wrong length")
+            specs[spec.name] = spec
+        if offer.HasField("base_version"):
+            state = self._target.state()
+            if offer.base_version not in state.kept_versions or offer.base_version in state.withdrawn_versions:
+                raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it builds on version {offer.base_version}, which "
+                                f"is not here; here are {', '.join(map(str, state.kept_versions))}")
+            specs = {spec.name: spec for spec in self._target.store.specs(offer.base_version)} | specs
+        missing = sorted(model.keys() - specs.keys())
+        if missing:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"{len(missing)} tensors of the model are not listed and "
+                            f"no base version is named, {missing[0]} among them")
+        if manifest_digest(specs.values()) != offer.manifest.digest:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
+                            "the digests of the tensors do not make the digest of the manifest")
+        return list(specs.values())
+
+    def _local(self, specs: list[TensorSpec]) -> dict[str, memoryview]:
+        """Those of the tensors that the active version or the base model has alike."""
+        store = self._target.store
+        local: dict[str, memoryview] = {}
+        for version in {0, self._target.state().active_version}:
+            same = {spec.name: spec.sha256 for spec in store.specs(version)}
+            tensors = store.open(version)
+            local |= {spec.name: tensors[spec.name] for spec in specs
+                      if same.get(spec.name) == spec.sha256 and spec.sha256 not in self._distrusted}
+        return local
+
+    def _adopt(self) -> None:
+        part = self._part
+        assert part is not None
+        self._close_part()
+        self._target.store.adopt(part.folder, part.manifest, part.specs)
+
+    def _close_part(self) -> None:
+        if self._part is not None:
+            self._part.close()
+            self._part = None

@@ -1,0 +1,101 @@
+"""One version on its way out."""
+
+from __future__ import annotations
+
+import bisect
+from enum import IntEnum
+
+import google_crc32c
+
+from openclaw_rl.v1 import weights_pb2 as pb
+from openclaw_rl.weights.store import VersionStore
+
+#: Bytes of a chunk; larger ones are no quicker.
+CHUNK = 2 << 20
+
+
+class Phase(IntEnum):
+    """How far a transfer is."""
+
+    OFFERED = 0
+    SENDING = 1
+    STAGED = 2
+    COMMITTED = 3
+
+
+class Transfer:
+    """What was offered, asked for, granted and sent. Reads the version's file through memory, piece by piece.
+
+    Raises:
+        KeyError, CorruptFile, OSError: the version can't be read.
+    """
+
+    def __init__(self, store: VersionStore, version: int) -> None:
+        self.version = version
+        self.phase = Phase.OFFERED
+        self.total = 0  #: bytes of the transfer
+        self.received = 0  #: bytes of it that the receiver has
+        self._manifest = store.manifest(version)
+        self._specs = {spec.name: spec for spec in store.specs(version)}
+        self._tensors = store.open(version)
+        self._names: list[str] = []
+        self._starts: list[int] = []  # place of each needed tensor in the transfer
+        self._sent = 0
+        self._credit = 0
+
+    def offer(self) -> pb.WeightOffer:
+        """The offer: all tensors, dense. (Sparse ones would be chosen here, against the receiver's active version.)"""
+        return pb.WeightOffer(manifest=self._manifest, tensors=self._specs.values())
+
+    def need(self, need: pb.WeightNeed) -> None:
+        """Take in what the receiver lacks, or more credit.
+
+        Raises:
+            ValueError: it asks for what was not offered.
+        """
+        self._credit += need.credit_bytes
+        if self.phase != Phase.OFFERED:
+            return
+        for name in need.tensors:
+            if name not in self._specs:
+                raise ValueError(f"the policy server asks for tensor {name!r}, which was not offered")
+            self._names.append(name)
+            self._starts.append(self.total)
+            self.total += self._specs[name].encoded_bytes
+        if not 0 <= need.from_byte <= self.total:
+            raise ValueError(f"the policy server asks for byte {need.from_byte} of {self.total}")
+        self.phase = Phase.SENDING
+        self._sent = self.received = need.from_byte
+
+    def progress(self, progress: pb.WeightProgress) -> None:
+        """Take in how far the receiver is, and its credit."""
+        self.received = progress.received_bytes
+        self._credit += progress.credit_bytes
+
+    def due(self, chunk: int) -> int:
+        """Bytes of the next chunk; 0 when there is something to wait for."""
+        if self.phase != Phase.SENDING:
+            return 0
+        size = min(chunk, self.total - self._sent)
+        if size > self._credit and self.received < self._sent:
+            return 0  # more credit is on its way
+        return max(0, min(size, self._credit))
+
+    def advance(self, size: int) -> int:
+        """Count the next `size` bytes as sent; returns the place of the first one."""
+        self._sent += size
+        self._credit -= size
+        return self._sent - size
+
+    def read(self, start: int, size: int) -> pb.WeightChunk:
+        """`size` bytes of the transfer; may wait for the disk."""
+        pieces: list[memoryview] = []
+        index, at = bisect.bisect_right(self._starts, start) - 1, start
+        while at < start + size:
+            begin = at - self._starts[index]
+            piece = self._tensors[self._names[index]][begin : begin + start + size - at]
+            pieces.append(piece)
+            at += len(piece)
+            index += 1
+        data = b"".join(pieces)
+        return pb.WeightChunk(version=self.version, offset=start, data=data, crc32c=google_crc32c.value(data))
