@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +27,8 @@ app = typer.Typer(
     help="An agent that learns from being used: starts the mesh, talks to it, shows what it learned.",
     epilog="First session: openclaw-rl local-start, then openclaw-rl chat. The mesh's files are in ~/.openclaw-rl, "
            "or where OPENCLAW_RL_HOME says.")
-out = Console()
+#: Facts and answers. In a pipe lines are as long as they need to be, rather than cut for a terminal of 80.
+out = Console(width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

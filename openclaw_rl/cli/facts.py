@@ -33,14 +33,18 @@ def turns(
         out.print(f"no turns{f' in session {session}' if session else ''} yet; say something with `openclaw-rl chat`")
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("turn", "session", "class", "version", "score"):
+    for column in ("turn", "class", "version", "score"):
         table.add_column(column, no_wrap=True)
-    table.add_column("fate")
-    table.add_column("request")
+    table.add_column("fate", overflow="fold")
+    wide = out.width >= 140  # the terminal has room for more than the facts
+    if wide:
+        table.add_column("session", no_wrap=True)
+        table.add_column("request", no_wrap=True)
     for turn in found:
         what = f"trained {turn.trained_version}" if turn.fate == "trained" else turn.fate
-        table.add_row(turn.turn, clipped(turn.session, 24), turn.turn_class, str(turn.version), _SCORES[turn.score],
-                      clipped(f"{what}: {turn.reason}" if turn.reason else what, 70), clipped(turn.request_text, 40))
+        table.add_row(turn.turn, turn.turn_class, str(turn.version), _SCORES[turn.score],
+                      clipped(f"{what}: {turn.reason}" if turn.reason else what, 70),
+                      *((clipped(turn.session, 40), clipped(turn.request_text, 40)) if wide else ()))
     out.print(table)
 
 

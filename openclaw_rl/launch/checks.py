@@ -10,7 +10,8 @@ import socket
 
 import psutil
 
-from ..config import EMBEDDED_MODEL, Config
+from ..api_models import uses_api
+from ..config import Config
 from ..home import COMPONENTS, Home, read_record, remove_record
 from . import supervisor
 from .status import ask
@@ -24,14 +25,6 @@ _NEEDED_BYTES_TRAINING = 2 * 2**30
 
 class StartError(Exception):
     """The mesh can't be started; the text says why and what to do."""
-
-
-def uses_api(config: Config) -> bool:
-    """The policy is an API model, so nothing is served or trained here."""
-    policy = config.components.policy_server
-    if policy.engine != "auto":
-        return policy.engine == "openai"
-    return policy.model != EMBEDDED_MODEL and not os.path.isdir(os.path.expanduser(policy.model))
 
 
 def started_here(config: Config) -> list[str]:
@@ -55,24 +48,10 @@ def check_home(home: Home, config: Config) -> None:
         raise StartError(f"{home.root} can't be written: {error.strerror or error}; "
                          "set OPENCLAW_RL_HOME to a folder that can") from None
     free = shutil.disk_usage(home.root).free
-    needed = _NEEDED_BYTES if uses_api(config) else _NEEDED_BYTES_TRAINING
+    needed = _NEEDED_BYTES if uses_api(config.components.policy_server) else _NEEDED_BYTES_TRAINING
     if free < needed:
         raise StartError(f"{home.root} has {free / 2**20:.0f} MB free and needs {needed / 2**20:.0f} MB; make room, or "
                          "set OPENCLAW_RL_HOME to a folder on another disk")
-
-
-def check_credentials(config: Config) -> None:
-    """API models have their keys.
-
-    Raises:
-        StartError: a key is missing; the text names the variable.
-    """
-    from ..policy import upstream
-
-    try:
-        upstream.check_credentials(config)
-    except Exception as error:
-        raise StartError(str(error)) from None
 
 
 def check_packages(config: Config) -> None:
@@ -83,7 +62,7 @@ def check_packages(config: Config) -> None:
     """
     from importlib.util import find_spec
 
-    if uses_api(config):
+    if uses_api(config.components.policy_server):
         return
     missing = [name for name in ("torch", "transformers", "safetensors", "tokenizers") if find_spec(name) is None]
     if missing:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from ..api_models import check_credentials, uses_api
 from ..config import Config, ConfigError, load_config
 from ..home import Home, remove_record
 from . import checks
@@ -35,6 +36,7 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
 
     Raises:
         StartError: something stands in the way or failed; nothing was started when it is a check.
+        ConfigError: an API model has no key.
     """
     if config.mode == "distributed":
         raise StartError("mode: distributed is for several hosts and comes in a later release; "
@@ -49,12 +51,12 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
     with _step(console, "checking configuration, keys, ports and disk"):
         checks.check_home(home, config)
         checks.check_packages(config)
-        checks.check_credentials(config)
+        check_credentials(config)
         checks.check_ports(config, wanted)
     if not fresh and not wanted:
         _say_already(supervisor, config, console)
         return report(home, config)
-    if not checks.uses_api(config):
+    if not uses_api(config.components.policy_server):
         _prepare_model(home, config, console)
     return start_components(home, with_absolute_model(config), wanted, console, timeout)
 
@@ -98,9 +100,9 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
     if getattr(config.components, name).address:
         raise StartError(f"{name} {component.detail}")
     if component.state != "STARTING":
-        checks.check_credentials(config)
+        check_credentials(config)
         checks.check_ports(config, [name])
-    if name in ("policy_server", "trainer") and not checks.uses_api(config):
+    if name in ("policy_server", "trainer") and not uses_api(config.components.policy_server):
         _prepare_model(home, config, console)
     start_components(home, with_absolute_model(config), [name], console, timeout)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from openclaw_rl.config import Config
 from openclaw_rl.home import Home
-from openclaw_rl.launch import checks, start, supervisor
+from openclaw_rl.launch import start, supervisor
 
 ANY_PORT = {"components": {"policy_server": {"port": 0, "grpc_port": 0}, "env_server": {"port": 0},
                            "prm_judge": {"port": 0}, "trainer": {"port": 0}}}
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("OPENCLAW_RL_HOME", str(root))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setattr(supervisor, "COMPONENT_MODULE", "fake_component")
-    monkeypatch.setattr(checks, "check_credentials", lambda config: None)
+    monkeypatch.setattr(start, "check_credentials", lambda config: None)
     monkeypatch.setattr(start, "_prepare_model", lambda *args: None)
     home = Home(root)
     yield home

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from openclaw_rl.config import Config
+from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.home import Home
 from openclaw_rl.launch import checks, start
 from openclaw_rl.launch.checks import StartError
@@ -62,7 +62,7 @@ def test_nothing_is_started_when_a_check_fails(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         config = Config.model_validate({"components": {"policy_server": {"model": "m", "engine": "openai",
                                                                          "api_key_env": "SOME_KEY", "port": port}}})
-        with pytest.raises(StartError):
+        with pytest.raises(ConfigError, match="SOME_KEY"):
             start.local_start(home, config, Console(quiet=True))
     assert not Supervisor(home).running()
     with pytest.raises(StartError, match="distributed"):

@@ -1,0 +1,14 @@
+"""Environment server in a process of your own: `python servers/environment/serve.py [config.yaml]`."""
+
+import asyncio
+import sys
+
+from openclaw_rl.config import load_config
+from openclaw_rl.environment.server import run
+from openclaw_rl.home import Home
+from openclaw_rl.launch.component import configure_logging
+
+if __name__ == "__main__":
+    config = load_config(sys.argv[1] if len(sys.argv) > 1 else None)
+    configure_logging(config.log_level)
+    asyncio.run(run(config, Home.default().create()))

@@ -1,0 +1,184 @@
+"""Each command by itself: help, output for programs, and what it says when it can't."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from openclaw_rl import cli
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.logs import _Tail
+from openclaw_rl.config import Config, load_config
+
+from ..fake_door import FakeDoor
+
+COMMANDS = ["init", "local-start", "status", "chat", "turns", "versions", "rollback", "logs", "stop-all"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPENCLAW_RL_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def door() -> Iterator[FakeDoor]:
+    door = FakeDoor()
+    yield door
+    door.close()
+
+
+def run(*args: str, text: str | None = None) -> tuple[int, str]:
+    result = CliRunner().invoke(app, args, input=text)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["openclaw-rl", *args])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    code, output = run(command, "--help")
+    assert code == 0 and f"openclaw-rl {command}" in output.split("Example:")[1]
+
+
+def test_every_command_is_looked_at() -> None:
+    assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == sorted(COMMANDS)
+    assert run()[1].index("init") < run()[1].index("stop-all")
+
+
+def test_init_writes_a_configuration_that_is_the_default(home: Path) -> None:
+    assert run("init")[0] == 0
+    assert load_config(home / "config.yaml") == Config()
+    assert "# Seconds without a request after which a session has ended." in (home / "config.yaml").read_text()
+    code, output = run("init")
+    assert code == 1 and "--force" in output
+    assert run("init", "--force")[0] == 0
+
+
+def test_init_in_a_home_that_is_a_file(home: Path) -> None:
+    home.write_text("")
+    code, output = run("init")
+    assert code == 1 and "OPENCLAW_RL_HOME" in output
+
+
+def test_status_with_nothing_running() -> None:
+    code, output = run("status", "--json")
+    facts = json.loads(output)
+    assert code == 1
+    assert [c["name"] for c in facts["components"]] == ["policy_server", "env_server", "prm_judge", "trainer"]
+    assert all(c == {"name": c["name"], "state": "STOPPED", "pid": None, "address": None, "detail": ""}
+               for c in facts["components"])
+    assert facts["policy_version"] is None
+    assert facts["turns"] == {"main": None, "side": None, "unknown": None}
+    assert facts["samples"] == {"accepted": None, "trained": None, "pending": None, "dropped": {}}
+    code, output = run("status")
+    assert code == 1 and output.count("STOPPED") == 4
+
+
+@pytest.mark.parametrize("args", [("turns",), ("versions",), ("rollback", "1"), ("turns", "--json")])
+def test_facts_with_nothing_running(args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = run_main(monkeypatch, capsys, *args)
+    assert code == 1 and "openclaw-rl local-start" in error and "Traceback" not in error
+
+
+def test_stop_all_with_nothing_running() -> None:
+    assert run("stop-all") == (0, "nothing was running\n")
+
+
+def test_a_bad_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("components: {trainer: {min_samples: 0}}\nmoode: local\n")
+    code, error = run_main(monkeypatch, capsys, "local-start", "--config", str(file))
+    assert code == 1 and "components.trainer.min_samples: 0 is not allowed" in error
+    assert f"{file}: moode: unknown key" in error
+    code, error = run_main(monkeypatch, capsys, "local-start", str(tmp_path / "none.yaml"))
+    assert code == 1 and "none.yaml: No such file" in error
+
+
+def test_a_missing_key_is_named_before_anything_starts(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("ZHIPUAI_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "glm.yaml"
+    file.write_text("components: {policy_server: {model: glm-4-flash}}")
+    code, error = run_main(monkeypatch, capsys, "local-start", "-c", str(file))
+    assert code == 1 and "ZHIPUAI_API_KEY" in error and "smollm2-135m-instruct" in error
+    assert not (home / "run" / "supervisord.conf").exists()
+
+
+def test_chat_in_one_shot_and_piped(door: FakeDoor) -> None:
+    code, output = run("chat", "--url", door.url, "-s", "mine", "what", "is", "it")
+    assert code == 0 and "You said: what is it\n" in output and "(version 7, session mine)" in output
+    code, output = run("chat", "--url", door.url, text="piped words\n")
+    assert code == 0 and "You said: piped words\n" in output
+
+
+def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openclaw_rl.api import PolicyClient
+    from openclaw_rl.cli import chat
+
+    lines = iter(["hello", "", "/down too long", "shorter", "/what", "/new", "again", "/quit", "never"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    with PolicyClient(door.url) as client:
+        chat._converse(client, {"max_tokens": 9})
+    posts = [(path, body) for path, body, _ in door.requests]
+    assert [path for path, _ in posts] == ["/v1/chat/completions", "/v1/feedback", *["/v1/chat/completions"] * 2]
+    assert posts[1][1] == {"turn_id": "turn_1", "score": -1, "comment": "too long"}
+    assert [len(body["messages"]) for path, body in posts if "messages" in body] == [1, 3, 1]
+    assert posts[0][1]["max_tokens"] == 9
+
+
+def test_an_error_in_a_conversation_does_not_end_it(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openclaw_rl.api import PolicyClient
+    from openclaw_rl.cli import chat
+
+    lines = iter(["/up", "hello"])
+
+    def read(prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    with PolicyClient(door.url) as client:
+        chat._converse(client, {})
+    assert len(door.requests) == 1
+
+
+def test_logs(home: Path) -> None:
+    assert run("logs")[0] == 1
+    assert run("logs", "nobody")[0] == 2
+    (home / "logs").mkdir(parents=True)
+    (home / "logs/trainer.log").write_text("".join(f"line {i} [x]\n" for i in range(30)))
+    (home / "logs/rl_trace_20260316.log").write_text("[MAIN] Action\n")
+    code, output = run("logs", "-n", "2")
+    assert code == 0 and output == "trainer       line 28 [x]\ntrainer       line 29 [x]\n"
+    assert run("logs", "--journal")[1] == "[MAIN] Action\n"
+
+
+def test_a_tail_follows_rotation(tmp_path: Path) -> None:
+    file = tmp_path / "trainer.log"
+    tail = _Tail(tmp_path, "trainer.log", "trainer")
+    assert list(tail.new()) == []
+    file.write_text("a\nhal")
+    assert list(tail.new()) == ["a"]
+    with file.open("a") as more:
+        more.write("f\nb\n")
+    os.rename(file, tmp_path / "trainer.log.1")
+    file.write_text("c\n")
+    assert list(tail.new()) == ["half", "b", "c"]
