@@ -1,0 +1,119 @@
+"""The judge's file: transitions that wait, judgements made, samples for the trainer, counters.
+
+A transition's arrival is one transaction with its id in the inbox; its judgement is one transaction that takes it out
+of the queue, keeps the judgement, counts it and puts the sample into the outbox. So a killed judge goes on where it was.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from openclaw_rl.delivery.inbox import Inbox
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.v1 import turn_pb2
+
+#: Judgements that are kept for ListJudgements; older ones are forgotten.
+KEEP_JUDGEMENTS = 50_000
+_PRUNE_EVERY = 1_000
+
+COUNTERS = ("transitions", "judgements", "votes", "votes_failed", "judgements_failed", "positive", "negative", "neutral")
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS transitions (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL, received REAL NOT NULL, payload BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS judgements (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, payload BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+
+class JudgeQueue:
+    """Transitions in, samples out."""
+
+    def __init__(self, store: Store, samples: Outbox, keep: int = KEEP_JUDGEMENTS) -> None:
+        """`store` must have been made with `SCHEMA`; `keep`: judgements that stay."""
+        self._store, self._samples, self._keep = store, samples, keep
+        self._inbox = Inbox(store, "transitions")
+        self._since_pruned = 0
+        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self.counters.update({row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters")})
+        self.waiting: int = store.query("SELECT COUNT(*) AS n FROM transitions")[0]["n"]
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """One transaction; what it changed in the counters is seen after its commit."""
+        with self._store.transaction() as db:
+            batch = Batch(db, self._inbox, self._samples)
+            yield batch
+            db.executemany("INSERT INTO counters (name, value) VALUES (?, ?) "
+                           "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value", batch.counts.items())
+            self._since_pruned += batch.counts["judgements"]
+            if self._since_pruned >= _PRUNE_EVERY:
+                self._since_pruned = 0
+                db.execute("DELETE FROM judgements WHERE seq <= (SELECT MAX(seq) FROM judgements) - ?", (self._keep,))
+        self.counters.update(batch.counts)
+        self.waiting += batch.waiting
+
+    def oldest(self, limit: int, without: Iterable[int] = ()) -> list[tuple[int, float]]:
+        """Numbers and times of arrival (Unix, seconds) of the transitions that have waited longest."""
+        taken = set(without)
+        rows = self._store.query("SELECT seq, received FROM transitions ORDER BY seq LIMIT ?", (limit + len(taken),))
+        return [(row["seq"], row["received"]) for row in rows if row["seq"] not in taken][:limit]
+
+    def load(self, seq: int) -> bytes:
+        """A waiting transition, serialized."""
+        return self._store.query("SELECT payload FROM transitions WHERE seq = ?", (seq,))[0]["payload"]
+
+    def judgements(self, turn_ids: Sequence[str]) -> list[turn_pb2.Judgement]:
+        """The judgements that there are, in the order of the ids."""
+        marks = ",".join("?" * len(turn_ids))
+        rows = self._store.query(f"SELECT turn_id, payload FROM judgements WHERE turn_id IN ({marks})", tuple(turn_ids))
+        found = {row["turn_id"]: row["payload"] for row in rows}
+        return [turn_pb2.Judgement.FromString(found[turn_id]) for turn_id in dict.fromkeys(turn_ids) if turn_id in found]
+
+
+class Batch:
+    """The steps of one transaction."""
+
+    def __init__(self, db: sqlite3.Connection, inbox: Inbox, samples: Outbox) -> None:
+        self._db, self._inbox, self._samples = db, inbox, samples
+        self.counts: Counter[str] = Counter()
+        self.waiting = 0
+
+    def accept(self, turn_id: str) -> bool:
+        """Note that the transition is here; False when it was before."""
+        if not self._inbox.accept(self._db, turn_id):
+            return False
+        self.counts["transitions"] += 1
+        return True
+
+    def wait(self, transition: turn_pb2.Transition) -> None:
+        """Put an accepted transition into the queue."""
+        self._db.execute("INSERT INTO transitions (turn_id, received, payload) VALUES (?, ?, ?)",
+                         (transition.turn.turn_id, time.time(), transition.SerializeToString()))
+        self.waiting += 1
+
+    def judged(self, transition: turn_pb2.Transition, judgement: turn_pb2.Judgement, seq: int | None = None) -> None:
+        """Keep a judgement and send the sample on; `seq`: of the transition in the queue, if it waited there."""
+        if seq is not None:
+            self.drop(seq)
+        turn_id = transition.turn.turn_id
+        self._db.execute("INSERT OR REPLACE INTO judgements (turn_id, payload) VALUES (?, ?)",
+                         (turn_id, judgement.SerializeToString()))
+        sample = turn_pb2.Sample(transition=transition, judgement=judgement)
+        self._samples.put(turn_id, sample.SerializeToString(), db=self._db)
+        self.counts["judgements"] += 1
+        self.counts["votes"] += len(judgement.votes)
+        self.counts["votes_failed"] += sum(1 for vote in judgement.votes if vote.error)
+        fate = "judgements_failed" if judgement.failed else ("neutral", "positive", "negative")[judgement.score]
+        self.counts[fate] += 1
+
+    def drop(self, seq: int) -> None:
+        """Take a transition out of the queue."""
+        self._db.execute("DELETE FROM transitions WHERE seq = ?", (seq,))
+        self.waiting -= 1

@@ -1,0 +1,118 @@
+"""The user's words: thanks, complaints, corrections, the same question again.
+
+Each clause is classified alone; how they go together:
+
+- What follows a new request belongs to that request ("Write X. It should be short. Thanks!"), and a request to do
+  something differently ("in one sentence") counts only in a message that asks for nothing new.
+- A complaint outranks thanks ("thanks, but that's wrong"), except when the praise comes after a "but" and the complaint
+  before it ("it failed at first, but now it works").
+- After an answer that ends with a question, "no" and instructions are the answer to it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from openclaw_rl.judge.rules import chinese, english
+from openclaw_rl.judge.rules.evidence import Evidence, quote
+from openclaw_rl.judge.rules.hints import compose
+from openclaw_rl.judge.rules.signals import EMOJI, Kind, Signal
+from openclaw_rl.judge.text import MASK, Clause, asks_the_same, clauses, content, has_cjk, words
+
+#: A message is read up to here: what is said of an answer is said at its start.
+READ = 1200
+_LONGEST_CLAUSE = 300
+_REST = re.compile(r"not |rather than |而是|是|而不是|不是")
+_NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
+
+
+def read(said: str, request: str, answer: str) -> Evidence:
+    """What `said` (the user, next) tells of `answer` to `request`."""
+    said = said[:READ]
+    found, asks_new = _classify(said, request, answer)
+    if _ends_with_question(answer):
+        found = [(clause, s) for clause, s in found if s.kind not in (Kind.NEGATION, Kind.DIRECTIVE)]
+    elif asks_new:
+        found = [(clause, s) for clause, s in found if s.kind is not Kind.DIRECTIVE]
+    negative = [(clause, s) for clause, s in found if s.kind in _NEGATIVE]
+    positive = [(clause, s) for clause, s in found if s.kind is Kind.PRAISE]
+    recovered = any(c.after_but for c, _ in positive) and not any(c.after_but for c, _ in negative)
+    if negative and not (positive and recovered):
+        clause, signal = negative[0]
+        return Evidence(-1, f"{signal.kind.value}: {quote(clause.original)}", compose([s for _, s in negative]))
+    if positive:
+        return Evidence(1, f"praise: {quote(positive[0][0].original)}")
+    if _again(said, request):
+        return Evidence(-1, f"the same was asked again: {quote(said)}")
+    return Evidence(0, f"no opinion of the answer in {quote(said)}" if said.strip() else "the user said nothing")
+
+
+def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
+    """The clauses that say something of the answer, and whether the message asks for something new."""
+    pieces = clauses(said)
+    known = content(request[-2000:]) | content(answer[:4000])
+    has_code = "`" in answer
+    found: list[tuple[Clause, Signal]] = []
+    asks_new = False
+    after_no = after_actually = -1
+    for clause in pieces:
+        if len(clause.text) > _LONGEST_CLAUSE:
+            asks_new = True
+            continue
+        language = chinese if has_cjk(clause.text) else english
+        signal = language.classify(clause, has_code) or _emoji(clause)
+        novel = content(clause.text.replace(MASK, " ")) - known
+        if signal is None or (signal.kind is Kind.DIRECTIVE and _is_task(clause, novel)):
+            if asks_the_same(request, clause.text):
+                continue
+            if clause.text == "actually":
+                after_actually = clause.sentence
+            elif found and found[-1][0].sentence == clause.sentence and found[-1][1].phrase and _REST.match(clause.text):
+                found.append((clause, Signal(Kind.CORRECTION, clause.original, manner=True)))
+            elif not clause.question and novel and (after_no == clause.sentence or (
+                    after_actually == clause.sentence and english.FACT.fullmatch(clause.text))):
+                found.append((clause, Signal(Kind.CORRECTION, clause.original)))
+            elif language.asks_something(clause) or len(novel) >= (9 if has_cjk(clause.text) else 4):
+                if not (novel or clause.question):
+                    continue
+                if not asks_new and not found and _elsewhere(clause, novel):
+                    return [], True
+                asks_new = True
+            continue
+        if signal.kind is Kind.NEGATION and not _ends_with_question(answer):
+            after_no = clause.sentence
+        if asks_new and signal.kind is not Kind.COMPLAINT and signal.kind is not Kind.CORRECTION:
+            continue
+        found.append((clause, signal))
+    return found, asks_new
+
+
+def _elsewhere(clause: Clause, novel: set[str]) -> bool:
+    """The message starts with something of the user's own, so that what follows is about that."""
+    return bool(novel) and not any(word in ("you", "your", "that", "this", "it") for word in words(clause.text))
+
+
+def _is_task(clause: Clause, novel: set[str]) -> bool:
+    limit = 6 if has_cjk(clause.text) else 5
+    return len(novel) > limit
+
+
+def _emoji(clause: Clause) -> Signal | None:
+    return next((Signal(kind) for char in clause.text if (kind := EMOJI.get(char))), None)
+
+
+def _ends_with_question(answer: str) -> bool:
+    return answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
+
+
+def _again(said: str, request: str) -> bool:
+    if not request.strip():
+        return False
+    sentences: dict[int, list[str]] = {}
+    for clause in clauses(said):
+        sentences.setdefault(clause.sentence, []).append(clause.text)
+    asked = words(request)
+    for text in (said, *(" ".join(parts) for parts in sentences.values())):
+        if (len(asked) >= 3 and words(text) == asked) or asks_the_same(request, text):
+            return True
+    return False

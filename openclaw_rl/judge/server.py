@@ -1,0 +1,90 @@
+"""The judge's process: its parts put together."""
+
+from __future__ import annotations
+
+from openclaw_rl.config import Config, PrmJudgeConfig
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.sender import Sender
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.home import Home
+from openclaw_rl.journal import Journal
+from openclaw_rl.judge.base import InstantJudge
+from openclaw_rl.judge.panel import Panel
+from openclaw_rl.judge.plugins import load_judge
+from openclaw_rl.judge.queue import SCHEMA, JudgeQueue
+from openclaw_rl.judge.rules import RulesJudge
+from openclaw_rl.judge.service import JudgeService
+from openclaw_rl.judge.servicer import SERVICE, JudgeServicer
+from openclaw_rl.judge.watch import Broadcast
+from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
+
+NAME = "prm_judge"
+#: Votes of a judge that is not instant, when the configuration does not say.
+MODEL_VOTES = 3
+
+
+async def run(config: Config, home: Home) -> None:
+    """Serve until stopped.
+
+    Raises:
+        ConfigError: there is no such judge, or it lacks something (a key).
+        OSError: the port is in use, or the home can't be written.
+        StoreError: the state can't be opened.
+    """
+    settings = config.components.prm_judge
+    panel = make_panel(settings)
+    store = Store(home.component(NAME) / "state.db", config.durability, SCHEMA)
+    samples = Outbox(store, "samples")
+    journal = Journal(home.logs, config.journal)
+    service = JudgeService(panel, JudgeQueue(store, samples), Broadcast(), journal, settings.workers)
+    sender = Sender(samples, resolve=lambda: resolve(home, config, "trainer"),
+                    open_stream=lambda channel: trainer_pb2_grpc.TrainerServiceStub(channel).SubmitSamples,
+                    make_request=_request)
+    server = ComponentServer(NAME, settings.host, settings.port, home,
+                             lambda: status(service, samples, [*store.problems, journal.problem]),
+                             on_drain=service.stop)
+    server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, JudgeServicer(service), SERVICE)
+    try:
+        await server.start()
+        service.start()
+        sender.start()
+        await server.run_until_stopped()
+    finally:
+        await service.stop()
+        await sender.stop()
+        journal.close()
+        store.close()
+
+
+def make_panel(settings: PrmJudgeConfig) -> Panel:
+    """The configured judge with its votes; beside a judge other than the rules these stand guard.
+
+    Raises:
+        ConfigError: there is no such judge, or it can't be made.
+    """
+    judge = load_judge(settings)
+    instant = isinstance(judge, InstantJudge)
+    return Panel(judge, settings.votes or (1 if instant else MODEL_VOTES), settings.vote_timeout,
+                 guard=None if isinstance(judge, RulesJudge) else RulesJudge())
+
+
+def status(service: JudgeService, samples: Outbox, problems: list[str]) -> component_pb2.ComponentStatus:
+    """The service's status with that of its outbox; `problems` of the other parts, empty ones are none."""
+    result = service.status()
+    stats = samples.stats()
+    result.outboxes.append(stats)
+    notes = [problem for problem in problems if problem]
+    if notes and result.state == component_pb2.COMPONENT_STATE_RUNNING:
+        result.state = component_pb2.COMPONENT_STATE_DEGRADED
+    if stats.pending and not stats.connected:
+        notes.append(f"{stats.pending} samples wait on disk for trainer: {stats.last_error or 'connecting'}")
+    if stats.rejected:
+        notes.append(f"trainer has refused {stats.rejected} samples; the log says why")
+    result.detail = "; ".join([result.detail, *notes])
+    return result
+
+
+def _request(payloads: list[bytes]) -> trainer_pb2.SubmitSamplesRequest:
+    return trainer_pb2.SubmitSamplesRequest(samples=map(turn_pb2.Sample.FromString, payloads))

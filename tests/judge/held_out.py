@@ -1,0 +1,92 @@
+"""Next states that the rules were not tuned on: (request, answer, what the user said next, score).
+
+Written before the rules; the rules must not be changed because of one of them. `test_rules.py` reports the accuracy
+on them and fails below a floor.
+"""
+
+from __future__ import annotations
+
+LIST = "Here are some tips:\n\n1. **Plan** your week.\n2. **Sleep** enough.\n3. **Drink** water."
+CODE = "```python\ndef mean(xs):\n    return sum(xs) / len(xs)\n```"
+
+HELD_OUT: list[tuple[str, str, str, int]] = [
+    # Satisfied.
+    ("How do I undo the last git commit?", "Run `git reset --soft HEAD~1`.", "That did the trick, thank you so much!", 1),
+    ("Give me a name for my cat.", "Biscuit.", "Haha Biscuit it is, love it", 1),
+    ("What is the boiling point of water?", "100 °C at sea level.", "Cool, thanks", 1),
+    ("Fix my regex.", "Use `^\\d{4}$`.", "it works now!! you're a lifesaver", 1),
+    ("Summarise this article.", "It says prices fell.", "Good summary. Now do the same for the second article.", 1),
+    ("How long do I boil an egg?", "Seven minutes.", "Perfect timing info, exactly what I was looking for", 1),
+    ("Explain DNS.", "It maps names to addresses.", "Ah ok, that makes a lot of sense now.", 1),
+    ("Which plan is cheaper?", "Plan B.", "Great. What does plan B include?", 1),
+    ("Write a mean function.", CODE, "Not bad at all. Can you add type hints?", 1),
+    ("Solve x + 2 = 5.", "x = 3", "yep that's correct", 1),
+    ("推荐一部电影", "《千与千寻》", "看过了，确实很好看，谢谢推荐", 1),
+    ("怎么撤销提交？", "git reset --soft HEAD~1", "可以了，多谢大佬", 1),
+    ("解释一下递归", "函数调用自身。", "讲得很清楚，懂了", 1),
+    ("帮我起个标题", "《春天的脚步》", "这个标题真不错，就用它了", 1),
+    ("上海到北京多远", "约1200公里。", "好嘞谢谢", 1),
+    ("修一下这个函数", CODE, "跑通了！太感谢了", 1),
+    ("翻译这句话", "The weather is fine today.", "翻译得没毛病，赞", 1),
+    # Complaints.
+    ("Give me tips for sleeping.", LIST, "Ugh, way too wordy. One line would do.", -1),
+    ("Give me tips for sleeping.", LIST, "please stop with the bullet points", -1),
+    ("What year did WW1 start?", "1915", "Nope, it was 1914.", -1),
+    ("How many legs does a spider have?", "Six.", "that can't be right, spiders have eight", -1),
+    ("Write a haiku.", "A long poem about autumn leaves and the many colours of the hills.", "This isn't a haiku", -1),
+    ("Write a mean function.", CODE, "it crashes on an empty list", -1),
+    ("Write a mean function.", CODE, "I get ZeroDivisionError when xs is empty", -1),
+    ("Plan a trip to Rome.", LIST, "you completely ignored my question", -1),
+    ("Tell me about Mars.", "Mars is a planet, and planets are things in space.", "could you be a bit more specific?", -1),
+    ("Tell me about Mars.", "Mars est une planète.", "in English please", -1),
+    ("What's the tallest mountain?", "K2", "Thanks, but I believe that's the second tallest.", -1),
+    ("Explain entropy.", "Entropy is the logarithm of the number of microstates.", "huh? explain it like I'm five", -1),
+    ("Rename the file.", "Done, I deleted the file.", "What?! I never told you to delete anything", -1),
+    ("Give me the SQL.", "First, let me explain joins.", "I only want the query, nothing else", -1),
+    ("Who wrote Emma?", "Charlotte Brontë.", "Wasn't it Jane Austen?", -1),
+    ("Write an ad for a bike.", "Bikes. Buy them.", "meh, kind of boring. try a different angle", -1),
+    ("给点睡眠建议", LIST, "太啰嗦了，说重点", -1),
+    ("给点睡眠建议", LIST, "能不能别用列表", -1),
+    ("法国首都是哪里", "里昂", "瞎说，明明是巴黎", -1),
+    ("写一首五言绝句", "床前明月光光，疑是地上霜霜。", "字数都不对啊", -1),
+    ("翻译成英文", "今天天气很好", "我让你翻译成英文，你怎么还是中文", -1),
+    ("修一下这个函数", CODE, "运行之后还是报同样的错", -1),
+    ("介绍一下火星", "火星是行星。", "就这？再详细一点吧", -1),
+    ("什么是熵", "熵是微观状态数的对数。", "太专业了，听不懂", -1),
+    ("北京人口多少", "我不能回答这个问题。", "你这不是等于没说吗", -1),
+    ("安排周三的会议", "已安排周二的会议。", "日期搞错了，是周三", -1),
+    ("讲个笑话", "从前有座山。", "一点都不好笑", -1),
+    # The same again.
+    ("How do I convert a string to an int in Python?", "Python is a programming language.",
+     "How do I convert string to int in Python??", -1),
+    ("北京今天的天气怎么样？", "北京是中国的首都。", "北京今天天气怎么样", -1),
+    ("List three rivers in Germany.", "Germany is in Europe.", "I'm asking you to list three rivers in Germany", -1),
+    # Neutral: the conversation goes on.
+    ("How do I convert a string to an int in Python?", "Use int(s).", "How do I convert an int to a string in Java?", 0),
+    ("What is the capital of France?", "Paris.", "And of Italy?", 0),
+    ("Give me tips for sleeping.", LIST, "Tell me more about the second tip.", 0),
+    ("Book a table.", "For how many people?", "4", 0),
+    ("Book a table.", "Would you like me to add a note?", "No, just the table.", 0),
+    ("Hi!", "Hello! How can I help?", "My code gives an error: NameError: name 'x' is not defined. What's wrong?", 0),
+    ("Explain DNS.", "It maps names to addresses.", "What is the worst that can happen when DNS is wrong?", 0),
+    ("Write a mean function.", CODE, "Now write tests for it.", 0),
+    ("Write a story.", "Once upon a time...", "continue", 0),
+    ("Which is better?", "Both are fine.", "ok", 0),
+    ("Hello", "Hi! What can I do?", "Please translate: this is terrible, I hate it", 0),
+    ("Hello", "Hi! What can I do?", "Write a complaint letter: the hotel room was dirty and too small. Thanks!", 0),
+    ("What is 2+2?", "4", "what is 2+3?", 0),
+    ("Explain photosynthesis.", "Plants make sugar from light.", "What is respiration? Answer in one sentence.", 0),
+    ("Do you need anything else?", "Anything else I can do for you?", "no thanks, bye", 0),
+    ("Is Python good?", "It is popular.", "Is it too slow for games?", 0),
+    ("你好", "你好！有什么可以帮你？", "我的电脑坏了，不知道哪里有问题", 0),
+    ("推荐一家餐厅", "您想吃什么菜？", "川菜，不要太贵的", 0),
+    ("1+1等于几", "2", "那2+2呢", 0),
+    ("解释一下递归", "函数调用自身。", "怎么判断递归会不会出错？", 0),
+    ("需要帮您订票吗", "需要我现在下单吗？", "不用了，我再想想", 0),
+    ("写个故事", "从前有座山。", "继续", 0),
+    ("介绍一下长城", "长城是古代的防御工程。", "它有多长？", 0),
+    ("你好", "你好！", "帮我写一封投诉信，说他们的服务太差了，谢谢", 0),
+    ("推荐一部电影", "《千与千寻》", "导演是谁", 0),
+    ("修一下这个函数", CODE, "不好意思，我想再问一个问题", 0),
+    ("要不要加糖？", "您要加糖吗？", "不要", 0),
+]
