@@ -37,7 +37,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, config: JournalConfig | None = None, *, capacity: int = CAPACITY) -> None:
-        config = config or JournalConfig()
+        config = config or JournalConfig.model_validate({})
         self._enabled = config.enabled
         self._capacity = capacity
         self._file = JournalFile(Path(folder), config.max_size, config.keep_files)
@@ -92,6 +92,8 @@ class Journal:
                 self._retry_at = 0.0
                 self._drain()
                 self._file.close()
+            if self._buffer:
+                log.error("journal: %d lines are lost: %s", len(self._buffer), self._failing)
 
     @property
     def stats(self) -> dict[str, int]:
@@ -112,8 +114,8 @@ class Journal:
             version = self._version
         elif version > self._version:
             self._version = version
-        self._append((time.time(), session, version, label, text, quoted))
         self._load += _ENTRY + len(text)
+        self._append((time.time(), session, version, label, text, quoted))
         if self._idle:
             self._idle = False
             self._wake.set()
@@ -156,7 +158,13 @@ class Journal:
             return
         rest = len(entries)
         try:
-            for day, data in lines(entries):
+            made = lines(entries)
+        except TypeError:  # somebody's text or session is no text; that must not end the writer
+            entries = [(at, str(session), version, label, str(text), quoted)
+                       for at, session, version, label, text, quoted in entries]
+            made = lines(entries)
+        try:
+            for day, data in made:
                 try:
                     self._file.write(day, data)
                 except OSError as error:

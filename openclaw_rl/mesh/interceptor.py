@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -82,7 +82,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
         return handle
 
-    def _generator(self, behaviour: Callable[..., AsyncIterator[Any]], method: str,
+    def _generator(self, behaviour: Callable[..., AsyncGenerator[Any, None]], method: str,
                    streaming: bool) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             # A cancelled call must end the handler's own clean-up now, not when the garbage is collected.
