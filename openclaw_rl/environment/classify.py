@@ -16,7 +16,7 @@ from openclaw_rl.v1.turn_pb2 import TurnClass
 
 log = logging.getLogger(__name__)
 
-MAIN, SIDE, UNKNOWN = TurnClass.TURN_CLASS_MAIN, TurnClass.TURN_CLASS_SIDE, TurnClass.TURN_CLASS_UNKNOWN
+MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
 _DECLARED = {"main": MAIN, "side": SIDE}
 _RAW_DOORS = frozenset({"completions", "grpc.generate"})
 #: Seconds that all patterns together may search in one turn.
@@ -27,7 +27,7 @@ SEARCH_BUDGET = 0.05
 class Classified:
     """A turn's class, and the rule that decided it, for a person."""
 
-    turn_class: TurnClass
+    turn_class: TurnClass.ValueType
     rule: str
 
 

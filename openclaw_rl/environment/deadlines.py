@@ -40,7 +40,7 @@ class Deadlines:
 
     def due(self, now: float, limit: int) -> list[str]:
         """At most `limit` sessions whose deadline has passed, the longest overdue first."""
-        found = []
+        found: list[str] = []
         for session, end in self._ends.items():
             if end > now or len(found) == limit:
                 break

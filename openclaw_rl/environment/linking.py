@@ -10,7 +10,7 @@ from openclaw_rl.environment import tables
 from openclaw_rl.environment.next_state import Outline, messages_behind
 from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.v1 import turn_pb2
-from openclaw_rl.v1.turn_pb2 import NextState, NextStateKind
+from openclaw_rl.v1.turn_pb2 import NextState
 
 #: Responses that are not here and that one request waits for, at most.
 MOST_AWAITED = 8
@@ -60,7 +60,8 @@ class Link:
 
 def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
     """What the request continues, by the longest prefix that is a conversation of the session."""
-    position, parent, side_responses = -1, "", set()
+    position, parent = -1, ""
+    side_responses: set[bytes] = set()
     for begin in range(0, len(outline.responses), _LOOK_AT_ONCE):  # the last response is nearly always here
         some = outline.responses[begin:begin + _LOOK_AT_ONCE]
         rows: dict[bytes, list[sqlite3.Row]] = {}
@@ -87,7 +88,7 @@ def await_missing(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline,
     """Note the responses behind `position` that the request has and we have not: their turns may still come."""
     for i in [i for i in outline.responses if i > position][:MOST_AWAITED]:
         if messages := messages_behind(outline, i):
-            state = NextState(kind=NextStateKind.NEXT_STATE_KIND_CONTINUED, messages=messages,
+            state = NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=messages,
                               next_turn_id=turn.turn_id)
             tables.await_response(db, turn.session_id, outline.digests[i], turn.turn_id, len(outline.messages) - i,
                                   state.SerializeToString())

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.delivery.ids import message_id
@@ -26,14 +27,14 @@ from openclaw_rl.delivery.inbox import Inbox
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import linking, tables
-from openclaw_rl.environment.classify import MAIN, SIDE, Classified, Classifier
+from openclaw_rl.environment.classify import MAIN, SIDE, UNKNOWN, Classified, Classifier
 from openclaw_rl.environment.deadlines import Deadlines
 from openclaw_rl.environment.next_state import Outline, as_text, messages_behind
 from openclaw_rl.environment.trainability import Trainability
 from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.v1 import common_pb2, environment_pb2, turn_pb2
-from openclaw_rl.v1.turn_pb2 import FinishReason, NextState, NextStateKind
+from openclaw_rl.v1.turn_pb2 import NextState, NextStateKind
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +45,14 @@ START_GRACE = 60.0
 #: Sessions that one transaction of the reaper ends.
 REAP_BATCH = 100
 
-_CLASS_NAMES = {MAIN: "MAIN", SIDE: "SIDE"}
-_FLAWS = {FinishReason.FINISH_REASON_CANCELLED: "the client cut the response off",
-          FinishReason.FINISH_REASON_ERROR: "the engine failed",
-          FinishReason.FINISH_REASON_LENGTH: "the response stopped at the token limit"}
-_CLOSED_BY = {NextStateKind.NEXT_STATE_KIND_FEEDBACK: "feedback was given",
-              NextStateKind.NEXT_STATE_KIND_SESSION_ENDED: "the session ended",
-              NextStateKind.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out"}
+_Name = Literal["MAIN", "SIDE", "UNKNOWN"]
+_CLASS_NAMES: dict[int, _Name] = {MAIN: "MAIN", SIDE: "SIDE", UNKNOWN: "UNKNOWN"}
+_FLAWS = {turn_pb2.FINISH_REASON_CANCELLED: "the client cut the response off",
+          turn_pb2.FINISH_REASON_ERROR: "the engine failed",
+          turn_pb2.FINISH_REASON_LENGTH: "the response stopped at the token limit"}
+_CLOSED_BY = {turn_pb2.NEXT_STATE_KIND_FEEDBACK: "feedback was given",
+              turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended",
+              turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out"}
 
 
 @dataclass
@@ -109,7 +111,7 @@ class SessionBook:
             self._apply(effects)
         return acks
 
-    def end(self, session: str, kind: int = NextStateKind.NEXT_STATE_KIND_SESSION_ENDED) -> int:
+    def end(self, session: str, kind: NextStateKind.ValueType = turn_pb2.NEXT_STATE_KIND_SESSION_ENDED) -> int:
         """End a session.
 
         Returns:
@@ -121,7 +123,7 @@ class SessionBook:
         """End the sessions in which nothing came for `session_timeout`; returns their number."""
         ended = 0
         while due := self._deadlines.due(time.monotonic(), REAP_BATCH):
-            self._end_all(due, NextStateKind.NEXT_STATE_KIND_SESSION_TIMEOUT)
+            self._end_all(due, turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT)
             ended += len(due)
         return ended
 
@@ -135,7 +137,7 @@ class SessionBook:
         with self._lock, self._store.transaction() as db:
             tables.settle(db, turn_id, tables.REJECTED, f"the judge refused it: {reason}")
 
-    def _end_all(self, sessions: Sequence[str], kind: int) -> int:
+    def _end_all(self, sessions: Sequence[str], kind: NextStateKind.ValueType) -> int:
         with self._lock:
             effects = _Effects()
             with self._store.transaction() as db:
@@ -172,7 +174,7 @@ class SessionBook:
         elif kind == "feedback":
             self._feedback(db, event.feedback, effects)
         else:
-            self._end(db, event.session_end.session_id, NextStateKind.NEXT_STATE_KIND_SESSION_ENDED, effects)
+            self._end(db, event.session_end.session_id, turn_pb2.NEXT_STATE_KIND_SESSION_ENDED, effects)
         return ack
 
     def _turn(self, db: sqlite3.Connection, turn: turn_pb2.Turn, effects: _Effects) -> None:
@@ -183,7 +185,7 @@ class SessionBook:
         classified = self._classifier.classify(turn)
         turn.turn_class, turn.class_reason = classified.turn_class, classified.rule
         link = linking.find(db, session, outline)
-        name = _CLASS_NAMES.get(classified.turn_class, "UNKNOWN")
+        name = _CLASS_NAMES[classified.turn_class]
         if classified.turn_class == MAIN:
             rank = linking.rank(db, turn, outline)
         else:
@@ -207,9 +209,9 @@ class SessionBook:
             linking.await_missing(db, turn, outline, link.position)
         self._answer_waiting(db, turn, outline, effects)
         if rank.keep and tables.feedback_on(db, turn.turn_id):
-            self._close(db, turn.turn_id, NextState(kind=NextStateKind.NEXT_STATE_KIND_FEEDBACK), effects)
+            self._close(db, turn.turn_id, NextState(kind=turn_pb2.NEXT_STATE_KIND_FEEDBACK), effects)
         if turn.session_done:
-            self._end(db, session, NextStateKind.NEXT_STATE_KIND_SESSION_ENDED, effects)
+            self._end(db, session, turn_pb2.NEXT_STATE_KIND_SESSION_ENDED, effects)
 
     def _continue(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: linking.Link,
                   effects: _Effects) -> None:
@@ -217,7 +219,7 @@ class SessionBook:
         if link.main is None or link.main["state"] not in (tables.OPEN, tables.SUPERSEDED):
             return
         if messages := messages_behind(outline, link.main_position, link.side_responses):
-            self._close(db, link.main["id"], NextState(kind=NextStateKind.NEXT_STATE_KIND_CONTINUED,
+            self._close(db, link.main["id"], NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED,
                                                        messages=messages, next_turn_id=turn.turn_id), effects)
 
     def _answer_waiting(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, effects: _Effects) -> None:
@@ -236,11 +238,11 @@ class SessionBook:
         if row is None:
             log.info("feedback %s waits for turn %r of session %r, which is not here", feedback.feedback_id,
                      feedback.turn_id, feedback.session_id)
-        elif not self._close(db, turn_id, NextState(kind=NextStateKind.NEXT_STATE_KIND_FEEDBACK), effects):
+        elif not self._close(db, turn_id, NextState(kind=turn_pb2.NEXT_STATE_KIND_FEEDBACK), effects):
             log.info("feedback %s on turn %s is kept, but not judged: %s", feedback.feedback_id, turn_id,
                      row["reason"] or "the turn has its next state already")
 
-    def _end(self, db: sqlite3.Connection, session: str, kind: NextStateKind, effects: _Effects) -> int:
+    def _end(self, db: sqlite3.Connection, session: str, kind: NextStateKind.ValueType, effects: _Effects) -> int:
         closed = sum(self._close(db, row["id"], NextState(kind=kind), effects)
                      for row in tables.open_turns(db, session))
         tables.end_session(db, session)

@@ -12,7 +12,6 @@ from typing import Any
 
 from openclaw_rl.environment.next_state import Outline, as_text
 from openclaw_rl.v1 import environment_pb2, turn_pb2
-from openclaw_rl.v1.environment_pb2 import TurnState
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions(
@@ -74,8 +73,8 @@ CREATE TABLE IF NOT EXISTS counters(name TEXT PRIMARY KEY, value INTEGER NOT NUL
 """
 
 OPEN, SENT, NOT_TRAINABLE, SUPERSEDED, REJECTED = (
-    TurnState.TURN_STATE_OPEN, TurnState.TURN_STATE_SENT, TurnState.TURN_STATE_NOT_TRAINABLE,
-    TurnState.TURN_STATE_SUPERSEDED, TurnState.TURN_STATE_REJECTED)
+    environment_pb2.TURN_STATE_OPEN, environment_pb2.TURN_STATE_SENT, environment_pb2.TURN_STATE_NOT_TRAINABLE,
+    environment_pb2.TURN_STATE_SUPERSEDED, environment_pb2.TURN_STATE_REJECTED)
 
 #: Characters of the texts in a summary.
 EXCERPT = 200

@@ -56,7 +56,8 @@ def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environmen
     if request.page_token and not (request.page_token.isascii() and request.page_token.isdecimal()
                                    and len(request.page_token) <= 18):
         raise invalid("page_token", request.page_token, "next_page_token of an earlier answer")
-    conditions, params = ["seq < ?"], [int(request.page_token or 2**62)]
+    conditions = ["seq < ?"]
+    params: list[int | str] = [int(request.page_token or 2**62)]
     if request.session_id:
         conditions.append("session = ?")
         params.append(request.session_id)
