@@ -44,10 +44,11 @@ class WeightsService:
         """
         answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
         known = -1  # the active version that the trainer knows of
+        committing = -1  # the one that `activated` will tell of
 
         def tell(state: pb.PolicyState) -> None:
             nonlocal known
-            if state.active_version != known:
+            if state.active_version not in (known, committing):
                 known = state.active_version
                 answers.put_nowait(pb.SyncWeightsResponse(state=state))
 
@@ -56,16 +57,15 @@ class WeightsService:
                 tell(state)
 
         async def serve() -> None:
-            nonlocal known
+            nonlocal known, committing
             async with self._lock:
                 self._receiver.connected()
                 async for request in requests:
-                    if request.HasField("commit"):
-                        known = request.commit.version  # `activated` will tell
+                    committing = request.commit.version if request.HasField("commit") else -1
                     async for answer in self._receiver.handle(request):
+                        if answer.HasField("activated"):
+                            known = answer.activated.version
                         answers.put_nowait(answer)
-                        if answer.HasField("rejected"):
-                            tell(self._versions.state())
 
         tell(self._versions.state())
         if self._serving is not None:

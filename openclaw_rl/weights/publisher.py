@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from tenacity import AsyncRetrying, retry_if_exception, stop_when_event_set, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
 
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.mesh.errors import from_rpc_error
@@ -60,6 +60,7 @@ class WeightPublisher:
         self._activated: int | None = None  # newest version that was activated
         self._transfer: Transfer | None = None
         self._state: PolicyState | None = None  # None while there is no connection
+        self._active = 0  # version that the policy server said is active
         self._superseded = 0
         self._bytes_sent = 0
         self._error = ""
@@ -103,7 +104,7 @@ class WeightPublisher:
         transfer = self._transfer
         sending = transfer.version if transfer else None
         return {"connected": self._state is not None,
-                "active_version": self._state.active_version if self._state else None,
+                "active_version": self._active if self._state else None,
                 "sending": sending,
                 "received_bytes": transfer.received if transfer else 0,
                 "total_bytes": transfer.total if transfer else 0,
@@ -125,7 +126,7 @@ class WeightPublisher:
     async def _run(self) -> None:
         while not self._stopping.is_set():
             retrying = AsyncRetrying(
-                wait=wait_exponential_jitter(initial=0.1, max=5.0, jitter=0.1), sleep=self._pause,
+                wait=wait_exponential(multiplier=0.1, max=5.0) + wait_random(0, 0.1), sleep=self._pause,
                 stop=stop_when_event_set(self._stopping),  # type: ignore[arg-type]
                 retry=retry_if_exception(lambda error: isinstance(error, Exception) and not self._got_on), reraise=True)
             try:
@@ -277,7 +278,7 @@ class WeightPublisher:
                 await self._take_rejection(message)
 
     async def _take_state(self, state: PolicyState) -> None:
-        self._state, self._error = state, ""
+        self._state, self._active, self._error = state, state.active_version, ""
         lost = self._activated
         if (lost is not None and state.active_version < lost and lost not in state.withdrawn_versions
                 and self._wanted is None and lost in self._store.versions()):
@@ -296,8 +297,7 @@ class WeightPublisher:
     async def _done(self, activated: pb.WeightActivated) -> None:
         self._got_on = True
         self._activated = activated.version
-        if self._state is not None:
-            self._state.active_version = activated.version
+        self._active = activated.version
         self._forget(activated.version)
         logger.info("version %d is active; decoding paused for %.1f ms", activated.version, activated.pause_ms)
         await _call(self._on_activated, activated.version, activated)
