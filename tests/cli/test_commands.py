@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from client.fake_door import FakeDoor
 from typer.testing import CliRunner
 
 from openclaw_rl import cli
 from openclaw_rl.cli.app import app
 from openclaw_rl.cli.logs import _Tail
 from openclaw_rl.config import Config, load_config
-
-from ..fake_door import FakeDoor
 
 COMMANDS = ["init", "local-start", "status", "chat", "turns", "versions", "rollback", "logs", "stop-all"]
 
