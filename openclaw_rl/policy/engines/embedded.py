@@ -104,7 +104,8 @@ class EmbeddedEngine:
             await asyncio.to_thread(self._decoding.stop)
         self._decoding = None
         for activation in self._activations:
-            activation.set_exception(EngineError("the engine is stopping"))
+            if not activation.done():
+                activation.set_exception(EngineError("the engine is stopping"))
         self._activations.clear()
         self._staged.clear()
         self._loader.shutdown(wait=False, cancel_futures=True)
