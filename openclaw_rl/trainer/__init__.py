@@ -1,0 +1,1 @@
+"""Learns from judged turns and publishes policy versions."""

@@ -1,0 +1,78 @@
+"""What the trainer needs of the thing that does the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.trainer.batch import Example
+
+WEIGHTS_FILE = "weights.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+class AbnormalStep(Exception):
+    """The step's figures are not to be trusted; the backend must be built again from its last checkpoint."""
+
+
+class Stopped(Exception):
+    """The step was given up when it was asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """What a backend begins with. Both unset: the base model."""
+
+    weights: Path | None = None  #: file with the trained parameters
+    optimizer: Path | None = None  #: file with the optimizer's state; unset begins with a fresh one
+
+
+class Backend(Protocol):
+    """A policy in training. Built from a StartPoint; holds the model until it is dropped. Used by one thread."""
+
+    def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
+        """One optimizer step; gives its figures.
+
+        Args:
+            examples: the batch.
+            version: the policy version that the backend is before the step.
+            stop: asked between samples; true gives the step up.
+
+        Raises:
+            AbnormalStep: nothing that it did may be kept.
+            Stopped: it was given up, and changed nothing.
+        """
+
+    def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
+        """The policy as it is now: (name, dtype, shape, bytes) of each tensor that differs from the base model's."""
+
+    def save(self, folder: Path) -> None:
+        """Write what a StartPoint needs into `folder`: WEIGHTS_FILE and OPTIMIZER_FILE."""
+
+
+def method(config: TrainerConfig) -> str:
+    """`lora` or `full`; why lora is the default: README.md."""
+    return "lora" if config.method == "auto" else config.method
+
+
+def learning_rate(config: TrainerConfig) -> float:
+    """The configured rate, or the method's default."""
+    return config.learning_rate or {"lora": 1e-3, "full": 1e-4}[method(config)]
+
+
+def create(folder: Path, config: TrainerConfig, start: StartPoint) -> Backend:
+    """The configured backend; imports PyTorch, which takes seconds.
+
+    Args:
+        folder: of the base model.
+        config: the trainer's.
+        start: where to go on from.
+    Raises:
+        OSError, ValueError: the model or the start point can't be read.
+    """
+    from openclaw_rl.trainer.backend_torch import TorchBackend
+
+    return TorchBackend(folder, config, start)

@@ -1,0 +1,188 @@
+"""Training with PyTorch on one device: low-rank adapters or all weights of a Llama-family model.
+
+Samples go through the model one at a time and are never padded; their gradients add up to those of the batch. The
+logits, by far the largest tensors (tokens x vocabulary), exist for LOGIT_ROWS tokens at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.trainer.backend import (
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    AbnormalStep,
+    StartPoint,
+    Stopped,
+    learning_rate,
+    method,
+)
+from openclaw_rl.trainer.batch import Example
+from openclaw_rl.trainer.objective import Objective, Totals
+from openclaw_rl.weights.digest import ITEM_SIZE
+from openclaw_rl.weights.layout import read_folder
+
+LOGIT_ROWS = 128
+#: Samples with more tokens compute their activations twice instead of keeping them (Llama has no dropout, so
+#: training mode changes nothing else).
+CHECKPOINT_TOKENS = 1024
+#: Norms beyond this many times `max_grad_norm` are not clipped but refused.
+EXPLODING = 1000.0
+_BETAS = (0.9, 0.95)
+
+
+class TorchBackend:
+    """See openclaw_rl.trainer.backend.Backend."""
+
+    def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint) -> None:
+        torch.set_num_threads(config.threads)
+        self._config = config
+        self._folder = folder
+        self._device = device_of(config.device)
+        self._lora = method(config) == "lora"
+        dtype = compute_dtype(self._device) if self._lora else torch.float32
+        inner = _load(folder, dtype, self._device)
+        self._frozen = inner if self._lora else _load(folder, compute_dtype(self._device), self._device)
+        self._frozen.requires_grad_(False)
+        self._peft: Any = None
+        if self._lora:
+            torch.manual_seed(0)
+            self._peft = get_peft_model(inner, LoraConfig(  # type: ignore[arg-type]
+                r=config.lora_rank, lora_alpha=2 * config.lora_rank, target_modules="all-linear"))
+        self._model = inner
+        self._model.gradient_checkpointing_enable({"use_reentrant": False})
+        self._parameters = {name: p for name, p in inner.named_parameters() if p.requires_grad}
+        self._optimizer = torch.optim.AdamW(self._parameters.values(), lr=learning_rate(config), betas=_BETAS,
+                                            weight_decay=0.0)
+        if start.weights:
+            self._restore_weights(load_file(start.weights))
+        if start.optimizer:
+            self._restore_optimizer(load_file(start.optimizer))
+
+    def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
+        started = time.perf_counter()
+        objective = Objective(self._config, Totals.of(examples), version)
+        self._optimizer.zero_grad(set_to_none=True)
+        try:
+            for example in examples:
+                if stop():
+                    raise Stopped
+                self._backward(example, objective)
+            metrics = objective.metrics()
+            norm = float(nn.utils.clip_grad_norm_(self._parameters.values(), self._config.max_grad_norm))
+            limit = EXPLODING * self._config.max_grad_norm
+            if not math.isfinite(metrics["loss"]):
+                raise AbnormalStep(f"the loss is {metrics['loss']}")
+            if not math.isfinite(norm) or norm > limit:
+                raise AbnormalStep(f"the gradient's norm is {norm:.3g}, the limit is {limit:g}")
+            self._optimizer.step()
+            if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
+                raise AbnormalStep("weights are NaN or infinite")
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+        return metrics | {"grad_norm": norm, "seconds": time.perf_counter() - started}
+
+    def _backward(self, example: Example, objective: Objective) -> None:
+        """Add one sample's gradients."""
+        response = torch.tensor(example.response_ids, device=self._device)
+        prompt = torch.tensor(example.prompt_ids, device=self._device)
+        behaviour = torch.tensor(example.behaviour, device=self._device)
+        base = self._frozen_hidden(prompt, response)
+        teacher = None
+        if example.teacher_prompt_ids is not None and objective.distils:
+            teacher = self._frozen_hidden(torch.tensor(example.teacher_prompt_ids, device=self._device), response)
+        self._model.train(len(prompt) + len(response) > CHECKPOINT_TOKENS)
+        hidden = _hidden(self._model, prompt, response)
+        leaf = hidden.detach().requires_grad_()
+        for begin in range(0, len(response), LOGIT_ROWS):
+            rows = slice(begin, begin + LOGIT_ROWS)
+            loss = objective(
+                example, rows, response[rows], behaviour[rows],
+                student=self._model.lm_head(leaf[rows]),
+                base=self._frozen.lm_head(base[rows]).detach(),
+                teacher=None if teacher is None else self._frozen.lm_head(teacher[rows]).detach())
+            loss.backward()
+        hidden.backward(leaf.grad)
+
+    @torch.no_grad()
+    def _frozen_hidden(self, prompt: Tensor, response: Tensor) -> Tensor:
+        self._frozen.eval()
+        with self._peft.disable_adapter() if self._peft is not None else contextlib.nullcontext():
+            return _hidden(self._frozen, prompt, response)
+
+    @torch.no_grad()
+    def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
+        adapted = {f"{name}.weight": module for name, module in self._model.named_modules()
+                   if hasattr(module, "get_delta_weight")}
+        places = read_folder(self._folder)
+        # Wide element types first, as the file wants them.
+        for name in sorted(places.keys() & (adapted.keys() | self._parameters.keys()),
+                           key=lambda name: (-ITEM_SIZE[places[name].dtype], name)):
+            with safe_open(places[name].path, framework="pt") as file:
+                base = file.get_tensor(name)
+            if name in adapted:
+                # Added in fp32 to the file's weights, so that rounding happens once.
+                tensor = base.float() + adapted[name].get_delta_weight("default").float().cpu()
+            else:
+                tensor = self._parameters[name].detach().cpu()
+            tensor = tensor.to(base.dtype).contiguous()
+            yield name, places[name].dtype, list(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data
+
+    def save(self, folder: Path) -> None:
+        save_file({name: p.detach().cpu().contiguous() for name, p in self._parameters.items()},
+                  folder / WEIGHTS_FILE)
+        state = {}
+        for name, parameter in self._parameters.items():
+            for key, value in self._optimizer.state[parameter].items():
+                state[f"{name}:{key}"] = torch.as_tensor(value).cpu().contiguous()
+        save_file(state, folder / OPTIMIZER_FILE)
+
+    @torch.no_grad()
+    def _restore_weights(self, tensors: dict[str, Tensor]) -> None:
+        for name, parameter in self._parameters.items():
+            if name not in tensors or tensors[name].shape != parameter.shape:
+                raise ValueError(f"the checkpoint has no fitting {name}")
+            parameter.copy_(tensors[name])
+
+    def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        for name, parameter in self._parameters.items():
+            state = {key.rpartition(":")[2]: value for key, value in tensors.items()
+                     if key.rpartition(":")[0] == name}
+            if not state:
+                raise ValueError(f"the checkpoint has no optimizer state of {name}")
+            self._optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()}
+
+
+def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(device)  # type: ignore
+
+
+def _hidden(model: LlamaForCausalLM, prompt: Tensor, response: Tensor) -> Tensor:
+    """(R, width): what predicts each response token."""
+    output = model.model(input_ids=torch.cat([prompt, response]).unsqueeze(0), use_cache=False)
+    return output.last_hidden_state[0, len(prompt) - 1:-1]
+
+
+def device_of(name: str) -> torch.device:
+    """`cpu`, `cuda`, or what there is."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """bf16 where the hardware computes in it; elsewhere it is emulated, and slower than fp32 (see README.md)."""
+    native = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32

@@ -1,0 +1,136 @@
+"""From a judged turn to what a training step needs, without PyTorch.
+
+The student's prompt and response are always the recorded token ids; nothing is tokenized again or padded. A record
+that doesn't fit together is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from openclaw_rl.v1 import turn_pb2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One sample as numbers. R is the number of response tokens."""
+
+    turn_id: str
+    prompt_ids: list[int]
+    response_ids: list[int]  #: R
+    behaviour: list[float]  #: R: the engine's own log-probabilities (temperature 1)
+    versions: list[int]  #: R: policy version that sampled each token
+    score: int  #: +1, 0 or -1
+    hint: str  #: empty when there is none
+    teacher_prompt_ids: list[int] | None  #: prompt with the hint in it; None without a hint
+
+
+def problem(sample: turn_pb2.Sample, max_tokens: int) -> str | None:
+    """Why a sample can't be trained on, or None. What stands before a colon is the reason's class.
+
+    Args:
+        sample: as the judge sent it.
+        max_tokens: most tokens of prompt and response together.
+    """
+    turn, judgement = sample.transition.turn, sample.judgement
+    if judgement.failed:
+        return "judge failed"
+    if turn.turn_class != turn_pb2.TURN_CLASS_MAIN:
+        return f"not a main turn: class {turn_pb2.TurnClass.Name(turn.turn_class)}"
+    if judgement.score not in (-1, 0, 1):
+        return f"bad score: {judgement.score} is not -1, 0 or +1"
+    record = turn.tokens
+    if not record.prompt_ids or not record.response_ids:
+        return "no token ids"
+    if wrong := _record_problem(record):
+        return f"bad token record: {wrong}"
+    if (total := len(record.prompt_ids) + len(record.response_ids)) > max_tokens:
+        return f"too long: {total} tokens, max_tokens_per_sample is {max_tokens}"
+    return None
+
+
+def _record_problem(record: turn_pb2.TokenRecord) -> str | None:
+    count = len(record.response_ids)
+    for name in ("logprobs", "model_logprobs"):
+        values = getattr(record, name)
+        if len(values) != count:
+            return f"{count} response_ids but {len(values)} {name}"
+        # Rounding in the engine may leave a hair above 0.
+        if not all(math.isfinite(value) and value < 1e-3 for value in values):
+            return f"{name} must be finite and at most 0"
+    end = 0
+    for span in record.spans:
+        if span.begin != end or span.end <= span.begin:
+            return f"span {span.begin}-{span.end} doesn't follow token {end}"
+        end = span.end
+    if end != count:
+        return f"spans cover {end} of {count} tokens"
+    if min(min(record.prompt_ids), min(record.response_ids)) < 0:
+        return "negative token id"
+    return None
+
+
+def outside_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> str | None:
+    """Why a sample doesn't belong to a model of `vocab_size` tokens, or None."""
+    record = sample.transition.turn.tokens
+    if (worst := max(max(record.prompt_ids), max(record.response_ids))) >= vocab_size:
+        return f"bad token record: token id {worst}, but the model has {vocab_size}"
+    return None
+
+
+class Codec(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class FileCodec:
+    """The tokenizer.json of a model folder, special tokens as text."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def example(sample: turn_pb2.Sample, codec: Codec) -> Example:
+    """The sample as numbers; `problem` must have found nothing."""
+    turn, judgement = sample.transition.turn, sample.judgement
+    versions = [span.version for span in turn.tokens.spans for _ in range(span.begin, span.end)]
+    teacher = teacher_prompt(turn, judgement.hint, codec) if judgement.hint.strip() else None
+    return Example(turn.turn_id, list(turn.tokens.prompt_ids), list(turn.tokens.response_ids),
+                   list(turn.tokens.model_logprobs), versions, judgement.score, judgement.hint, teacher)
+
+
+def teacher_prompt(turn: turn_pb2.Turn, hint: str, codec: Codec) -> list[int] | None:
+    """The recorded prompt with the hint behind the last user message, or None when that isn't found in it.
+
+    The hint is put into the text of the recorded prompt rather than into a prompt rendered anew: whatever template,
+    tool descriptions or default system message the policy server used are the teacher's too, so the hint is the
+    only difference between teacher and student.
+    """
+    text = codec.decode(turn.tokens.prompt_ids)
+    for message in reversed(turn.messages):
+        if message.role == "user":
+            words = (message.content or "".join(part.text for part in message.parts)).strip()
+            if words and (at := text.rfind(words)) >= 0:
+                at += len(words)
+                return codec.encode(f"{text[:at]}\n\n{hint.strip()}{text[at:]}")
+            break
+    log.warning("turn %s: its last user message is not in its prompt; trained without the hint", turn.turn_id)
+    return None

@@ -1,0 +1,254 @@
+"""Training steps: from pending samples to a version on disk. All of it runs on one thread, beside the event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.delivery.store import StoreError
+from openclaw_rl.mesh.helpers import now
+from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.trainer import backend as backends
+from openclaw_rl.trainer.backend import AbnormalStep, Backend, StartPoint, Stopped
+from openclaw_rl.trainer.batch import Example, FileCodec, example, outside_vocabulary
+from openclaw_rl.trainer.checkpoint import Checkpoints, CorruptCheckpoint
+from openclaw_rl.trainer.store import HeadMoved, TrainerStore
+from openclaw_rl.v1 import turn_pb2, weights_pb2
+from openclaw_rl.weights.store import VersionStore
+
+log = logging.getLogger(__name__)
+
+_SETTINGS = ("method", "learning_rate", "lora_rank", "reward_weight", "kl_weight", "clip_ratio", "max_grad_norm")
+
+
+class CannotTrain(Exception):
+    """Training needs a person; the text says what to do. Samples wait meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A step that made no version."""
+
+    turn_ids: list[str]
+    reason: str
+
+
+class Learner:
+    """Owns the backend, the versions and the checkpoints.
+
+    Args:
+        config: the trainer's.
+        store: samples and versions.
+        root: the trainer's folder.
+        model: gives the base model's folder; may take long the first time.
+        keep: versions kept on disk beside the head.
+        create: makes a backend.
+
+    Attributes:
+        problems: what an operator should know.
+    """
+
+    def __init__(self, config: TrainerConfig, store: TrainerStore, root: Path, model: Callable[[], Path], keep: int,
+                 create: Callable[[Path, TrainerConfig, StartPoint], Backend] = backends.create) -> None:
+        self.problems: list[str] = []
+        self.versions: VersionStore
+        self._config, self._store, self._root, self._model, self._keep = config, store, root, model, keep
+        self._create = create
+        self._backend: Backend | None = None
+        self._backend_version = -1
+        self._stopping = False
+        self._folder: Path
+
+    def open(self) -> None:
+        """Find the model and what is on disk; delete what a killed step left.
+
+        Raises:
+            CannotTrain: what is on disk belongs to another base model.
+            ModelError, OSError: the model or the folder can't be used.
+        """
+        self._folder = self._model()
+        self.versions = VersionStore(self._root / "versions", self._folder)
+        self._checkpoints = Checkpoints(self._root / "checkpoints")
+        base = self.versions.manifest(0)
+        known = {version.manifest.version: version for version in self._store.versions()}
+        if 0 in known and known[0].manifest.model_id != base.model_id:
+            raise CannotTrain(f"{self._root} belongs to another base model; set components.policy_server.model back, "
+                              "or move that folder away to begin anew")
+        self._store.add_base(base)
+        on_disk = {*self.versions.versions(), *self._checkpoints.versions()}
+        if self._store.problems:  # A new, empty store: numbers that were in use must not come again.
+            self._store.raise_highest(max(on_disk, default=0))
+        for version in on_disk - known.keys() - {0}:
+            log.info("version %d was not finished; its files are deleted", version)
+            self.versions.remove(version)
+            self._checkpoints.remove(version)
+        self._codec = FileCodec(self._folder)
+        self._vocab_size = ModelConfig.read(self._folder).vocab_size
+
+    def prepare(self) -> None:
+        """Have the backend ready, at the head.
+
+        Raises:
+            CannotTrain: the checkpoint doesn't fit the configuration.
+            OSError, ValueError: the model can't be loaded.
+        """
+        while self._backend is None or self._backend_version != self._store.head:
+            self.release()
+            head = self._store.head
+            try:
+                start = self._start_point(head)
+            except CorruptCheckpoint as error:
+                self._fall_back(head, str(error))
+                continue
+            log.info("loading the model at version %d", head)
+            self._backend = self._create(self._folder, self._config, start)
+            self._backend_version = head
+
+    def _start_point(self, head: int) -> StartPoint:
+        if head == 0:
+            return StartPoint()
+        version = self._store.version(head)
+        if version is None:
+            raise CorruptCheckpoint(f"version {head} is not known")
+        made, now_set = dict(version.manifest.settings), settings(self._config)
+        for key in ("method", "lora_rank") if made.get("method") == "lora" else ("method",):
+            if made.get(key) != now_set[key]:
+                raise CannotTrain(f"version {head} was made with {key} {made.get(key)}, the configuration says "
+                                  f"{now_set[key]}; set it back, or roll back to version 0 to begin anew")
+        try:
+            return self._checkpoints.start_point(head, version.files)
+        except CorruptCheckpoint:
+            # All weights are in the version itself too, as they were served.
+            if made.get("method") == "full" and self.versions.verify(head):
+                return StartPoint(self.versions.folder(head) / "model.safetensors")
+            raise
+
+    def _fall_back(self, head: int, why: str) -> None:
+        """Make the nearest ancestor that is kept the head."""
+        version = self._store.version(head)
+        parent = version.manifest.parent if version else 0
+        problem = f"the checkpoint of version {head} is damaged ({why}); training goes on from version {parent}"
+        log.error(problem)
+        self.problems.append(problem)
+        self._store.lose(head, f"its checkpoint is damaged: {why}")
+        self._store.move_head(parent)
+
+    def train(self) -> weights_pb2.VersionManifest | Skipped | None:
+        """One step on what is pending.
+
+        Returns:
+            The new version, what was skipped, or None when nothing came of it and the samples wait on.
+
+        Raises:
+            CannotTrain, OSError, StoreError, ValueError: nothing was changed; it may be tried again.
+        """
+        self.prepare()
+        assert self._backend is not None
+        parent = self._backend_version
+        examples = self._examples(self._store.batch(self._config.max_batch))
+        if not examples:
+            return None
+        turn_ids = [e.turn_id for e in examples]
+        if worn := self._store.attempt(turn_ids):
+            reason = "abnormal step: the trainer ended again and again while training on it"
+            self._store.drop(worn, reason, skipped_step=True)
+            return Skipped(worn, reason)
+        try:
+            metrics = self._backend.step(examples, parent, lambda: self._stopping)
+        except Stopped:
+            self._store.forgive(turn_ids)
+            return None
+        except Exception as error:
+            self.release()
+            text = str(error) if isinstance(error, AbnormalStep) else f"{type(error).__name__}: {error}"
+            log.warning("step on %d samples skipped: %s", len(turn_ids), text,
+                        exc_info=not isinstance(error, AbnormalStep))
+            self._store.drop(turn_ids, f"abnormal step: {text}", skipped_step=True)
+            return Skipped(turn_ids, f"abnormal step: {text}")
+        try:
+            return self._save(parent, turn_ids, metrics)
+        except BaseException:
+            # The backend is ahead of what is on disk.
+            self.release()
+            with contextlib.suppress(StoreError):
+                self._store.forgive(turn_ids)
+            raise
+
+    def _examples(self, samples: list[turn_pb2.Sample]) -> list[Example]:
+        fit = []
+        for sample in samples:
+            if reason := outside_vocabulary(sample, self._vocab_size):
+                self._store.drop([sample.transition.turn.turn_id], reason)
+            else:
+                fit.append(example(sample, self._codec))
+        return fit
+
+    def _save(self, parent: int, turn_ids: list[str], metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
+        assert self._backend is not None
+        version = self._store.highest + 1
+        manifest = self.versions.write(weights_pb2.VersionManifest(
+            version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
+            algorithm=self._config.algorithm, settings=settings(self._config), turn_ids=turn_ids, metrics=metrics,
+            created_at=now()), self._backend.tensors(), base=0)
+        try:
+            files = self._checkpoints.write(version, self._backend.save)
+            self._store.commit(manifest, files)
+        except HeadMoved:
+            log.info("rolled back during a step; its result is void and its samples wait for the next one")
+            self._remove(version)
+            self.release()
+            self._store.forgive(turn_ids)
+            return None
+        except BaseException:
+            self._remove(version)
+            raise
+        self._backend_version = version
+        return manifest
+
+    def _remove(self, version: int) -> None:
+        self.versions.remove(version)
+        self._checkpoints.remove(version)
+
+    def prune(self, needed: set[int]) -> None:
+        """Delete what is neither the head nor among the newest versions nor `needed`."""
+        head = self._store.head
+        newest = sorted(v.manifest.version for v in self._store.versions())[-self._keep - 1:]
+        keep = {head, *newest, *needed}
+        self.versions.prune(keep)
+        for version in self._checkpoints.versions():
+            if version not in keep:
+                self._checkpoints.remove(version)
+            elif version != head:
+                self._checkpoints.forget_optimizer(version)
+
+    def release(self) -> None:
+        """Give the model's memory back."""
+        self._backend = None
+        self._backend_version = -1
+        free_memory()
+
+    def stop(self) -> None:
+        """Make a running step give up. From any thread."""
+        self._stopping = True
+
+
+def settings(config: TrainerConfig) -> dict[str, str]:
+    """What a version's manifest says of how it was made."""
+    values = {name: getattr(config, name) for name in _SETTINGS}
+    values |= {"method": backends.method(config), "learning_rate": backends.learning_rate(config)}
+    return {name: str(value) for name, value in values.items()}
+
+
+def free_memory() -> None:
+    """Return freed memory to the system: glibc keeps it otherwise."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except AttributeError:
+        pass  # no glibc

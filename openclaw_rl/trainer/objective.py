@@ -1,0 +1,105 @@
+"""What a training step minimizes: the configured losses of a batch, piece by piece, and the step's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.trainer import losses
+from openclaw_rl.trainer.batch import Example
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Tokens of a batch: the divisors of its token means, known before its first piece is computed."""
+
+    samples: int
+    tokens: int  #: response tokens of all samples
+    hinted: int  #: of those whose teacher has a hint
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> Totals:
+        return cls(len(examples), sum(len(e.response_ids) for e in examples),
+                   sum(len(e.response_ids) for e in examples if e.teacher_prompt_ids is not None))
+
+
+class Objective:
+    """loss = distillation + weight x policy gradient + kl_weight x KL(student || frozen base)
+
+    | algorithm | distillation (mean over tokens of hinted turns) | weight of `binary_rl` (mean over all tokens) |
+    |---|---|---|
+    | binary_rl | none | 1 |
+    | opd | `opd` | 0 |
+    | opd_full | `opd_full` | 0 |
+    | combine | `opd_full` | `reward_weight` |
+
+    The KL is `kl_k3`, a mean over all tokens. `version` is the policy version that the student is before the step.
+    """
+
+    def __init__(self, config: TrainerConfig, totals: Totals, version: int) -> None:
+        self._config = config
+        self._totals = totals
+        self._version = version
+        self._reward_weight = {"binary_rl": 1.0, "combine": config.reward_weight}.get(config.algorithm, 0.0)
+        self.distils = config.algorithm != "binary_rl"
+        self._sums = dict.fromkeys(("loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped"), 0.0)
+        self._difference_sum, self._difference_max, self._compared = 0.0, 0.0, 0
+
+    def __call__(self, example: Example, rows: slice, ids: Tensor, behaviour: Tensor, *, student: Tensor,
+                 base: Tensor, teacher: Tensor | None) -> Tensor:
+        """The share of the batch's loss that some response tokens of a sample have.
+
+        Args:
+            example: the sample.
+            rows: which of its response tokens.
+            ids, behaviour: (r,), those tokens and their recorded log-probabilities.
+            student, base, teacher: (r, V) logits; teacher None without a hint.
+        """
+        clip, totals = self._config.clip_ratio, self._totals
+        logprobs = losses.token_logprobs(student, ids)
+        zero = logprobs.new_zeros(())
+        distillation = reward = zero
+        if teacher is not None:
+            values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), clip)
+                      if self._config.algorithm == "opd" else losses.opd_full(student, teacher))
+            distillation = losses.token_mean([values], totals.hinted)
+        if self._reward_weight and example.score:
+            reward = losses.token_mean([losses.binary_rl(logprobs, behaviour, example.score, clip)], totals.tokens)
+        kl = losses.token_mean([losses.kl_k3(logprobs, losses.token_logprobs(base, ids))], totals.tokens)
+        loss = distillation + self._reward_weight * reward + self._config.kl_weight * kl
+        self._note(example, rows, logprobs.detach(), behaviour, loss=loss, distillation=distillation,
+                   reward_loss=reward, kl=kl)
+        return loss
+
+    @torch.no_grad()
+    def _note(self, example: Example, rows: slice, logprobs: Tensor, behaviour: Tensor, **parts: Tensor) -> None:
+        for name, value in parts.items():
+            self._sums[name] += value.item()
+        ratio = (logprobs - behaviour).exp()
+        self._sums["mean_ratio"] += ratio.sum().item() / self._totals.tokens
+        self._sums["clipped"] += ((ratio - 1).abs() > self._config.clip_ratio).sum().item() / self._totals.tokens
+        # Only tokens of the very version in training tell how far engine and trainer compute apart; for older ones
+        # the difference is what was learned since.
+        same = torch.tensor([v == self._version for v in example.versions[rows]], device=logprobs.device)
+        difference = (logprobs - behaviour).abs()[same]
+        if difference.numel():
+            self._difference_sum += difference.sum().item()
+            self._difference_max = max(self._difference_max, difference.max().item())
+            self._compared += difference.numel()
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the batch; `logprob_diff_*` (nats) compare engine and trainer and are left out when no token is
+        of the version in training."""
+        figures = self._sums | {
+            "samples": float(self._totals.samples),
+            "tokens": float(self._totals.tokens),
+            "hinted_tokens": float(self._totals.hinted),
+        }
+        if self._compared:
+            figures["logprob_diff_mean"] = self._difference_sum / self._compared
+            figures["logprob_diff_max"] = self._difference_max
+        return figures

@@ -1,0 +1,53 @@
+"""When to train, and what is missing until then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from openclaw_rl.trainer.store import Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now."""
+
+    due: bool
+    wait: float | None  #: seconds until the interval makes a step due; None when only an event can
+    missing: str  #: what is missing, for a person; empty when `due`
+
+
+class Scheduler:
+    """A step is due when `min_samples` wait, or when the oldest one with a signal has waited `update_interval`.
+
+    A sample has a signal when the algorithm can learn from it; without any, nothing is ever due. Neutral samples
+    count towards `min_samples`, since they ride along.
+
+    Args:
+        min_samples: samples that make a step due at once.
+        update_interval: seconds.
+    """
+
+    def __init__(self, min_samples: int, update_interval: float) -> None:
+        self._min_samples = min_samples
+        self._update_interval = update_interval
+        self.forced = False  #: the next step is due as soon as there is a signal
+        self.paused: str | None = None  #: why no step is due; None when not paused
+
+    def decide(self, pending: Pending, now: float) -> Decision:
+        """`now` in seconds since the epoch."""
+        if self.paused is not None:
+            return Decision(False, None, f"paused{': ' + self.paused if self.paused else ''}")
+        if not pending.total:
+            return Decision(False, None, "waits for samples")
+        if not pending.signal or pending.oldest_signal is None:
+            return Decision(False, None, f"needs a score or a hint to learn from; {_samples(pending.total, 'neutral ')} there")
+        left = pending.oldest_signal + self._update_interval - now
+        if self.forced or pending.total >= self._min_samples or left <= 0:
+            return Decision(True, None, "")
+        # A clock that was set back must not make the wait longer than the interval.
+        left = min(left, self._update_interval)
+        return Decision(False, left, f"needs {_samples(self._min_samples - pending.total, 'more ')} or {left:.0f} s")
+
+
+def _samples(count: int, what: str = "") -> str:
+    return f"{count} {what}sample{'s' if count != 1 else ''}"

@@ -1,0 +1,49 @@
+"""The trainer's process: its parts put together."""
+
+from __future__ import annotations
+
+import logging
+
+from openclaw_rl.api_models import uses_api
+from openclaw_rl.config import Config
+from openclaw_rl.home import Home
+from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.trainer.learner import Learner
+from openclaw_rl.trainer.service import TrainerService
+from openclaw_rl.trainer.servicer import SERVICE, TrainerServicer
+from openclaw_rl.trainer.store import TrainerStore
+from openclaw_rl.v1 import trainer_pb2_grpc
+from openclaw_rl.weights.publisher import WeightPublisher
+
+log = logging.getLogger(__name__)
+
+NAME = "trainer"
+
+
+async def run(config: Config, home: Home) -> None:
+    """Serve until stopped.
+
+    Raises:
+        OSError: the port is in use, or the home can't be written.
+        StoreError: the state can't be opened.
+    """
+    settings, policy = config.components.trainer, config.components.policy_server
+    folder = home.component(NAME)
+    store = TrainerStore(folder / "state.db", config.durability, settings)
+    learner = None if uses_api(policy) else Learner(
+        settings, store, folder, lambda: ensure_model(policy.model, home),
+        keep=max(settings.keep_versions, policy.keep_versions))
+    service = TrainerService(settings, store, learner, lambda service, versions: WeightPublisher(
+        lambda: resolve(home, config, "policy_server"), versions, service.on_state, service.on_activated,
+        service.on_rejected))
+    server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop)
+    server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server, TrainerServicer(service, store), SERVICE)
+    try:
+        await server.start()
+        service.start()
+        await server.run_until_stopped()
+    finally:
+        await service.stop()
+        store.close()

@@ -1,0 +1,289 @@
+"""The trainer as plain Python on the event loop: takes samples, decides when to train, follows the policy server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.mesh.errors import MeshError, failed_precondition
+from openclaw_rl.models.config import ModelError
+from openclaw_rl.trainer.events import Events
+from openclaw_rl.trainer.learner import CannotTrain, Learner, Skipped
+from openclaw_rl.trainer.scheduler import Scheduler
+from openclaw_rl.trainer.store import REJECTED, TrainerStore
+from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
+from openclaw_rl.weights.publisher import WeightPublisher
+from openclaw_rl.weights.store import VersionStore
+
+log = logging.getLogger(__name__)
+
+#: Seconds without a step after which the model is given back; loading it again takes a few.
+IDLE_RELEASE = 300.0
+#: The model is loaded, which takes seconds, when a step is due within this many seconds.
+PREPARE = 60.0
+#: Seconds until training is tried again after an error that a person or time must clear.
+RETRY = 15.0
+#: Neutral samples wait this many intervals, and at most so many of them, for a step to ride along with.
+NEUTRAL_INTERVALS, NEUTRAL_LIMIT = 10, 64
+#: Niceness of the thread that trains: serving goes first.
+NICE = 10
+
+_E = trainer_pb2
+
+
+class TrainerService:
+    """Everything that TrainerService's RPCs do.
+
+    Args:
+        config: the trainer's.
+        store: samples and versions.
+        learner: trains; None when the policy has no weights (an API model).
+        make_publisher: makes what brings versions to the policy server, once there is a place for them.
+    """
+
+    def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner | None,
+                 make_publisher: Callable[[TrainerService, VersionStore], WeightPublisher] | None = None) -> None:
+        self.events = Events()
+        self.ready = asyncio.Event()  #: what is on disk has been read
+        self._config, self._store, self._learner = config, store, learner
+        self._make_publisher = make_publisher
+        self._publisher: WeightPublisher | None = None
+        self._scheduler = Scheduler(config.min_samples, config.update_interval)
+        self._scheduler.paused = store.get("paused")
+        self._wake = asyncio.Event()
+        self._training = False
+        self._problem = ""  # why training fails now
+        self._metrics: dict[str, float] = {}
+        self._kept_by_policy: set[int] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_be_nice)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to train when there is something to train on."""
+        self._task = asyncio.create_task(self._run(), name="training")
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """End. A running step is given up, at the latest behind its present sample; its samples wait on disk."""
+        if self._learner is not None:
+            self._learner.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=grace)
+        if self._publisher is not None:
+            await self._publisher.stop(grace)
+            self._publisher = None
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+
+    # Called by the servicer
+
+    def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
+        """Keep samples; the acks are true once this returns."""
+        acks = self._store.accept(samples)
+        self._wake.set()
+        return acks
+
+    def train_now(self) -> tuple[int, str]:
+        """Make the next step due; how many samples it will have, and a sentence.
+
+        Raises:
+            MeshError: training is paused.
+        """
+        if self._scheduler.paused is not None:
+            raise failed_precondition("PAUSED", "training is paused; resume it first")
+        pending = self._store.pending()
+        if not pending.signal:
+            return 0, self._missing()
+        self._scheduler.forced = True
+        self._wake.set()
+        count = min(pending.total, self._config.max_batch)
+        return count, f"a step on {count} samples begins" + (" when the running one has ended" * self._training)
+
+    def pause(self, reason: str) -> None:
+        """Start no further step, also after a restart; a running one is finished."""
+        self._store.set("paused", reason)
+        self._scheduler.paused = reason
+        log.info("paused%s", f": {reason}" if reason else "")
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._store.set("paused", None)
+        self._scheduler.paused = None
+        log.info("resumed")
+        self._wake.set()
+
+    # Called by the weight publisher
+
+    def on_state(self, state: policy_pb2.PolicyState) -> None:
+        """Follow the policy server: after a rollback the next version builds on the one that is active."""
+        self._kept_by_policy = set(state.kept_versions)
+        self._store.raise_highest(state.highest_version)
+        head, active = self._store.head, state.active_version
+        self._store.activated(active, state.activated_at.ToNanoseconds() / 1e9)
+        known = self._store.version(active)
+        if head > active and head not in state.withdrawn_versions:
+            newest = self._store.version(head)
+            if self._publisher is not None and newest is not None and not newest.rejected and self.keeps(head):
+                self._publisher.offer(head)
+        elif known is None or known.lost or active == head:
+            return
+        elif head in state.withdrawn_versions or active > head:
+            self._store.move_head(active)
+            for version in state.withdrawn_versions:
+                self._store.note(version, "rolled back")
+            log.info("the policy server went from version %d to %d; training goes on from there", head, active)
+            self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {active}",
+                             version=active)
+
+    def on_activated(self, version: int, _activated: weights_pb2.WeightActivated) -> None:
+        """A policy server answers with a version."""
+        self._store.activated(version, time.time())
+        log.info("the policy server answers with version %d", version)
+        self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_ACTIVATED, f"version {version} is active", version=version)
+
+    def on_rejected(self, version: int, rejected: weights_pb2.WeightRejected) -> None:
+        """A policy server will not take a version."""
+        log.error("the policy server rejected version %d: %s", version, rejected.message)
+        self._store.note(version, f"{REJECTED}{rejected.message}")
+        self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, rejected.message, version=version)
+
+    # Training
+
+    def keeps(self, version: int) -> bool:
+        """The version's weights are on disk."""
+        return self._learner is not None and self.ready.is_set() and version in self._learner.versions.versions()
+
+    def sending(self, version: int) -> bool:
+        """The version is on its way to the policy server."""
+        return self._publisher is not None and self._publisher.status()["sending"] == version
+
+    async def _run(self) -> None:
+        if self._learner is None:
+            return
+        opened = False
+        while True:
+            try:
+                if not opened:
+                    await self._on_thread(self._learner.open)
+                    opened = True
+                    self.ready.set()
+                    if self._make_publisher is not None:
+                        self._publisher = self._make_publisher(self, self._learner.versions)
+                        await self._publisher.start()
+                await self._turn(self._learner)
+                self._problem = ""
+            except Exception as error:  # samples wait; whatever it was, the component goes on taking them
+                expected = isinstance(error, CannotTrain | ModelError | MeshError)
+                text = str(error) if expected else f"{type(error).__name__}: {error}"
+                if text != self._problem:
+                    log.error("can't train: %s", text, exc_info=not expected)
+                self._problem = text
+                await self._sleep(RETRY)
+
+    async def _turn(self, learner: Learner) -> None:
+        """Train if a step is due, else wait until one may be."""
+        self._wake.clear()
+        now = time.time()
+        decision = self._scheduler.decide(self._store.pending(), now)
+        if decision.due:
+            await self._step(learner)
+            return
+        if self._scheduler.paused is None:
+            self._store.drop_neutral(now - NEUTRAL_INTERVALS * self._config.update_interval, NEUTRAL_LIMIT)
+        if decision.wait is None:  # only an event can make a step due
+            if not await self._sleep(IDLE_RELEASE):
+                await self._on_thread(learner.release)
+        elif decision.wait > PREPARE:
+            await self._sleep(decision.wait - PREPARE)
+        else:
+            await self._on_thread(learner.prepare)
+            await self._sleep(decision.wait)
+
+    async def _step(self, learner: Learner) -> None:
+        self._scheduler.forced = False
+        self._training = True
+        try:
+            await self._on_thread(learner.prepare)
+            self.events.tell(_E.TRAINING_EVENT_KIND_STEP_STARTED, "a step began")
+            result = await self._on_thread(learner.train)
+        finally:
+            self._training = False
+        if isinstance(result, Skipped):
+            self.events.tell(_E.TRAINING_EVENT_KIND_STEP_SKIPPED, result.reason, turn_ids=result.turn_ids)
+        elif result is not None:
+            self._metrics = dict(result.metrics)
+            log.info("version %d: trained on %d turns in %.1f s, loss %.4f", result.version, len(result.turn_ids),
+                     result.metrics["seconds"], result.metrics["loss"])
+            self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_CREATED, f"version {result.version} was made",
+                             version=result.version, turn_ids=result.turn_ids, metrics=self._metrics)
+            needed = set(self._kept_by_policy)
+            if self._publisher is not None:
+                self._publisher.offer(result.version)
+                needed.add(self._publisher.status()["sending"] or 0)
+            await self._on_thread(learner.prune, needed)
+
+    async def _on_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait until something happens (true) or the time has passed."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+            return True
+        except TimeoutError:
+            return False
+
+    # Status
+
+    def _missing(self) -> str:
+        text = self._scheduler.decide(self._store.pending(), time.time()).missing
+        dropped = self._dropped()
+        notes = [text, *(f"{count} dropped: {reason}" for reason, count in sorted(dropped.items()))]
+        return "; ".join(note for note in notes if note)
+
+    def _dropped(self) -> dict[str, int]:
+        return {name.removeprefix("dropped:"): count for name, count in self._store.counters().items()
+                if name.startswith("dropped:")}
+
+    def status(self) -> component_pb2.ComponentStatus:
+        """State, detail and figures."""
+        pending, counters = self._store.pending(), self._store.counters()
+        problems = [*self._store.problems, *(self._learner.problems if self._learner else [])]
+        if self._learner and self.ready.is_set():
+            problems += self._learner.versions.problems
+        if self._problem:
+            problems.append(f"can't train: {self._problem}")
+        if self._learner is None:
+            state, detail = component_pb2.COMPONENT_STATE_RUNNING, (
+                "the policy is an API model: there are no weights to train; samples are taken and dropped (what "
+                "becomes of them instead, the playbook, comes in a later release)")
+        elif not self.ready.is_set() and not self._problem:
+            state, detail = component_pb2.COMPONENT_STATE_STARTING, "preparing the model"
+        else:
+            state = component_pb2.COMPONENT_STATE_RUNNING
+            detail = "a step is running" if self._training else self._missing()
+        if problems:
+            state = component_pb2.COMPONENT_STATE_DEGRADED
+        status = component_pb2.ComponentStatus(
+            state=state, detail="; ".join([*problems, detail]), policy_version=self._store.head,
+            dropped=self._dropped(),
+            counters={"samples_accepted": counters.get("accepted", 0), "samples_trained": counters.get("trained", 0),
+                      "samples_pending": pending.total, "updates": counters.get("updates", 0),
+                      "steps_skipped": counters.get("steps_skipped", 0)},
+            gauges={"training": float(self._training), "pending": float(pending.total),
+                    **{name: self._metrics[name] for name in ("loss", "kl", "grad_norm") if name in self._metrics}})
+        return status
+
+
+def _be_nice() -> None:
+    """Lower the priority of this thread, and of those that PyTorch starts from it."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    except (OSError, AttributeError):
+        os.nice(NICE)  # no priorities of single threads here

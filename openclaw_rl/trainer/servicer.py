@@ -1,0 +1,91 @@
+"""TrainerService over gRPC: translate, call, translate back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from openclaw_rl.delivery.receiver import receive
+from openclaw_rl.mesh.errors import invalid, not_found, unimplemented
+from openclaw_rl.trainer.service import TrainerService
+from openclaw_rl.trainer.store import TrainerStore, Version
+from openclaw_rl.v1 import trainer_pb2, trainer_pb2_grpc
+
+SERVICE = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name
+#: Most turns of a ListSamples request.
+MAX_TURNS = 1000
+
+
+class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
+    """See trainer.proto."""
+
+    def __init__(self, service: TrainerService, store: TrainerStore) -> None:
+        self._service = service
+        self._store = store
+
+    async def SubmitSamples(self, request_iterator: AsyncIterator[trainer_pb2.SubmitSamplesRequest],
+                            context: grpc.aio.ServicerContext) -> AsyncIterator[trainer_pb2.SubmitSamplesResponse]:
+        async for response in receive(request_iterator, lambda request: list(request.samples), self._service.accept,
+                                      lambda acks: trainer_pb2.SubmitSamplesResponse(acks=acks)):
+            yield response
+
+    async def ListSamples(self, request: trainer_pb2.ListSamplesRequest,
+                          context: grpc.aio.ServicerContext) -> trainer_pb2.ListSamplesResponse:
+        if len(request.turn_ids) > MAX_TURNS:
+            raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {MAX_TURNS} of them")
+        return trainer_pb2.ListSamplesResponse(samples=self._store.statuses(request.turn_ids))
+
+    async def GetVersion(self, request: trainer_pb2.GetVersionRequest,
+                         context: grpc.aio.ServicerContext) -> trainer_pb2.GetVersionResponse:
+        version = self._store.version(request.version)
+        if version is None:
+            raise not_found("version", str(request.version), "ListVersions tells those there are")
+        return trainer_pb2.GetVersionResponse(version=self._translate(version))
+
+    async def ListVersions(self, request: trainer_pb2.ListVersionsRequest,
+                           context: grpc.aio.ServicerContext) -> trainer_pb2.ListVersionsResponse:
+        return trainer_pb2.ListVersionsResponse(versions=map(self._translate, self._store.versions()))
+
+    async def WatchTraining(self, request: trainer_pb2.WatchTrainingRequest, context: grpc.aio.ServicerContext
+                            ) -> AsyncIterator[trainer_pb2.WatchTrainingResponse]:
+        async for event in self._service.events.watch():
+            yield event
+
+    async def TrainNow(self, request: trainer_pb2.TrainNowRequest,
+                       context: grpc.aio.ServicerContext) -> trainer_pb2.TrainNowResponse:
+        samples, message = self._service.train_now()
+        return trainer_pb2.TrainNowResponse(samples=samples, message=message)
+
+    async def Pause(self, request: trainer_pb2.PauseRequest,
+                    context: grpc.aio.ServicerContext) -> trainer_pb2.PauseResponse:
+        self._service.pause(request.reason)
+        return trainer_pb2.PauseResponse()
+
+    async def Resume(self, request: trainer_pb2.ResumeRequest,
+                     context: grpc.aio.ServicerContext) -> trainer_pb2.ResumeResponse:
+        self._service.resume()
+        return trainer_pb2.ResumeResponse()
+
+    async def FetchWeights(self, request: trainer_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
+                           ) -> AsyncIterator[trainer_pb2.FetchWeightsResponse]:
+        raise unimplemented("FetchWeights (the trainer sends every version by SyncWeights)")
+        yield  # makes it a generator, as a streaming handler must be
+
+    def _translate(self, version: Version) -> trainer_pb2.PolicyVersion:
+        number = version.manifest.version
+        active = self._store.get("active") == str(number)
+        activated_at = None
+        if version.activated_at is not None:
+            activated_at = Timestamp()
+            activated_at.FromNanoseconds(int(version.activated_at * 1e9))
+        if active:
+            detail = ""
+        elif self._service.sending(number):
+            detail = "being sent"
+        else:
+            detail = version.detail or ("another one is active" if activated_at or number == 0 else "not active")
+        return trainer_pb2.PolicyVersion(
+            manifest=version.manifest, active=active, activated_at=activated_at, detail=detail,
+            kept=self._service.keeps(number))

@@ -1,0 +1,308 @@
+"""What the trainer keeps in SQLite: samples and their fates, versions, where training stands.
+
+One transaction marks a step's samples as trained and its version as the head: the atomic point of a step. Files of
+a version are written before it, and deleted at the next start when it never came.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.trainer.batch import problem
+from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2, weights_pb2
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS samples (
+    seq INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, fate TEXT NOT NULL, version INTEGER,
+    reason TEXT NOT NULL DEFAULT '', score INTEGER, hinted INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+    accepted_at REAL NOT NULL, payload BLOB);
+CREATE INDEX IF NOT EXISTS pending ON samples (score, hinted, accepted_at) WHERE fate = 'pending';
+CREATE TABLE IF NOT EXISTS versions (
+    version INTEGER PRIMARY KEY, manifest BLOB NOT NULL, checkpoint TEXT NOT NULL DEFAULT '{}', activated_at REAL,
+    detail TEXT NOT NULL DEFAULT '', lost INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+#: Beginning of the detail of a version that the policy server rejected.
+REJECTED = "rejected: "
+#: Steps that a sample may be part of without one of them ending: a sample that takes the process with it (out of
+#: memory) must not do so for ever.
+MAX_ATTEMPTS = 5
+
+_FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
+          "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
+
+
+class HeadMoved(Exception):
+    """The version that a step began from is no longer the one to build on; the step's result is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Samples that wait for a step."""
+
+    total: int
+    signal: int  #: those that a step can learn from
+    oldest_signal: float | None  #: when the oldest of those was accepted, seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version as it is known."""
+
+    manifest: weights_pb2.VersionManifest
+    files: dict[str, str]  #: name of each checkpoint file and its SHA-256
+    activated_at: float | None
+    detail: str
+    lost: bool  #: its checkpoint is damaged: nothing can be built on it
+
+    @property
+    def rejected(self) -> bool:
+        """The policy server will never take it."""
+        return self.detail.startswith(REJECTED)
+
+
+class TrainerStore:
+    """The trainer's state.db. Any thread.
+
+    Raises (all methods):
+        StoreError: the file can't be read or written.
+    """
+
+    def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig) -> None:
+        self._db = Store(path, durability, _SCHEMA)
+        self._max_tokens = config.max_tokens_per_sample
+        rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
+        hints = config.algorithm != "binary_rl"
+        #: Condition of a sample that the algorithm learns something from, beside staying close to the base model.
+        self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints)
+
+    @property
+    def problems(self) -> list[str]:
+        """See delivery.store.Store."""
+        return self._db.problems
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # Samples
+
+    def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
+        """Keep new samples, in one transaction; those that can't be trained on are dropped at once."""
+        acks = []
+        with self._db.transaction() as db:
+            for sample in samples:
+                turn_id = sample.transition.turn.turn_id
+                if not turn_id:
+                    acks.append(common_pb2.Ack(status=common_pb2.ACK_STATUS_REJECTED,
+                                               reason="transition.turn.turn_id: is empty, must name the turn"))
+                    continue
+                new = self._insert(db, turn_id, sample)
+                acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED if new
+                                           else common_pb2.ACK_STATUS_DUPLICATE))
+        return acks
+
+    def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample) -> bool:
+        reason = problem(sample, self._max_tokens)
+        judgement = sample.judgement
+        done = db.execute(
+            "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (turn_id, "dropped" if reason else "pending", reason or "", None if judgement.failed else judgement.score,
+             bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString()))
+        if not done.rowcount:
+            return False
+        _count(db, "accepted", 1)
+        if reason:
+            _count(db, f"dropped:{_reason_class(reason)}", 1)
+        return True
+
+    def pending(self) -> Pending:
+        """How many samples wait, and since when."""
+        row = self._db.query(f"SELECT COUNT(*) AS total, COUNT(*) FILTER (WHERE {self._signal}) AS signal,"
+                             f" MIN(accepted_at) FILTER (WHERE {self._signal}) AS oldest"
+                             " FROM samples WHERE fate = 'pending'")[0]
+        return Pending(row["total"], row["signal"], row["oldest"])
+
+    def batch(self, limit: int) -> list[turn_pb2.Sample]:
+        """Samples of the next step: those with a signal first, then neutral ones, each oldest first."""
+        rows = self._db.query(f"SELECT payload FROM samples WHERE fate = 'pending' ORDER BY ({self._signal}) DESC, seq"
+                              " LIMIT ?", (limit,))
+        return [turn_pb2.Sample.FromString(row["payload"]) for row in rows]
+
+    def attempt(self, turn_ids: Sequence[str]) -> list[str]:
+        """Note that a step on these samples begins; gives those that had `MAX_ATTEMPTS` without an end before."""
+        marks = ",".join("?" * len(turn_ids))
+        with self._db.transaction() as db:
+            worn = [row["turn_id"] for row in db.execute(
+                f"SELECT turn_id FROM samples WHERE turn_id IN ({marks}) AND attempts >= {MAX_ATTEMPTS}", turn_ids)]
+            db.execute(f"UPDATE samples SET attempts = attempts + 1 WHERE turn_id IN ({marks})", turn_ids)
+        return worn
+
+    def forgive(self, turn_ids: Sequence[str]) -> None:
+        """Take an attempt back that ended for a reason that was not the samples'."""
+        with self._db.transaction() as db:
+            db.executemany("UPDATE samples SET attempts = attempts - 1 WHERE turn_id = ? AND attempts > 0",
+                           [(turn_id,) for turn_id in turn_ids])
+
+    def drop(self, turn_ids: Sequence[str], reason: str, *, skipped_step: bool = False) -> None:
+        """Give pending samples their fate; what stands before a colon is the reason's class in `dropped`."""
+        with self._db.transaction() as db:
+            for turn_id in turn_ids:
+                done = db.execute("UPDATE samples SET fate = 'dropped', reason = ?, payload = NULL"
+                                  " WHERE turn_id = ? AND fate = 'pending'", (reason, turn_id))
+                _count(db, f"dropped:{_reason_class(reason)}", done.rowcount)
+            _count(db, "steps_skipped", int(skipped_step))
+
+    def drop_neutral(self, older_than: float, beyond: int) -> int:
+        """Drop neutral samples that waited since before `older_than`, and the oldest of more than `beyond`."""
+        rows = self._db.query(f"SELECT turn_id, accepted_at FROM samples WHERE fate = 'pending' AND NOT"
+                              f" ({self._signal}) ORDER BY seq DESC")
+        stale = [row["turn_id"] for i, row in enumerate(rows) if i >= beyond or row["accepted_at"] < older_than]
+        if stale:
+            self.drop(stale, "no signal: neither a score nor a hint, and no step came that it could ride along with")
+        return len(stale)
+
+    def statuses(self, turn_ids: Sequence[str]) -> list[trainer_pb2.SampleStatus]:
+        """Fates of these turns in this order, unknown ones left out; all pending ones when none are given."""
+        if not turn_ids:
+            rows = self._db.query("SELECT * FROM samples WHERE fate = 'pending' ORDER BY seq")
+        else:
+            found = {row["turn_id"]: row for row in self._db.query(
+                f"SELECT * FROM samples WHERE turn_id IN ({','.join('?' * len(turn_ids))})", list(turn_ids))}
+            rows = [found[turn_id] for turn_id in turn_ids if turn_id in found]
+        return [_status(row) for row in rows]
+
+    def counters(self) -> dict[str, int]:
+        """All counts: accepted, trained, updates, steps_skipped, and "dropped:REASON"."""
+        return {row["name"]: row["value"] for row in self._db.query("SELECT name, value FROM counters")}
+
+    # Versions
+
+    @property
+    def head(self) -> int:
+        """The version that the next step builds on; 0 is the base model."""
+        return int(self.get("head") or 0)
+
+    @property
+    def highest(self) -> int:
+        """The highest version number in use anywhere; the next version's is greater."""
+        return int(self.get("highest") or 0)
+
+    def add_base(self, manifest: weights_pb2.VersionManifest) -> None:
+        """Keep the base model as version 0."""
+        with self._db.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO versions (version, manifest, activated_at) VALUES (0, ?,"
+                       " (SELECT activated_at FROM versions WHERE version = 0))", (manifest.SerializeToString(),))
+
+    def commit(self, manifest: weights_pb2.VersionManifest, files: dict[str, str]) -> None:
+        """The atomic point: the version is the head and its turns are trained.
+
+        Raises:
+            HeadMoved: its parent is not the head any more; nothing was changed.
+        """
+        with self._db.transaction() as db:
+            head = db.execute("SELECT value FROM state WHERE name = 'head'").fetchone()
+            if int(head["value"] if head else 0) != manifest.parent:
+                raise HeadMoved
+            db.execute("INSERT INTO versions (version, manifest, checkpoint, detail) VALUES (?, ?, ?, ?)",
+                       (manifest.version, manifest.SerializeToString(), json.dumps(files), "not sent yet"))
+            for turn_id in manifest.turn_ids:
+                db.execute("UPDATE samples SET fate = 'trained', version = ?, payload = NULL"
+                           " WHERE turn_id = ? AND fate = 'pending'", (manifest.version, turn_id))
+            _count(db, "trained", len(manifest.turn_ids))
+            _count(db, "updates", 1)
+            _set(db, "head", str(manifest.version))
+            _raise_to(db, "highest", manifest.version)
+
+    def move_head(self, version: int) -> None:
+        """Let the next step build on another version."""
+        self.set("head", str(version))
+
+    def raise_highest(self, version: int) -> None:
+        """Let the next version's number be greater than `version`."""
+        with self._db.transaction() as db:
+            _raise_to(db, "highest", version)
+
+    def versions(self) -> list[Version]:
+        """All versions, ascending."""
+        return [_version(row) for row in self._db.query("SELECT * FROM versions ORDER BY version")]
+
+    def version(self, number: int) -> Version | None:
+        """One version, or None."""
+        rows = self._db.query("SELECT * FROM versions WHERE version = ?", (number,))
+        return _version(rows[0]) if rows else None
+
+    def activated(self, version: int, at: float) -> None:
+        """A policy server answers with a version; `at` is kept the first time (seconds since the epoch)."""
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = '' WHERE version = ?",
+                       (at, version))
+            _set(db, "active", str(version))
+
+    def note(self, version: int, detail: str) -> None:
+        """Why a version is not served."""
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET detail = ? WHERE version = ?", (detail, version))
+
+    def lose(self, version: int, detail: str) -> None:
+        """Nothing can be built on a version any more."""
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET lost = 1, detail = ? WHERE version = ?", (detail, version))
+
+    # Anything else
+
+    def get(self, name: str) -> str | None:
+        """A single value."""
+        rows = self._db.query("SELECT value FROM state WHERE name = ?", (name,))
+        return rows[0]["value"] if rows else None
+
+    def set(self, name: str, value: str | None) -> None:
+        """Keep a single value; None removes it."""
+        with self._db.transaction() as db:
+            if value is None:
+                db.execute("DELETE FROM state WHERE name = ?", (name,))
+            else:
+                _set(db, name, value)
+
+
+def _count(db: sqlite3.Connection, name: str, by: int) -> None:
+    if by:
+        db.execute("INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                   (name, by))
+
+
+def _set(db: sqlite3.Connection, name: str, value: str) -> None:
+    db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+
+def _raise_to(db: sqlite3.Connection, name: str, value: int) -> None:
+    row = db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
+    if row is None or int(row["value"]) < value:
+        _set(db, name, str(value))
+
+
+def _reason_class(reason: str) -> str:
+    return reason.partition(":")[0]
+
+
+def _status(row: sqlite3.Row) -> trainer_pb2.SampleStatus:
+    status = trainer_pb2.SampleStatus(turn_id=row["turn_id"], fate=_FATES[row["fate"]], version=row["version"],
+                                      reason=row["reason"], score=row["score"])
+    status.accepted_at.FromNanoseconds(int(row["accepted_at"] * 1e9))
+    return status
+
+
+def _version(row: sqlite3.Row) -> Version:
+    return Version(weights_pb2.VersionManifest.FromString(row["manifest"]), json.loads(row["checkpoint"]),
+                   row["activated_at"], row["detail"], bool(row["lost"]))

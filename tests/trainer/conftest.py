@@ -1,0 +1,15 @@
+"""A tiny Llama model in a folder, and samples for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.fakes import make_model
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a Llama model of 2 layers and 96 tokens, with random weights."""
+    return make_model(tmp_path_factory.mktemp("model"))
