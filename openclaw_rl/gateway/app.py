@@ -31,6 +31,7 @@ from openclaw_rl.mesh.errors import MeshError
 log = logging.getLogger(__name__)
 
 BODY_LIMIT = 8 * 2**20
+_DRAINED = 8  # times the limit: what is read of a body that is too large
 _LONG_BODY = 2**18  # bytes; parsing more would hold up the streams that run
 _Handler = Callable[[Request, str], Awaitable[ASGIApp]]
 
@@ -131,16 +132,15 @@ class _Door:
         return key
 
     async def _body(self, request: Request) -> bytes:
-        length = request.headers.get("content-length", "")
-        size = int(length) if length.isdecimal() else 0
         parts: list[bytes] = []
-        if size <= self._body_limit:
-            size = 0
-            async for part in request.stream():
-                size += len(part)
-                if size > self._body_limit:
-                    break
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size <= self._body_limit:
                 parts.append(part)
+            elif size > _DRAINED * self._body_limit:
+                break
+        # One that is too large is read on for a while: few clients look at an answer before they have sent it all.
         if size > self._body_limit:
             raise ApiError(413, f"The request's body is larger than {self._body_limit} bytes, the most that is taken.",
                            code="request_too_large", headers={"Connection": "close"})

@@ -82,6 +82,7 @@ async def run(config: Config, home: Home) -> None:
             versions = PolicyVersions(folder, base, engine, settings.keep_versions)
             await versions.start()
             servicer.weights = WeightsService(versions)
+            engines.push_async_callback(servicer.weights.close)
             servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
             board.engine, board.problems = engine, versions.problems
             turns.open_for_business(policy)

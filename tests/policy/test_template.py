@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.policy.template import ChatTemplate
+from openclaw_rl.v1 import turn_pb2
+
+from .stub import write_tokenizer
+
+TOOLS = [turn_pb2.ToolDefinition(name="weather")]
+
+
+def message(role: str, content: str = "", **kwargs: object) -> turn_pb2.ChatMessage:
+    return turn_pb2.ChatMessage(role=role, content=content, **kwargs)  # type: ignore[arg-type]
+
+
+def text(template: ChatTemplate, *messages: turn_pb2.ChatMessage, **kwargs: object) -> str:
+    ids = template.chat(messages, **kwargs).ids  # type: ignore[arg-type]
+    return b"".join(template.tokens.table[i] for i in ids).decode()
+
+
+def test_plain_chat(template: ChatTemplate) -> None:
+    assert text(template, message("user", "Hi")) == (
+        "<|im_start|>system\nYou are helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_parts_and_developer_messages(template: ChatTemplate) -> None:
+    parts = turn_pb2.ChatMessage(role="user", parts=[turn_pb2.ContentPart(text="a"), turn_pb2.ContentPart(text="b")])
+    shown = text(template, message("developer", "Be brief."), parts)
+    assert shown.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na\nb<|im_end|>")
+
+
+def test_tools_for_a_template_that_knows_none(template: ChatTemplate) -> None:
+    assert not (template.knows_tools or template.knows_tool_role or template.knows_tool_calls)
+    shown = text(template, message("system", "Be brief."), message("user", "Hi"), tools=TOOLS)
+    assert shown.startswith("<|im_start|>system\nBe brief.\n\n# Tools") and '"weather"' in shown
+    assert "weather" not in text(template, message("user", "Hi"), tools=TOOLS, tool_choice="none")
+
+
+def test_results_of_several_calls_are_one_message(template: ChatTemplate) -> None:
+    call = turn_pb2.ToolCall(id="1", name="weather", arguments_json="{}")
+    shown = text(template, message("user", "Hi"), message("assistant", tool_calls=[call]),
+                 message("tool", "rain", tool_call_id="1"), message("tool", "sun", tool_call_id="2"))
+    assert shown.count("<|im_start|>user") == 2
+    assert "<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>" in shown
+
+
+def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
+    native = ChatTemplate(write_tokenizer(tmp_path / "t", (
+        "{% for tool in tools %}[{{ tool.function.name }}]{% endfor %}{% for m in messages %}<{{ m.role }}>"
+        "{{ m.content }}{% for c in m.tool_calls or [] %}({{ c.function.name }}:{{ c.function.arguments.city }})"
+        "{% endfor %}{% if m.role == 'tool' %}!{% endif %}{% endfor %}")))
+    assert native.knows_tools and native.knows_tool_role and native.knows_tool_calls
+    call = turn_pb2.ToolCall(id="1", name="weather", arguments_json='{"city": "Rom"}')
+    assert text(native, message("user", "Hi"), message("assistant", tool_calls=[call]), message("tool", "rain"),
+                tools=TOOLS) == "[weather]<user>Hi<assistant>(weather:Rom)<tool>rain!"
+
+
+def test_what_the_template_refuses_is_the_clients_error(tmp_path: Path) -> None:
+    strict = ChatTemplate(write_tokenizer(tmp_path / "t", "{{ raise_exception('roles must alternate') }}"))
+    with pytest.raises(MeshError, match="roles must alternate") as caught:
+        strict.chat([message("user", "Hi")])
+    assert caught.value.violations[0][0] == "messages"
+
+
+def test_a_model_without_a_template_gets_a_transcript(tmp_path: Path) -> None:
+    plain = ChatTemplate(write_tokenizer(tmp_path / "t", None))
+    assert text(plain, message("user", "Hi")) == "User: Hi\n\nAssistant:"
