@@ -23,7 +23,7 @@ class Inbox:
         self._keep = keep
         self._since_pruned = 0
         with store.transaction() as db:
-            db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (seq INTEGER PRIMARY KEY AUTOINCREMENT, "
+            db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (seq INTEGER PRIMARY KEY, "
                        "id TEXT NOT NULL UNIQUE)")
 
     def accept(self, db: sqlite3.Connection, id: str) -> bool:

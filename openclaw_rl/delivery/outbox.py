@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import sqlite3
@@ -23,13 +24,13 @@ KEEP_REJECTED = 10_000
 class Row(NamedTuple):
     """One message."""
 
-    seq: int  #: grows with every put
+    seq: int  #: grows with every put while the process lives
     id: str
     payload: bytes
 
 
 class Outbox:
-    """The messages of one hop, oldest first. All methods may be called from any thread.
+    """The messages of one hop, oldest first. All methods may be called from any thread; one process, one such object.
 
     Args:
         store: where they are kept.
@@ -55,10 +56,13 @@ class Outbox:
         self._counts = threading.Lock()
         self._delivered = 0
         with store.transaction() as db:
-            db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (seq INTEGER PRIMARY KEY AUTOINCREMENT, "
+            db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (seq INTEGER PRIMARY KEY, "
                        "id TEXT NOT NULL UNIQUE, created REAL NOT NULL, crc INTEGER NOT NULL, payload BLOB NOT NULL)")
             db.execute(f"CREATE TABLE IF NOT EXISTS {self._table}_rejected (seq INTEGER PRIMARY KEY, "
                        "id TEXT NOT NULL UNIQUE, rejected REAL NOT NULL, reason TEXT NOT NULL, payload BLOB NOT NULL)")
+            # Not SQLite's own numbers: those begin anew when the table is empty, or cost a page with each commit.
+            last = db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {self._table}").fetchone()[0]
+            self._numbers = itertools.count(last + 1)
             # Counted once here and kept up with each commit: counting is slow when much waits.
             self._pending, self._bytes = db.execute(
                 f"SELECT COUNT(*), COALESCE(SUM(LENGTH(payload)), 0) FROM {self._table}").fetchone()
@@ -80,8 +84,9 @@ class Outbox:
             self._insert(db, id, payload)
 
     def _insert(self, db: sqlite3.Connection, id: str, payload: bytes) -> None:
-        done = db.execute(f"INSERT OR IGNORE INTO {self._table} (id, created, crc, payload) VALUES (?, ?, ?, ?)",
-                          (id, time.time(), zlib.crc32(payload), payload))
+        done = db.execute(f"INSERT INTO {self._table} (seq, id, created, crc, payload) VALUES (?, ?, ?, ?, ?) "
+                          "ON CONFLICT (id) DO NOTHING",
+                          (next(self._numbers), id, time.time(), zlib.crc32(payload), payload))
         if done.rowcount:
             self._store.after_commit(lambda: self._changed(1, len(payload), wake=True))
 

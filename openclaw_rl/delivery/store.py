@@ -32,8 +32,9 @@ GROUP_SECONDS = 0.1
 SOFT_WAL = 4 * 2**20
 #: ... and of more bytes than this while commits wait.
 HARD_WAL = 64 * 2**20
-#: Unused pages (of 4 KiB) that the file may keep, and those given back at a time.
-FREE_PAGES, PAGES_AT_A_TIME = 4096, 64
+#: Unused pages (of 4 KiB) with which a file is opened as it is; with more, and more than used ones, it is shrunk first.
+#: (SQLite could give pages back as it goes; that costs a page more with each commit.)
+FREE_PAGES = 4096
 
 
 class StoreError(MeshError):
@@ -172,13 +173,14 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
         db.row_factory = sqlite3.Row
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect on a new file only
         db.execute("PRAGMA journal_mode = WAL")
         # NORMAL: no sync at commits, but checkpoints keep the order that the file's consistency needs.
         db.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'strict' else 'NORMAL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
         db.execute(f"PRAGMA journal_size_limit = {SOFT_WAL // 4}")
         db.execute("PRAGMA temp_store = MEMORY")
+        # Some builds overwrite deleted content with zeros, which doubles the cost of an acknowledgement.
+        db.execute("PRAGMA secure_delete = OFF")
         return db
 
     def _open_sound(self) -> sqlite3.Connection:
@@ -188,6 +190,7 @@ class Store:
             db = self._connect()
             verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict == "ok":
+                self._shrink(db)
                 return db
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -209,7 +212,7 @@ class Store:
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_FILE
 
     def _maintain(self) -> None:
-        """The thread: syncs the log, checkpoints it, gives free pages back."""
+        """The thread: syncs the log and checkpoints it."""
         checkpointer = self._connect()
         checkpointer.execute("PRAGMA busy_timeout = 50")
         failing = False
@@ -221,9 +224,8 @@ class Store:
                 if self.durability == "group":
                     os.fdatasync(self._wal)
                 self._checkpoint(checkpointer)
-                self._shrink()
                 failing = False
-            except (sqlite3.Error, OSError, StoreError) as error:
+            except (sqlite3.Error, OSError) as error:
                 if not failing:
                     log.error("%s: %s", self.path, error)
                 failing = True
@@ -236,8 +238,12 @@ class Store:
             with self._lock:
                 db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def _shrink(self) -> None:
-        """Give unused pages back to the file system, a few at a time since commits wait meanwhile."""
-        if self.query("PRAGMA freelist_count")[0][0] > FREE_PAGES:
-            with self.transaction() as db:
-                db.execute(f"PRAGMA incremental_vacuum({PAGES_AT_A_TIME})").fetchall()
+    def _shrink(self, db: sqlite3.Connection) -> None:
+        """Give the space of a backlog that is gone back to the file system."""
+        free, pages = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+        if free > max(FREE_PAGES, pages // 2):
+            try:
+                db.execute("VACUUM")
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.OperationalError as error:  # it needs some room itself; all works without it
+                log.warning("%s was not shrunk: %s", self.path, error)
