@@ -22,6 +22,8 @@ from openclaw_rl.weights.transfer import CHUNK, Phase, Transfer
 
 logger = logging.getLogger(__name__)
 
+_LASTED = 10.0  # seconds after which a connection was a good one: when it breaks, the pauses begin anew
+
 
 class _TryAgain(Exception):
     """The stream is closed and opened again after a while; the text says why."""
@@ -64,7 +66,7 @@ class WeightPublisher:
         self._superseded = 0
         self._bytes_sent = 0
         self._error = ""
-        self._got_on = False  # the present stream brought the transfer forward
+        self._got_on = False  # the present stream brought the transfer forward, or lasted
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,7 +134,7 @@ class WeightPublisher:
             try:
                 await retrying(self._stream)
             except Exception as error:
-                logger.debug("the weight stream broke after it had got on: %s", error)
+                logger.debug("the weight stream broke, connecting again: %s", error)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -143,6 +145,7 @@ class WeightPublisher:
     async def _stream(self) -> None:
         """One connection, until it breaks or the publisher stops. Raises what ended it."""
         self._got_on = False
+        began = asyncio.get_running_loop().time()
         try:
             address = self._resolve()
             if address is None:
@@ -165,6 +168,8 @@ class WeightPublisher:
             if not self._stopping.is_set():
                 raise _TryAgain("the policy server closed the stream")
         except Exception as error:
+            if self._state is not None and asyncio.get_running_loop().time() - began > _LASTED:
+                self._got_on = True
             self._failed(error)
             raise
         finally:

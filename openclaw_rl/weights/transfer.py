@@ -76,10 +76,7 @@ class Transfer:
         """Bytes of the next chunk; 0 when there is something to wait for."""
         if self.phase != Phase.SENDING:
             return 0
-        size = min(chunk, self.total - self._sent)
-        if size > self._credit and self.received < self._sent:
-            return 0  # more credit is on its way
-        return max(0, min(size, self._credit))
+        return max(0, min(chunk, self.total - self._sent, self._credit))
 
     def advance(self, size: int) -> int:
         """Count the next `size` bytes as sent; returns the place of the first one."""

@@ -1,0 +1,215 @@
+"""The publisher against policy servers of another make: slow, mean and broken ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from openclaw_rl.v1 import policy_pb2 as pb
+from openclaw_rl.v1 import policy_pb2_grpc
+from openclaw_rl.v1 import weights_pb2 as w
+from openclaw_rl.weights.publisher import WeightPublisher
+from openclaw_rl.weights.store import VersionStore
+
+from .support import make_base, manifest, tensors
+
+Script = Callable[["Peer", Any, Any], AsyncIterator[pb.SyncWeightsResponse]]
+
+
+class Peer(policy_pb2_grpc.PolicyServiceServicer):
+    """Runs one script for each stream, the last one again and again; keeps what it was sent."""
+
+    def __init__(self, scripts: list[Script]) -> None:
+        self.scripts = scripts
+        self.got: list[pb.SyncWeightsRequest] = []
+        self.data = b""
+        self.streams = 0
+        self.changed = asyncio.Event()
+
+    async def SyncWeights(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+        self.streams += 1
+        self.changed.set()
+        script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
+
+        async def requests() -> AsyncIterator[pb.SyncWeightsRequest]:
+            async for request in request_iterator:
+                self.got.append(request)
+                self.changed.set()
+                yield request
+
+        yield pb.SyncWeightsResponse(state=pb.PolicyState(accepts_weights=True))
+        async for response in script(self, requests(), context):
+            yield response
+
+
+async def takes(peer: Peer, requests: Any, context: Any, credit: int = 300, names: tuple[str, ...] = ("norm", "up"),
+                progress: bool = True) -> AsyncIterator[pb.SyncWeightsResponse]:
+    """A good policy server that grants little."""
+    async for request in requests:
+        match request.WhichOneof("message"):
+            case "offer":
+                specs = {spec.name: spec for spec in request.offer.tensors}
+                total, peer.data = sum(specs[name].encoded_bytes for name in names), b""
+                yield pb.SyncWeightsResponse(need=w.WeightNeed(
+                    version=request.offer.manifest.version, tensors=names, credit_bytes=credit))
+            case "chunk":
+                peer.data += request.chunk.data
+                version = request.chunk.version
+                if progress:
+                    yield pb.SyncWeightsResponse(progress=w.WeightProgress(
+                        version=version, received_bytes=len(peer.data), total_bytes=total,
+                        credit_bytes=len(request.chunk.data)))
+                else:
+                    yield pb.SyncWeightsResponse(need=w.WeightNeed(version=version, credit_bytes=credit))
+                if len(peer.data) == total:
+                    yield pb.SyncWeightsResponse(staged=w.WeightStaged(version=version))
+            case "commit":
+                yield pb.SyncWeightsResponse(activated=w.WeightActivated(version=request.commit.version, pause_ms=3))
+
+
+async def cancels(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for _ in requests:
+        await context.abort(grpc.StatusCode.CANCELLED, "going away")
+    yield pb.SyncWeightsResponse()
+
+
+async def ends(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    yield pb.SyncWeightsResponse()
+
+
+async def wants_what_was_not_offered(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for _ in requests:
+        yield pb.SyncWeightsResponse(need=w.WeightNeed(version=1, tensors=["x"], credit_bytes=100))
+
+
+async def wants_a_byte_beyond(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for _ in requests:
+        yield pb.SyncWeightsResponse(need=w.WeightNeed(version=1, tensors=["norm"], from_byte=29, credit_bytes=100))
+
+
+async def talks_of_another_version(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    yield pb.SyncWeightsResponse(activated=w.WeightActivated(version=9))
+    async for response in takes(peer, requests, context):
+        yield pb.SyncWeightsResponse(rejected=w.WeightRejected(version=9))
+        yield response
+
+
+async def is_full(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for request in requests:
+        yield pb.SyncWeightsResponse(rejected=w.WeightRejected(
+            version=request.offer.manifest.version, reason=w.WEIGHT_REJECT_REASON_STORAGE, message="full",
+            retryable=True))
+
+
+async def says_nothing(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for _ in requests:
+        pass
+    return
+    yield
+
+
+class Bench:
+    def __init__(self, store: VersionStore) -> None:
+        self.store = store
+        self.told: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def start(self, *scripts: Script, chunk: int = 1000) -> Bench:
+        self.peer = Peer(list(scripts))
+        self.server = grpc.aio.server()
+        policy_pb2_grpc.add_PolicyServiceServicer_to_server(self.peer, self.server)
+        port = self.server.add_insecure_port("127.0.0.1:0")
+        await self.server.start()
+        self.publisher = WeightPublisher(
+            lambda: f"127.0.0.1:{port}", self.store, lambda state: None,
+            lambda version, _: self.told.put_nowait(("activated", version)),
+            lambda version, _: self.told.put_nowait(("rejected", version)), chunk=chunk)
+        await self.publisher.start()
+        return self
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.peer.changed.clear()
+                await self.peer.changed.wait()
+
+    async def heard(self) -> tuple[str, int]:
+        return await asyncio.wait_for(self.told.get(), 10)
+
+
+@pytest.fixture
+async def bench(tmp_path):
+    store = VersionStore(tmp_path / "versions", make_base(tmp_path), "m")
+    for version in (1, 2):
+        store.write(manifest(version), tensors(version))
+    bench = Bench(store)
+    yield bench
+    await bench.publisher.stop()
+    await bench.server.stop(None)
+
+
+@pytest.mark.parametrize("credit", [1, 300, 1000, 5000])
+@pytest.mark.parametrize("progress", [True, False])
+async def test_keeps_to_the_credit(bench, credit, progress):
+    def script(peer, requests, context):
+        names = ("norm",) if credit == 1 else ("up", "norm")
+        return takes(peer, requests, context, credit, names, progress)
+
+    await bench.start(script)
+    bench.publisher.offer(1)
+    assert await bench.heard() == ("activated", 1)
+    opened = bench.store.open(1)
+    assert bench.peer.data in (bytes(opened["norm"]), bytes(opened["up"]) + bytes(opened["norm"]))
+    sizes = [len(request.chunk.data) for request in bench.peer.got if request.HasField("chunk")]
+    assert max(sizes) <= min(max(credit, 1), 1000)
+
+
+@pytest.mark.parametrize("script", [cancels, ends, wants_what_was_not_offered, wants_a_byte_beyond, is_full])
+async def test_tries_again_after(bench, script, caplog):
+    await bench.start(script, script, takes)
+    bench.publisher.offer(1)
+    assert await bench.heard() == ("activated", 1)
+    assert bench.peer.streams == 3 and "Traceback" not in caplog.text and bench.publisher.status()["error"] == ""
+
+
+async def test_is_not_confused_by_other_versions(bench):
+    await bench.start(talks_of_another_version)
+    bench.publisher.offer(1)
+    assert await bench.heard() == ("activated", 1) and bench.told.empty()
+
+
+async def test_the_newest_version_goes_first_after_a_retryable_rejection(bench):
+    await bench.start(is_full, takes)
+    bench.publisher.offer(1)
+    await bench.until(lambda: bench.peer.streams > 0)
+    await asyncio.to_thread(bench.publisher.offer, 2)  # from the thread that trains
+    while (heard := await bench.heard()) != ("activated", 2):
+        assert heard == ("activated", 1)
+
+
+async def test_says_that_it_stops(bench):
+    await bench.start(says_nothing)
+    bench.publisher.offer(1)
+    await bench.until(lambda: len(bench.peer.got) == 1)
+    assert bench.publisher.status()["sending"] == 1
+    await bench.publisher.stop()
+    await bench.until(lambda: len(bench.peer.got) == 2)
+    assert bench.peer.got[1].abort.version == 1 and "stopping" in bench.peer.got[1].abort.reason
+
+
+async def test_a_callback_that_fails_is_logged_and_the_stream_comes_back(bench, caplog):
+    calls = []
+
+    def fails_once(state: pb.PolicyState) -> None:
+        calls.append(state)
+        if len(calls) == 1:
+            raise RuntimeError("a bug in the trainer")
+
+    await bench.start(takes)
+    bench.publisher._on_state = fails_once
+    bench.publisher.offer(1)
+    assert await bench.heard() == ("activated", 1)
+    assert len(calls) == 2 and "a bug in the trainer" in caplog.text
