@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.gateway.port import ChatCall, End
+from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.policy.chat import TokenPolicy
+from openclaw_rl.policy.meter import Meter
+from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
+from openclaw_rl.policy.status import StatusBoard
+from openclaw_rl.policy.template import ChatTemplate
+from openclaw_rl.policy.turns import Turns
+from openclaw_rl.v1 import component_pb2, environment_pb2, turn_pb2
+
+from .stub import EOS, StubEngine
+
+ASK = [turn_pb2.ChatMessage(role="user", content="Hi")]
+
+
+class Rig:
+    def __init__(self, folder: Path, template: ChatTemplate, durability: str = "group") -> None:
+        self.engine = StubEngine(lambda _prompt: [*template.encode("Hello!"), EOS])
+        self.store = Store(folder / "state.db", durability, SCHEMA)  # type: ignore[arg-type]
+        self.outbox = Outbox(self.store, "turns")
+        self.recorder = TurnRecorder(self.store, self.outbox, strict=durability == "strict")
+        self.turns = Turns(self.recorder, "stub")
+        self.turns.open_for_business(TokenPolicy(self.engine, template))
+
+    async def ask(self, **options: object) -> End:
+        head = self.turns.open(options=turn_pb2.TurnOptions(**options), client="c", api="test",  # type: ignore[arg-type]
+                               messages=ASK, metadata={})
+        events = [event async for event in self.turns.run(head, ChatCall(messages=ASK))]
+        assert isinstance(events[-1], End)
+        return events[-1]
+
+    def events(self) -> list[environment_pb2.PolicyEvent]:
+        return [environment_pb2.PolicyEvent.FromString(row.payload) for row in self.outbox.window(0, 100, 2**24)]
+
+
+@pytest.mark.parametrize("durability", ["group", "strict"])
+async def test_counts_survive_a_restart(tmp_path: Path, template: ChatTemplate, durability: str) -> None:
+    rig = Rig(tmp_path, template, durability)
+    await rig.ask()
+    await rig.ask()
+    rig.engine.busy = True
+    with pytest.raises(MeshError):
+        await rig.ask()
+    rig.recorder.close()
+    rig.store.close()
+    rig = Rig(tmp_path, template, durability)
+    assert rig.recorder.counters == {"requests": 3, "failed": 1, "turns_recorded": 2}
+    assert len(rig.events()) == 2
+    rig.store.close()
+
+
+async def test_no_record_leaves_nothing_but_the_end_of_its_session(tmp_path: Path, template: ChatTemplate) -> None:
+    rig = Rig(tmp_path, template)
+    await rig.ask(no_record=True)
+    assert rig.events() == []
+    await rig.ask(no_record=True, session_id="s", session_done=True)
+    event, = rig.events()
+    assert event.session_end.session_id == "s"
+    rig.store.close()
+
+
+async def test_a_record_that_cannot_be_written_stops_no_answer(tmp_path: Path, template: ChatTemplate) -> None:
+    rig = Rig(tmp_path, template)
+    rig.store.close()
+    assert (await rig.ask()).message.content == "Hello!"
+    assert rig.recorder.lost == 1 and "1 events" in rig.recorder.problem
+    with pytest.raises(Exception):  # noqa: B017  the one who gives feedback is told
+        rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
+
+
+async def test_draining(tmp_path: Path, template: ChatTemplate) -> None:
+    rig = Rig(tmp_path, template)
+    await rig.turns.drain(1)
+    with pytest.raises(MeshError, match="about to stop"):
+        await rig.ask()
+    rig.store.close()
+
+
+async def test_status(tmp_path: Path, template: ChatTemplate) -> None:
+    rig = Rig(tmp_path, template)
+    board = StatusBoard(rig.turns, rig.recorder, rig.outbox, rig.store)
+    board.engine = rig.engine
+    await rig.ask()
+    status = board.status()
+    assert (status.state, status.policy_version) == (component_pb2.COMPONENT_STATE_RUNNING, 3)
+    assert set(status.gauges) >= {"qps", "running", "waiting", "tokens_per_s"}
+    assert status.gauges["qps"] > 0 and status.outboxes[0].pending == 1
+    board.problems.append("version 4 is damaged")
+    assert board.status().state == component_pb2.COMPONENT_STATE_DEGRADED
+    rig.store.close()
+
+
+def test_the_meter_forgets() -> None:
+    now = [0.0]
+    meter = Meter(lambda: now[0])
+    for second in range(20):
+        now[0] = second + 0.5
+        for _ in range(4):
+            meter.tick()
+    assert meter.rate() == pytest.approx(4, rel=0.2)
+    now[0] = 40
+    assert meter.rate() == 0
