@@ -1,7 +1,8 @@
 """The judge's file: transitions that wait, judgements made, samples for the trainer, counters.
 
 A transition's arrival is one transaction with its id in the inbox; its judgement is one transaction that takes it out
-of the queue, keeps the judgement, counts it and puts the sample into the outbox. So a killed judge goes on where it was.
+of the queue, keeps the judgement, counts it and puts the sample into the outbox. So a killed judge goes on where it
+was.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from openclaw_rl.v1 import turn_pb2
 KEEP_JUDGEMENTS = 50_000
 _PRUNE_EVERY = 1_000
 
-COUNTERS = ("transitions", "judgements", "votes", "votes_failed", "judgements_failed", "positive", "negative", "neutral")
+COUNTERS = ("transitions", "judgements", "votes", "votes_failed", "judgements_failed", "positive", "negative",
+            "neutral")
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS transitions (
@@ -74,7 +76,7 @@ class JudgeQueue:
         marks = ",".join("?" * len(turn_ids))
         rows = self._store.query(f"SELECT turn_id, payload FROM judgements WHERE turn_id IN ({marks})", tuple(turn_ids))
         found = {row["turn_id"]: row["payload"] for row in rows}
-        return [turn_pb2.Judgement.FromString(found[turn_id]) for turn_id in dict.fromkeys(turn_ids) if turn_id in found]
+        return [turn_pb2.Judgement.FromString(found[id]) for id in dict.fromkeys(turn_ids) if id in found]
 
 
 class Batch:

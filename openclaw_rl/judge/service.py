@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 
+from openclaw_rl.journal import Journal
 from openclaw_rl.judge.canary import RETRY_SECONDS, Canary
 from openclaw_rl.judge.panel import Panel
 from openclaw_rl.judge.queue import JudgeQueue
 from openclaw_rl.judge.watch import Broadcast
-from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 

@@ -16,6 +16,8 @@ _FOREIGN = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]*`|\"[^\"\n]{2,}\"|“[^”]*”|「[^」]*」|『[^』]*』|《[^》]*》|(?<!\w)'[^'\n]{2,}'(?!\w)"
     r"|^[ \t]*>.*$", re.DOTALL | re.MULTILINE)
 MASK = "\x00"
+#: A longer message is cut here: what is said of an answer is said at its start.
+MOST_CLAUSES = 40
 _SAME = str.maketrans({"’": "'", "‘": "'", "´": "'", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?", "（": "(",
                        "）": ")", "\u3000": " ", "\t": " ", "\r": " "})
 _END = re.compile(r"[!?;:\n。、…~～]+|[,](?!\d{3}\b)|\.(?=\s|$|\.)|[.](?=[A-Z])|\s[-–]+\s|—+|[()]")
@@ -47,6 +49,7 @@ class Clause:
     question: bool  #: Its sentence ends with a question mark.
     after_but: bool  #: A "but" came before it.
     sentence: int  #: Index of its sentence.
+    opens: bool  #: It ends with a colon: what follows is what it speaks of.
 
 
 def clauses(text: str) -> list[Clause]:
@@ -57,7 +60,7 @@ def clauses(text: str) -> list[Clause]:
     cuts += [(m.start(), m.end(), " ") for m in _CJK_GAP.finditer(masked)]
     cuts.sort()
     cuts.append((len(masked), len(masked), "\n"))
-    found: list[tuple[str, str, bool, int]] = []
+    found: list[tuple[str, str, bool, int, bool]] = []
     questions: set[int] = set()
     begin, sentence, after_but = 0, 0, False
     for start, end, stop in cuts:
@@ -65,7 +68,10 @@ def clauses(text: str) -> list[Clause]:
             continue
         piece = masked[begin:start]
         if piece.strip(" *#-\x00") or MASK in piece:
-            found.append((piece.lower().strip(" *#-"), text[begin:start].strip(" *#-"), after_but, sentence))
+            found.append((piece.lower().strip(" *#-"), text[begin:start].strip(" *#-"), after_but, sentence,
+                          ":" in stop))
+            if len(found) == MOST_CLAUSES:
+                break
         if "?" in stop:
             questions.add(sentence)
         if stop == "but":
@@ -73,15 +79,16 @@ def clauses(text: str) -> list[Clause]:
         elif stop.strip(" ,:-–—()、"):
             sentence += 1
         begin = end
-    return [Clause(low, original, at in questions, but, at) for low, original, but, at in found]
+    return [Clause(low, original, at in questions, but, at, opens) for low, original, but, at, opens in found]
 
 
-_STOP = frozenset("""a an the of to in on at for and or is are was were be been do does did i me my you your it its this
-that these those we us our can could would should will shall may might please with by from as so if then there here
-what which who whom whose when where why how tell give show explain describe say know want need asking asked ask
-again i'm i'd you're it's what's how's just now about one ok okay um uh hi hello hey really actually some any
-的 了 吗 呢 啊 吧 呀 是 在 有 和 与 及 我 你 您 请 问 一 下 个 么 什 怎 样 到 底 就 都 给 把 被 让 想 要 能 会 说 诉 告 帮 那 这
-""".split())
+_STOP = frozenset(re.findall(r"\S+", """
+a an the of to in on at for and or is are was were be been do does did i me my you your it its this that these those we
+us our can could would should will shall may might please with by from as so if then there here what which who whom
+whose when where why how tell give show explain describe say know want need asking asked ask again i'm i'd you're it's
+what's how's just now about one ok okay um uh hi hello hey really actually some any
+的 了 吗 呢 啊 吧 呀 是 在 有 和 与 及 我 你 您 请 问 一 下 个 么 什 怎 样 到 底 就 都 给 把 被 让 想 要 能 会
+说 诉 告 帮 那 这"""))
 
 
 def content(text: str) -> set[str]:

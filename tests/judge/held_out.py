@@ -1,6 +1,7 @@
 """Next states that the rules were not tuned on: (request, answer, what the user said next, score).
 
-Written before the rules; the rules must not be changed because of one of them. `test_rules.py` reports the accuracy
+Written before the rules (the second batch before the last tuning was checked on it); the rules must not be changed
+because of one of them. `test_rules.py` reports the accuracy
 on them and fails below a floor.
 """
 
@@ -89,4 +90,40 @@ HELD_OUT: list[tuple[str, str, str, int]] = [
     ("推荐一部电影", "《千与千寻》", "导演是谁", 0),
     ("修一下这个函数", CODE, "不好意思，我想再问一个问题", 0),
     ("要不要加糖？", "您要加糖吗？", "不要", 0),
+    # A second batch, written after the first tuning.
+    ("Convert 10 miles to km.", "10 miles is 6.2 km.", "You've got that backwards", -1),
+    ("Convert 10 miles to km.", "16.09 km", "Spot on, cheers", 1),
+    ("Convert 10 miles to km.", "16.09 km", "And 25 miles?", 0),
+    ("Write a cover letter.", "Dear Sir or Madam, ...", "It sounds like a robot wrote it", -1),
+    ("Write a cover letter.", "Dear Sir or Madam, ...", "Could you tone it down a little?", -1),
+    ("Write a cover letter.", "Dear Sir or Madam, ...", "Nice! I'll send it tomorrow.", 1),
+    ("Write a cover letter.", "Dear Sir or Madam, ...", "Add that I speak French.", 0),
+    ("List the planets.", "Mercury, Venus, Earth, Mars", "you only listed four", -1),
+    ("List the planets.", "Mercury, Venus, Earth, Mars", "Where's Jupiter?", -1),
+    ("List the planets.", "Mercury, Venus, Earth, Mars, ...", "Which one is the largest?", 0),
+    ("Deploy the app.", "I have deployed it to staging.", "I said production, not staging!", -1),
+    ("Deploy the app.", "Deployed to production.", "confirmed, it's live. great work", 1),
+    ("Deploy the app.", "Deployed to production.", "now restart the database", 0),
+    ("Is this email rude? 'Send it now.'", "No.", "Really? I find it rude.", -1),
+    ("Give me a recipe.", "Pasta with cream.", "I'm vegan, so no cream", -1),
+    ("Give me a recipe.", "Pasta with beans.", "yum, that sounds delicious", 1),
+    ("Give me a recipe.", "Pasta with beans.", "How many calories is that?", 0),
+    ("What's 17*3?", "54", "Check your math", -1),
+    ("What's 17*3?", "51", "yup", 0),
+    ("What's 17*3?", "51", "ok and 17*4", 0),
+    ("怎么煮鸡蛋", "水开后煮八分钟。", "煮出来太老了", -1),
+    ("怎么煮鸡蛋", "水开后煮八分钟。", "好吃！谢谢", 1),
+    ("怎么煮鸡蛋", "水开后煮八分钟。", "溏心蛋呢？", 0),
+    ("总结这篇文章", "文章讲了很多内容。", "这跟没总结一样", -1),
+    ("总结这篇文章", "文章讲了三点。", "总结得很到位", 1),
+    ("总结这篇文章", "文章讲了三点。", "第二点展开讲讲", 0),
+    ("把文件改名为a.txt", "已改名为b.txt。", "改成a.txt，不是b.txt", -1),
+    ("把文件改名为a.txt", "已改名为a.txt。", "好，接下来删除临时文件", 0),
+    ("17乘3等于多少", "54", "你再算算", -1),
+    ("17乘3等于多少", "51", "嗯对", 1),
+    ("推荐个电影", "《咒怨》", "我不看恐怖片", -1),
+    ("推荐个电影", "《疯狂动物城》", "这部我喜欢", 1),
+    ("写一段自我介绍", "我叫小明，热爱学习。", "太普通了，没有亮点", -1),
+    ("写一段自我介绍", "我叫小明，热爱学习。", "再加一句我的爱好", 0),
+    ("写一段自我介绍", "我叫小明，热爱学习。", "可以，挺好的", 1),
 ]

@@ -63,8 +63,9 @@ def _strongest(told: Evidence | None, results: Evidence | None, said: Evidence |
     best = next(iter(certain or [evidence for evidence in found if evidence.score] or found), None)
     if best is not None and best.score < 0:
         # The user's words say better what to do than a tool's error message or a thumb.
-        hint = next((evidence.hint for evidence in (told, said) if evidence and evidence.score < 0 and evidence.hint), "")
-        return Evidence(best.score, best.rationale, hint or best.hint, best.certain)
+        hints = [evidence.hint for evidence in (told, said) if evidence is not None and evidence.score < 0]
+        hint = next(filter(None, hints), best.hint)
+        return Evidence(best.score, best.rationale, hint, best.certain)
     return best
 
 

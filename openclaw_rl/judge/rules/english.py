@@ -14,13 +14,16 @@ from openclaw_rl.judge.text import Clause
 _NOUN = (r"(?:answer|response|reply|result|output|code|solution|summary|explanation|translation|function|script|command"
          r"|fix|text|version|list|format|formatting|tone|style|example|link|date|number|point|one|poem|story|joke|title"
          r"|plan|regex|query|formula|math|calculation|order|spelling|grammar|name|conclusion|stuff|advice|suggestion"
-         r"|job|work|info|information|idea|choice|way|try)s?")
+         r"|job|work|info|information|idea|choice|way|try|line|step|part|section|sentence|paragraph|item|row|column"
+         r"|value"
+         r"|method|class|argument|parameter|package|import|loop|condition|variable|syntax|indentation|unit|sign|year"
+         r"|address|price|total|sum|count|url|answer key)s?(?: \d+)?")
 _SUBJECT = (rf"(?:that|this|it|these|those|they|your (?:\w+ )??\w+|(?:the|this|that|these|those) (?:\w+ )??{_NOUN}"
             rf"|{_NOUN})")
 _IS = r"(?:'s|'re| is| are| was| were| looks?| sounds?| seems?| feels?| reads?)"
 _ADV = (r"(?:(?:still|just|all|so|very|really|completely|totally|quite|pretty|also|a bit|a little|kind of|kinda|way|far"
         r"|much|actually|simply|plain|even|again|now|absolutely|clearly|partly|mostly|entirely|somewhat|rather|almost"
-        r"|probably|definitely|super|extremely|obviously|only|already|always|already|both|finally|truly|perfectly) )*")
+        r"|probably|definitely|super|extremely|obviously|only|already|always|both|finally|truly|perfectly) ){0,5}")
 _BAD = (r"(?:wrong|incorrect|inaccurate|false|untrue|mistaken|useless|terrible|awful|horrible|bad|worse|worst|poor"
         r"|garbage|rubbish|nonsense|bullshit|crap|trash|unhelpful|unclear|confusing|misleading|irrelevant|broken"
         r"|outdated|incomplete|ridiculous|lazy|buggy|gibberish|disappointing|unreadable|unacceptable|pointless|boring"
@@ -28,33 +31,42 @@ _BAD = (r"(?:wrong|incorrect|inaccurate|false|untrue|mistaken|useless|terrible|a
 _GOOD = (r"(?:great|perfect|excellent|awesome|amazing|fantastic|wonderful|brilliant|nice|cool|neat|superb|good|correct"
          r"|right|beautiful|lovely|splendid|impressive|helpful|useful|clear|sweet|incredible|fabulous|accurate|spot on"
          r"|on point|well done|better|working|fun|funny|hilarious|clever|smart|insightful|informative|exact|elegant)")
-_WANTED = rf"(?:{_GOOD}|true|enough|relevant|valid|complete|what|how|the|quite|in|acceptable|readable|an answer|it$)"
-_TOO = (r"(?:long|short|verbose|wordy|brief|complicated|complex|technical|vague|general|generic|detailed|formal|informal"
+_WANTED = (rf"(?:{_GOOD}|true|enough|relevant|valid|complete|what|how|the|quite|in|acceptable|readable|an answer|it$)")
+_TOO = (r"(?:long|short|verbose|wordy|brief|complicated|complex|technical|vague|general|generic|detailed|formal"
+        r"|informal"
         r"|casual|simple|simplistic|hard|difficult|dense|long-winded|much|many|slow|flowery|dry|academic|abstract|basic"
         r"|advanced|cheesy|robotic|repetitive|superficial|shallow|aggressive|polite|broad|fancy|dramatic|little|few)")
 _MANNER_WORD = (
     r"(?:sentences?|words?|lines?|paragraphs?|bullets?|bullet[- ]?points?|points|markdown|lists?|tables?|json|yaml|csv"
     r"|xml|html|code|headings?|headers?|emojis?|plain text|text|jargon|terms|language|english|chinese|german|french"
     r"|spanish|japanese|italian|russian|korean|portuguese|characters|formatting|format|bold|asterisks|preamble|fluff"
-    r"|intro|introduction|disclaimers?|explanations?|comments?|detail|details|short|shorter|brief|briefly|simple|simpler"
-    r"|simply|python|java|javascript|typescript|rust|go|steps?|tone|style|prose|numbers?|latex|links?|apologies|filler)")
-_AGAIN = r"(?:again|over|once more|harder|better|properly|differently|one more time|another way)"
-_OBJECT = r"(?:it|that|this|them|those|these|me|everything|all|your \w+|the (?:answer|reply|text|response|code|result|list))"
-_SAY = (r"(?:answer|reply|respond|explain|summari[sz]e|say|write|give|tell|put|describe|rewrite|rephrase|reword|do|format"
+    r"|intro|introduction|disclaimers?|explanations?|comments?|detail|details|short|shorter|brief|briefly|simple"
+    r"|simpler"
+    r"|simply|python|java|javascript|typescript|rust|go|steps?|tone|style|prose|numbers?|latex|links?|apologies"
+    r"|filler)")
+_AGAIN = (r"(?:again|over|once more|harder|better|properly|differently|one more time|another way)")
+_OBJECT = (r"(?:it|that|this|them|those|these|me|everything|all|your \w+|the (?:answer|reply|text|response|code"
+           r"|result|list))")
+_SAY = (r"(?:answer|reply|respond|explain|summari[sz]e|say|write|give|tell|put|describe|rewrite|rephrase|reword|do"
+        r"|format"
         r"|present|phrase|word|express|speak|talk|type|output|return|print)")
-_BANNED = (r"(?:use|using|write|writing|include|including|add|adding|repeat|repeating|apologi\w+|explain|explaining|give"
+_BANNED = (r"(?:use|using|write|writing|include|including|add|adding|repeat|repeating|apologi\w+|explain|explaining"
+           r"|give"
            r"|giving|show|showing|put|putting|say|saying|make|making|start|starting|end|ending|talk|talking|lecture"
            r"|lecturing|guess|guessing|format|formatting|answer|answering|be|being|ask|asking|change|changing|delete"
            r"|deleting|invent|inventing|output|print|send|call|calling|the|with the|it|that|this)")
 
 _FILLER = re.compile(
-    r"^(?:(?:well|hm+|um+|uh|er+|ok|okay|so|hey|oh|ah+|aha|look|yeah|yes|yep|yup|and|then|now|haha\w*|lol|please|pls|plz|dude"
+    r"^(?:(?:well|hm+|um+|uh|er+|ok|okay|so|hey|oh|ah+|aha|look|yeah|yes|yep|yup|and|then|now|haha\w*|lol|please|pls"
+    r"|plz|dude"
     r"|bro|man|i think|i believe|i guess|i feel like|honestly|seriously|come on|sorry|wait|wow|omg|again|like"
     r"|(?:no|nope|nah)(?= (?:that|this|it|i|you|the|not|wrong|don't|please|use|try)\b)) +)+")
 _POLITE_END = re.compile(r"(?: (?:please|pls|plz|thanks|man|dude|bro|mate|sir|ok|okay|right now|again please))+$")
 _ASK_YOU = re.compile(r"^(?:can|could|would|will) you (?:please |maybe |just |perhaps |at least )*(?P<rest>.+)$")
 _ANOTHER_TASK = re.compile(r"\b(?:also|in (?:python|java|javascript|typescript|rust|go|code))\b")
-_POLITE_START = re.compile(r"^(?:please |pls |plz |maybe |next time |i (?:need|want) you to |you (?:should|must|need to) )+")
+_NO_PLEASE = re.compile(r"no (?:more )?(\w+(?: \w+)?) (?:please|pls|plz)")
+_POLITE_START = re.compile(r"^(?:please |pls |plz |maybe |next time |i (?:need|want) you to |you (?:should|must"
+                           r"|need to) )+")
 _SYMBOLS = "".join(EMOJI) + "\ufe0f🙂😊😀😂🤔😅 *_"
 _QUESTION_WORD = re.compile(
     r"^(?:what|who|whom|whose|which|when|where|why|how|is|are|was|were|do|does|did|has|have|can|could|would|will|shall"
@@ -63,7 +75,8 @@ _QUESTION_WORD = re.compile(
 #: Said when the answer is wanted neither way.
 _ACKNOWLEDGE = re.compile(
     r"(?:no (?:thanks?|thank you|thx|need|worries|problem|rush|hurry)(?! to)|never ?mind|that's (?:all|it)(?: for now)?"
-    r"|nothing(?: else)?|ok|okay|i see|sure|continue|go on|next|more|good (?:question|morning|evening|night|luck|to know)"
+    r"|nothing(?: else)?|ok|okay|i see|sure|continue|go on|next|more|good (?:question|morning|evening|night|luck"
+    r"|to know)"
     r"|that's a (?:good|great|fair) (?:question|point)|too bad.*|not (?:sure|now|yet|really)|thanks in advance"
     r"|thank you in advance|right now|fine|that's too bad.*)")
 
@@ -72,15 +85,21 @@ _PRAISE = [re.compile(p) for p in (
     r"(?:much appreciated|(?:i )?(?:really |do |truly )*appreciate .{0,40}|i can't thank you enough)",
     rf"{_ADV}{_GOOD}(?: {_NOUN})?(?: (?:bot|man|indeed|now|thanks|again|to me))*",
     rf"(?:a )?{_ADV}{_GOOD} (?:{_NOUN})",
-    rf"(?:{_SUBJECT}{_IS}|looks|sounds|seems) {_ADV}(?:a |an |the |so )?{_ADV}{_GOOD}\b(?! (?:if|but|question|point|without)).{{0,60}}",
+    rf"(?:{_SUBJECT}{_IS}|looks|sounds|seems) {_ADV}(?:the |so )?{_ADV}{_GOOD}(?:(?: (?:for|to|as|that|now|so|at|in"
+    rf"|of|and"
+    r"|too|enough|indeed|again|already|thanks|than|man|about|this time)\b.{0,60})| ?\W+)?",
+    rf"(?:{_SUBJECT}{_IS}|looks|sounds|seems) {_ADV}(?:a |an |some |such a ){_ADV}{_GOOD} {_NOUN}(?: .{{0,40}})?",
     rf"(?:{_SUBJECT} |everything |all )?{_ADV}(?:works?|worked|working|runs|compiles)(?: {_ADV[:-1]})?"
     r"(?: (?:now|fine|great|well|perfectly|for me|like a charm|as expected|again|too|flawlessly|beautifully|nicely))*",
     rf"{_SUBJECT} {_ADV}(?:did|does) the trick", rf"{_SUBJECT} {_ADV}(?:solve[sd]?|fixe[sd]|help(?:s|ed))\b.{{0,40}}",
     r"(?:problem|issue|bug|that's|it's|all) (?:solved|fixed|resolved)", r"(?:solved|fixed|resolved)(?: it)?",
-    rf"(?:{_SUBJECT}{_IS} )?{_ADV}(?:exactly|precisely|just) (?:what|as|how|the|like)\b.{{0,60}}", r"exactly|precisely",
-    rf"(?:i )?{_ADV}(?:love|like|loved|liked|enjoyed) (?:it|this|that|these|your .+|how you .+|the {_NOUN})(?: .{{0,20}})?",
+    rf"(?:{_SUBJECT}{_IS} )?{_ADV}(?:exactly|precisely|just) (?:what|as|how|the|like|it|that)\b.{{0,60}}",
+    r"exactly|precisely",
+    rf"(?:i )?{_ADV}(?:love|like|loved|liked|enjoyed) (?:it|this|that|these|your .+|how you .+"
+    rf"|the {_NOUN})(?: .{{0,20}})?",
     r"(?:i )?(?:now )?(?:got it|get it|understand|understood)(?: now)?",
-    r"(?:that |it |this )?(?:now )?makes (?:a lot of |perfect |more |total |so much |much more |a lot more )?sense(?: now)?",
+    r"(?:that |it |this )?(?:now )?makes (?:a lot of |perfect |more |total |so much |much more "
+    r"|a lot more )?sense(?: now)?",
     r"you(?:'re| are) (?:absolutely |totally |completely )?(?:right|correct|the best|amazing|great|awesome"
     r"|an? (?:lifesaver|genius|star|legend|hero)|so (?:helpful|smart|good|kind))\b.{0,30}",
     r"you (?:nailed|rock|rule|saved|solved|fixed|helped|made my day|did (?:great|well|it)|got it)\b.{0,30}",
@@ -97,44 +116,60 @@ _COMPLAINT = [re.compile(p) for p in (
     rf"(?:{_SUBJECT}{_IS} )?{_ADV}not {_ADV}{_WANTED}\b.*",
     rf"(?:that|this|{_SUBJECT}) (?:isn't|wasn't|aren't|weren't|ain't|can't be|cannot be) "
     rf"{_ADV}(?:a |an )?(?:{_WANTED}|(?<=t a )\w+|(?<=t an )\w+|(?<=be )\w+)\b.*",
-    rf"{_SUBJECT} {_ADV}(?:doesn't|does not|didn't|did not|don't|do not|won't|can't|cannot|couldn't) {_ADV}(?:work|compile"
+    rf"{_SUBJECT} {_ADV}(?:doesn't|does not|didn't|did not|don't|do not|won't|can't|cannot|couldn't) {_ADV}(?:work"
+    rf"|compile"
     r"|run|help|answer|make|match|fit|address|solve|fix|look|sound|seem|rhyme|exist|parse|build|load|follow|say|explain"
     r"|contain|include|return|print|handle|cover|mention|add up)\b.*",
-    rf"(?:{_SUBJECT} )?(?:is |are |'s )?still (?:not|doesn't|does not|didn't|isn't|don't|wrong|broken|fail\w*|crash\w*|getting|gets?"
+    rf"(?:{_SUBJECT} )?(?:is |are |'s )?still (?:not|doesn't|does not|didn't|isn't|don't|wrong|broken|fail\w*"
+    rf"|crash\w*|getting|gets?"
     r"|the same|no|using|uses|too|gives?|throws?|nothing|incorrect|missing|error\w*)\b.*",
     r"i(?:'m| am)? still (?:getting|get|seeing|see|have|confused|lost|can't)\b.*",
     r"(?:the )?same (?:error|problem|issue|result|thing|mistake|output)\b.*",
-    rf"{_SUBJECT} {_ADV}(?:fails?|failed|crash(?:es|ed)?|breaks?|broke|throws?|threw|hangs?|errors?|returns? (?:nothing|none"
-    r"|null|an error|the wrong)|gives? (?:me )?(?:an?|the(?: same)?)? ?(?:\w+ ){0,3}\w*(?:error|exception)|raises?)\b.*",
-    r"you(?:'re| are| were) (?:\w+ )?(?:wrong|mistaken|not (?:listening|answering|helping|making|right|correct|following)"
+    rf"{_SUBJECT} {_ADV}(?:fails?|failed|crash(?:es|ed)?|breaks?|broke|throws?|threw|hangs?|errors?"
+    rf"|returns? (?:nothing|none"
+    r"|null|an error|the wrong)|panics?|segfaults?|freezes|does nothing|gives? (?:me )?(?:an?"
+    r"|the(?: same)?)? ?(?:\w+ ){0,3}\w*(?:error|exception)"
+    r"|raises?)\b.*",
+    r"(?:doesn't|does not|didn't|won't|can't) (?:even )?(?:work|compile|run|help|make (?:any )?sense|match|fit)\b.*",
+    r"there(?:'s| is) no such .*", r"(?:that's |this is |it's )?(?:the )?wrong \w+(?: \w+)?",
+    r"you (?:\w+ )?\w+ (?:the|a|an) wrong .*", r"(?:that|this)(?:'s| is) not .+", r"it(?:'s| is| was) not \d.*",
+    r"you(?:'re| are| were) (?:\w+ )?(?:wrong|mistaken|not (?:listening|answering|helping|making|right|correct"
+    r"|following)"
     r"|confus\w+|repeating|contradicting|useless|stupid|missing|hallucinating|lying|making|an? idiot|dumb)\b.*",
     r"(?:are|can) you (?:stupid|dumb|kidding|serious|blind|deaf|even (?:read|listen)\w*)\b.*",
     r"you (?:\w+ )?(?:misunderstood|misread|hallucinated|invented|contradict\w*|repeated|messed|screwed|failed)\b.*",
     r"you (?:\w+ )?(?:got (?:it|that|this|the \w+) wrong|made (?:it|that|this|things) up|(?:can't|cannot) even)\b.*",
     r"you (?:\w+ )?made (?:an?|some|several|the same|two|another) (?:\w+ )?(?:mistakes?|errors?|typos?)\b.*",
     r"why (?:do|are|did|does|is) (?:you|it|this|that|your \w+) (?:keep|always|still|again|ignor\w+|repeat\w*)\b.*",
-    r"why (?:didn't|don't|can't|won't) (?:you|it) (?:just |even )?(?:answer|listen|work|follow|read|use|do|give|say)\b.*",
-    r"(?:wtf|ugh+|meh|argh+|fail|what the (?:hell|heck|fuck).*|thanks for nothing|for fuck's sake|ffs|boo|yikes|no luck.*)",
-    rf"i(?:'m| am) (?:\w+ )?(?:not (?:happy|satisfied|impressed|convinced)|disappointed|confused|lost|frustrated|annoyed)\b.*",
-    r"i (?:\w+ )?(?:don't|do not|can't|cannot|didn't) (?:\w+ )?(?:get|understand|follow|read)(?: (?:it|this|that|anything"
+    r"why (?:didn't|won't|can't) (?:you|it)\b.*", r"why don't you (?:just |ever )?(?:answer|listen|follow|read)\b.*",
+    r"(?:wtf|ugh+|meh|argh+|fail|what the (?:hell|heck|fuck).*|thanks for nothing|for fuck's sake|ffs|boo|yikes"
+    r"|no luck.*)",
+    r"i(?:'m| am) (?:\w+ )?(?:not (?:happy|satisfied|impressed|convinced)|disappointed|confused|lost|frustrated"
+    r"|annoyed)\b.*",
+    r"i (?:\w+ )?(?:don't|do not|can't|cannot|didn't) (?:\w+ )?(?:get|understand|follow|read)(?: (?:it|this|that"
+    r"|anything"
     r"|a word|your \w+|you|the (?:answer|explanation)))?",
     r"huh|what\?*",
 )]
 _NOT_COMPLAINT = re.compile(
-    r"(?:.* )?not (?:too |so |that |at all )?(?:bad|wrong|terrible|a problem|necessary|an issue|a big deal)\b|you never know"
+    r"(?:.* )?not (?:too |so |that |at all )?(?:bad|wrong|terrible|a problem|necessary|an issue|a big deal)\b"
+    r"|you never know"
     r"|.*\b(?:didn't|don't) have to\b|what")
 
 _CORRECTION = [re.compile(p) for p in (
-    r"(?:like |as )?i (?:already |just |specifically |clearly |literally |explicitly )+(?:said|asked|told|mentioned|wrote)\b.*",
+    r"(?:like |as )?i (?:already |just |specifically |clearly |literally |explicitly )+(?:said|asked|told|mentioned"
+    r"|wrote)\b.*",
     r"(?:like|as) i (?:said|asked|told you|mentioned)\b.*",
-    r"i (?:asked (?:you )?(?:for|about|how|what|which|when|where|why|who|whether|if|in)|told you|said (?:no|in|one|to|not"
-    r"|that|only|don't|without|use|short))\b.*",
+    r"i said .+",
+    r"i (?:asked (?:you )?(?:for|about|how|what|which|when|where|why|who|whether|if|in)|told you)\b.*",
     r"i(?:'m| am| was) (?:asking|looking|hoping|expecting|talking) (?:you )?(?:for|about|to)\b.*",
-    r"i (?:actually |really |only |just )*(?:meant|mean (?:the|not|in|a|how|what|why)|expected|needed (?!to)|wanted (?!to (?:ask|know)))"
+    r"i (?:actually |really |only |just )*(?:meant|mean (?:the|not|in|a|how|what|why)|expected|needed (?!to)"
+    r"|wanted (?!to (?:ask|know)))"
     r"\b.*",
     r"i (?:only|just) (?:want|need)(?!ed| to) .*",
     r"i (?:\w+ )?(?:didn't|did not|never) (?:ask|asked|mean|meant|want|wanted|say|said|tell|told)\b.*",
-    rf"i (?:\w+ )?(?:don't (?:want|need|like|care)|hate|dislike|can't stand) (?:it|this|that|these|those|any|all|your|the|a|an|so)?"
+    rf"i (?:\w+ )?(?:don't (?:want|need|like|care)|hate|dislike|can't stand) (?:it|this|that|these|those|any|all|your"
+    rf"|the|a|an|so)?"
     rf" ?(?:\w+ )?(?:{_MANNER_WORD}|stuff|answers?|it|this|that|these|those)\b.*",
     r"you (?:\w+ )?(?:should have|shouldn't have|were supposed to|keep|kept) .*",
     rf"{_SUBJECT} (?:was|were) supposed to .*",
@@ -149,33 +184,48 @@ _ACTUALLY = re.compile(
     r"|(?P<b>(?:it|that|this|he|she|they)(?:'s|'re| is| was| were) actually .+)")
 
 _DIRECTIVE = [re.compile(p) for p in (
-    rf"{_SAY}(?: {_OBJECT})*(?: back| again)? (?:in|with|as|without|using|more|less|only|like|shorter|longer|differently"
+    rf"{_SAY}(?: {_OBJECT})*(?: back| again)? (?:in|with|as|without|using|more|less|only|like|shorter|longer"
+    rf"|differently"
     r"|better|again|properly|briefly|concisely|simply|clearly|directly|simpler|yes or no)\b.*",
-    rf"(?:make|keep) (?:it|that|this|them|your \w+|the {_NOUN})\b.*", r"keep (?:\w+ )?(?:it )?(?:short|brief|simple|concise)\b.*",
-    r"(?:be|get) (?:a (?:bit|little) )?(?:more|less|brief|concise|specific|precise|polite|direct|clear|honest|short|careful"
+    rf"(?:make|keep) (?:it|that|this|them|your \w+|the {_NOUN})\b.*",
+    r"keep (?:\w+ )?(?:it )?(?:short|brief|simple|concise)\b.*",
+    r"(?:be|get) (?:a (?:bit|little) )?(?:more|less|brief|concise|specific|precise|polite|direct|clear|honest|short"
+    r"|careful"
     r"|quick|to the point|straight)\b.*",
-    r"(?:a (?:bit|little) )?more (?:details?|detailed|specific|concise|precise|formal|casual|direct|polite|info|information|depth"
+    r"(?:a (?:bit|little) )?more (?:details?|detailed|specific|concise|precise|formal|casual|direct|polite|info"
+    r"|information|depth"
     r"|context|natural|friendly|readable)\b.{0,30}",
     r"(?:less|fewer) .{1,40}",
-    r"(?:much |even |a bit |a little )?(?:shorter|longer|simpler|briefer|clearer)(?: answer| version| words| sentences)?s?",
-    r"(?:short|brief|concise|simple|one-line|one-word|one word) (?:answers?|reply|replies|version)(?: only)?", r"(?:get )?(?:straight )?to the point",
+    r"(?:much |even |a bit |a little )?(?:shorter|longer|simpler|briefer|clearer)(?: answer| version| words"
+    r"| sentences)?s?",
+    r"(?:short|brief|concise|simple|one-line|one-word|one word) (?:answers?|reply|replies|version)(?: only)?",
+    r"(?:get )?(?:straight )?to the point",
     rf"(?:in|as|with|without|only|using|just)\b(?: [\w'-]+){{0,5}} {_MANNER_WORD}\b(?: [\w'-]+){{0,4}}",
     rf"no (?:more )?(?:\w+ )?{_MANNER_WORD}\b(?: [\w'-]+){{0,3}}",
     rf"(?:don't|do not|dont|stop|never|quit) (?:ever )?{_BANNED}\b.*",
     rf"(?:avoid|skip|drop|remove|leave out|cut) (?:out )?(?:the|all|those|that|this|it|any|your|{_MANNER_WORD})\b.*",
-    r"(?:just|only|simply) (?:give|tell|answer|say|show|write|the|a|one|yes|list|send|print|output|return|name|plain|text|code)\b.*",
+    r"(?:just|only|simply) (?:give|tell|answer|say|show|write|the|a|one|yes|list|send|print|output|return|name|plain"
+    r"|text|code)\b.*",
     rf"(?:try|do|say|answer|write|start|explain|check)(?: {_OBJECT})* {_AGAIN}\b.*", r"again",
+    rf"(?:just )?{_MANNER_WORD}(?: only| instead)?", r"something (?:less|more|else|different|\w+er)\b.*",
+    r"i (?:\w+ )?(?:don't|do not) like .+", r"i dislike .+",
     rf"(?:redo|retry|regenerate|rewrite|rephrase|reword|reformulate|shorten|simplify|fix|correct|revise|undo|revert)"
     rf"(?: {_OBJECT}\b.*)?",
     r"(?:change|replace) .+ (?:to|with|by) .+",
-    rf"(?:use|try|do|make|write|give|put|call|say|choose|take)\b.* instead\b.*", r"use .* rather than .*", r".{1,40} instead",
-    r"(?:try|use|pick|choose|give me|show me) (?:something (?:else|different)|a different|another (?:way|approach|style|tone))\b.*",
+    r"(?:use|try|do|make|write|give|put|call|say|choose|take)\b.* instead\b.*", r"use .* rather than .*",
+    r".{1,40} instead",
+    r"(?:try|use|pick|choose|give me|show me) (?:something (?:else|different)|a different|another (?:way|approach"
+    r"|style|tone))\b.*",
     rf"(?:{_SUBJECT}|it|he|she) (?:should|must|needs? to|has to|have to|shouldn't|should not) .*",
     r"use (?!(?:the|this|my) following)(?:[\w'-]+ ?){1,5}",
-    r"(?:one|two|three|\d+|a single|max(?:imum)? \w+|at most \w+) (?:sentence|word|line|paragraph|bullet)s?\b(?: [\w'-]+){0,4}",
+    r"(?:one|two|three|\d+|a single|max(?:imum)? \w+|at most \w+) (?:sentence|word|line|paragraph"
+    r"|bullet)s?\b(?: [\w'-]+){0,4}",
 )]
 
-_FORGOT = re.compile(r"you (?:\w+ )?(?P<how>forgot|missed|left out|skipped|ignored|overlooked)(?: to (?P<do>.+)| (?P<what>.+))?")
+_ABOUT_SOMETHING = re.compile(r"(?:explain|say|tell|describe|summari[sz]e)\b.*\b(?:how|what|why|who|when"
+                              r"|where) \w+ \w+")
+_FORGOT = re.compile(r"you (?:\w+ )?(?P<how>forgot|missed|left out|skipped|ignored|overlooked)(?: to (?P<do>.+)"
+                     r"| (?P<what>.+))?")
 _DID_NOT = re.compile(r"you (?:\w+ )?(?:didn't|did not|haven't|never|failed to) (?:even |really |actually )?(?P<do>.+)")
 _ANTONYM = (
     (r"long|verbose|wordy|long-winded|detailed|much (?:text|detail|information)|many words", "Answer more briefly"),
@@ -185,8 +235,10 @@ _ANTONYM = (
     (r"formal|robotic|dry", "Be less formal"), (r"informal|casual", "Be more formal"),
     (r"simple|simplistic|basic", "Go deeper"), (r"repetitive", "Don't repeat yourself"),
 )
-_TOO_PATTERN = re.compile(rf"(?:.*\b)?too {_ADV}(?P<how>{_TOO}\b.*)")
-_TOO_ANCHORED = re.compile(rf"(?:{_SUBJECT}{_IS} |there(?:'s| is| are) )?{_ADV}too {_ADV}{_TOO}\b.*")
+_TOO_PATTERN = re.compile(rf"(?:.*\b)?too {_ADV}(?P<how>\w+\b.*)")
+_TOO_ANCHORED = re.compile(
+    rf"(?:{_SUBJECT}{_IS} |there(?:'s| is| are) )?{_ADV}too {_ADV}(?:{_TOO}\b.*"
+    r"|(?!bad|late|true|right|funny|early|well|kind|soon)\w+(?: for (?:me|us))?)")
 _MANY_BULLETS = re.compile(rf"(?:.*\b)?too (?P<how>(?:many|much) {_MANNER_WORD})\b.*")
 
 
@@ -198,6 +250,8 @@ def classify(clause: Clause, answer_has_code: bool = False) -> Signal | None:
     text = _POLITE_END.sub("", text)
     if not text:
         return None
+    if without := _NO_PLEASE.fullmatch(clause.text):
+        return Signal(Kind.DIRECTIVE, "without " + _tail(clause.original, clause.text, without[1]), manner=True)
     own = _tail(clause.original, clause.text, text)
     if text in ("no", "nope", "nah", "no no", "noo", "not really"):
         return Signal(Kind.NEGATION)
@@ -226,7 +280,8 @@ def _negative(text: str, own: str, answer_has_code: bool) -> Signal | None:
         how = too["how"].strip()
         if re.match(r"many|much", how) and not re.match(r"much (?:text|detail|information)|many words", how):
             return Signal(Kind.CORRECTION, "Use fewer " + how.split(maxsplit=1)[1] if " " in how else "", fallback=True)
-        phrase = next((say for pattern, say in _ANTONYM if re.match(rf"(?:{pattern})\b", how)), f"Be less {how.split()[0]}")
+        phrase = next((say for pattern, say in _ANTONYM if re.match(rf"(?:{pattern})\b", how)),
+                      f"Be less {how.split()[0]}")
         return Signal(Kind.CORRECTION, phrase, fallback=True)
     if forgot := _FORGOT.fullmatch(text):
         rest = forgot["do"] or forgot["what"] or ""
@@ -248,13 +303,13 @@ def _negative(text: str, own: str, answer_has_code: bool) -> Signal | None:
 
 _GOT_ERROR = re.compile(
     r"i(?:'m)? (?:now )?(?:get|got|getting|see) (?:an?|this|the(?: same)?|another)? ?(?:\w+ ){0,2}\w*(?:error|exception"
-    r"|traceback)\b.*")
+    r"|traceback)\b(?!.*\b(?:another|other|my|different)\b).*")
 
 
 def _directive(text: str, own: str) -> Signal | None:
     rest = _POLITE_START.sub("", text)
     own = _tail(own, text, rest)
-    if re.search(r"\bas well\b|\balso\b|\banother one\b", rest):
+    if re.search(r"\bas well\b|\balso\b|\banother one\b", rest) or _ABOUT_SOMETHING.search(rest):
         return None
     for pattern in _DIRECTIVE:
         if pattern.fullmatch(rest):
@@ -265,7 +320,7 @@ def _directive(text: str, own: str) -> Signal | None:
         return Signal(Kind.DIRECTIVE, "without" + own[2:], manner=True)
     if re.match(r"(?:in|as|with|without|using)\b", rest):
         return Signal(Kind.DIRECTIVE, own, manner=True)
-    if re.match(r"(?:\w+ ){0,2}(?:shorter|longer|simpler|briefer|clearer)\b", rest) and not re.match(r"make|keep|be", rest):
+    if re.match(r"(?!make|keep|be)(?:\w+ ){0,2}(?:shorter|longer|simpler|briefer|clearer)\b", rest):
         return Signal(Kind.DIRECTIVE, f"Make the answer {own}")
     return Signal(Kind.DIRECTIVE, own)
 
@@ -286,9 +341,24 @@ def asks_something(clause: Clause) -> bool:
 
 
 _TASK = re.compile(
-    r"(?:write|tell|show|explain|translate|give|make|create|list|find|search|help|describe|compare|calculate|compute|solve"
-    r"|generate|build|implement|add|summari[sz]e|suggest|recommend|plan|draft|convert|draw|run|open|read|check|book|send"
+    r"(?:write|tell|show|explain|translate|give|make|create|list|find|search|help|describe|compare|calculate|compute"
+    r"|solve"
+    r"|generate|build|implement|add|summari[sz]e|suggest|recommend|plan|draft|convert|draw|run|open|read|check|book"
+    r"|send"
     r"|set|let's|let us|i (?:want|need|would like|'d like) to|i'd like|i have|i am|i'm|my|name|define|continue|do)\b")
+
+
+def introduces(clause: Clause) -> bool:
+    """The clause presents something of the user's own, so that what follows speaks of that and not of the answer."""
+    return bool(_OWN.match(_FILLER.sub("", clause.text)))
+
+
+_OWN = re.compile(
+    r"here(?:'s| is| are) |this is my |below is |i (?:wrote|have (?:a|an|this|some|the)|made|built|was wrong|work"
+    r"|bought)\b"
+    r"|i(?:'m| am) (?:working|writing|building|trying)\b|my (?!question|point|request)\w+ (?:\w+ ){0,3}(?:is|are|was"
+    r"|has|have"
+    r"|says?|said|does|doesn't|did|didn't|won't|keeps?|looks?|gives?|crashed|broke|wants?)\b|consider |given |suppose ")
 
 
 def _tail(original: str, before: str, after: str) -> str:

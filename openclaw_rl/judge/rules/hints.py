@@ -11,11 +11,14 @@ from openclaw_rl.judge.text import has_cjk
 #: Longest hint, in characters: it is put beside the prompt of a small model.
 LIMIT = 300
 _INSULT = re.compile(
-    r"\b(?:you )?(?:(?:fucking|fuckin|damn|damned|goddamn|bloody|freaking|stupid|dumb|useless|idiotic|silly|lazy)\b ?)+(?:bot|ai|machine|model|thing|idiot)?"
+    r"\b(?:you )?(?:(?:fucking|fuckin|damn|damned|goddamn|bloody|freaking|stupid|dumb|useless|idiotic|silly"
+    r"|lazy)\b ?)+(?:bot|ai|machine|model|thing|idiot)?"
     r"|\b(?:you )?(?:idiot|moron|dumbass|bastard|bitch|asshole|shithead|imbecile)s?\b|\b(?:shit|crap)\b"
-    r"|你(?:这个|个)?(?:笨蛋|蠢货|傻瓜|白痴|废物|垃圾|智障|傻[逼子缺])|(?:笨蛋|蠢货|傻[逼缺]|白痴|智障|他妈的?|妈的|tmd|卧槽|我靠)", re.IGNORECASE)
+    r"|你(?:这个|个)?(?:笨蛋|蠢货|傻瓜|白痴|废物|垃圾|智障|傻[逼子缺])|(?:笨蛋|蠢货|傻[逼缺]|白痴|智障|他妈的?|妈的"
+    r"|tmd|卧槽|我靠)", re.IGNORECASE)
 _COURTESY = re.compile(
-    r"^(?:(?:please|pls|hey|hi|hello|dear|ok|okay|well|no|nope|sorry|thanks|thank you|bot|chatgpt|assistant|ai|dude|bro)\b[ ,!.]*)+"
+    r"^(?:(?:please|pls|hey|hi|hello|dear|ok|okay|well|no|nope|sorry|thanks|thank you|bot|chatgpt|assistant|ai|dude"
+    r"|bro)\b[ ,!.]*)+"
     r"|[ ,]*\b(?:please|pls|plz|thanks|thank you|dude|bro|man)[ .!]*$"
     r"|^(?:(?:请你?|麻烦你?|拜托|不对|不是|你好|喂)[,， !！。]*)+|[,， ]*(?:谢谢你?|拜托了?)[。!！ ]*$", re.IGNORECASE)
 

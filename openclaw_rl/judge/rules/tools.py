@@ -20,30 +20,42 @@ _ENDS = 600
 _JSON_LIMIT = 200_000
 
 _EXIT = re.compile(
-    r"^\W{0,4}(?:[\w-]+ ){0,3}?(?:(?:exit|return|退出|返回)[ _-]?(?:code|status|值|码|状态码|状态)\W{0,3}(?:is |was )?(-?\d{1,10})"
+    r"^\W{0,4}(?:[\w-]+ ){0,3}?(?:(?:exit|return|退出|返回)[ _-]?(?:code|status|值|码|状态码|状态)\W{0,3}(?:is "
+    r"|was )?(-?\d{1,10})"
     r"|exited with (?:exit )?(?:code |status )?(-?\d{1,10})|non-?zero exit (?:status|code) (-?\d{1,10}))\b"
     r"|<exit_?code>(-?\d{1,10})|\(exit (?:code|status):? (-?\d{1,10})\)", re.IGNORECASE | re.MULTILINE)
 _NON_ZERO = re.compile(r"returned non-?zero exit (?:status|code) (-?\d{1,10})", re.IGNORECASE)
 _HEAD = re.compile(
     r"\W{0,4}(?:(?:error|fatal|exception|panic|failure|错误|失败|出错|报错|异常|err)\s*(?:\[\w+\]|\(\w+\))?\s*[:：!！]"
-    r"|error (?:while|occurred|executing|running|in|at|reading|opening|calling|parsing|invoking|from)\b|an error occurred|failed (?:to|with)\b"
-    r"|failed[:!]|traceback \(most recent call last\)|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]|segmentation fault|permission denied"
-    r"|access denied|unauthorized\b|forbidden\b|command not found|no such (?:file|tool|function)|invalid (?:argument|parameter|json|tool|input)s?\b"
-    r"|unknown (?:tool|function|command|option)\b|tool (?:execution |call )?(?:failed|error|not found)|(?:operation |request |command |connection )?timed out"
-    r"|(?:http(?:/[\d.]+)? )?(?:4\d\d|5\d\d) (?:not found|forbidden|unauthorized|bad request|internal server error|bad gateway|service unavailable|too many requests)"
-    r"|http (?:error )?(?:4|5)\d\d\b|<(?:tool_use_)?error>|(?:执行|调用|工具调用|操作|请求|连接)(?:失败|出错|超时|异常)|无法(?:找到|连接|打开|读取|执行)|未找到|找不到|权限不足|没有权限)",
+    r"|error (?:while|occurred|executing|running|in|at|reading|opening|calling|parsing|invoking|from)\b"
+    r"|an error occurred|failed (?:to|with)\b"
+    r"|failed[:!]|traceback \(most recent call last\)|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]|segmentation fault"
+    r"|permission denied"
+    r"|access denied|unauthorized\b|forbidden\b|command not found|no such (?:file|tool|function)|invalid (?:argument"
+    r"|parameter|json|tool|input)s?\b"
+    r"|unknown (?:tool|function|command|option)\b|tool (?:execution |call )?(?:failed|error|not found)|(?:operation "
+    r"|request |command |connection )?timed out"
+    r"|(?:http(?:/[\d.]+)? )?(?:4\d\d|5\d\d) (?:not found|forbidden|unauthorized|bad request|internal server error"
+    r"|bad gateway|service unavailable|too many requests)"
+    r"|http (?:error )?(?:4|5)\d\d\b|<(?:tool_use_)?error>|(?:执行|调用|工具调用|操作|请求|连接)(?:失败|出错|超时"
+    r"|异常)|无法(?:找到|连接|打开|读取|执行)|未找到|找不到|权限不足|没有权限)",
     re.IGNORECASE)
 _SHELL = re.compile(
-    r"(?:[\w./-]{1,60}: ){1,3}.{0,160}(?:command not found|no such file or directory|permission denied|not a directory|is a directory"
-    r"|connection refused|cannot .{1,80}|not found|unrecognized option .{1,40}|invalid option .{1,40}|syntax error.{0,80})$", re.IGNORECASE)
+    r"(?:[\w./-]{1,60}: ){1,3}.{0,160}(?:command not found|no such file or directory|permission denied"
+    r"|not a directory|is a directory"
+    r"|connection refused|cannot .{1,80}|not found|unrecognized option .{1,40}|invalid option .{1,40}"
+    r"|syntax error.{0,80})$", re.IGNORECASE)
 _LAST = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?::.*)?$")
 #: Commands for which exit code 1 only means "none" or "they differ".
-_ONE_IS_NO_ERROR = re.compile(r"(?:^|[|;&]\s*)(?:sudo )?(?:[ef]?grep|rg|ag|diff|cmp|test|\[|pgrep|which|git (?:diff|grep))\s[^|;&]*$")
-_TEXT_PROTOCOL = re.compile(r"\s*(?:<(?:tool_response|tool_result|function_results?|observation)\b|observation\s*:|\[?tool (?:result|output|response)s?\b\]?\s*:"
+_ONE_IS_NO_ERROR = re.compile(r"(?:^|[|;&]\s*)(?:sudo )?(?:[ef]?grep|rg|ag|diff|cmp|test|\[|pgrep|which|git (?:diff"
+                              r"|grep))\s[^|;&]*$")
+_TEXT_PROTOCOL = re.compile(r"\s*(?:<(?:tool_response|tool_result|function_results?|observation)\b|observation\s*:"
+                            r"|\[?tool (?:result|output|response)s?\b\]?\s*:"
                             r"|\[tool\]|工具(?:结果|返回|输出)\s*[:：])", re.IGNORECASE)
 
 _CODES = ("exit_code", "exitCode", "exitcode", "returncode", "return_code", "exit_status")
 _HTTP = ("status_code", "statusCode", "http_status")
+_TEXT = ("stderr", "message", "detail", "error_message", "content", "stdout", "output")
 _FAILED_WORDS = {"error", "failed", "failure", "fail", "timeout", "timed_out", "denied", "rejected", "crashed"}
 _DONE_WORDS = {"ok", "success", "succeeded", "successful", "completed", "done", "passed"}
 
@@ -71,7 +83,7 @@ def read(results: Sequence[turn_pb2.ChatMessage], response: turn_pb2.ChatMessage
     best = max(found, key=lambda evidence: evidence.score)
     if best.score > 0:
         return Evidence(1, best.rationale)
-    return Evidence(0, f"{len(results)} tool result{'s' if len(results) > 1 else ''} without a sign of success or failure")
+    return Evidence(0, f"no sign of success or failure in {len(results)} tool result{'s' if len(results) > 1 else ''}")
 
 
 def _one(text: str, call: turn_pb2.ToolCall | None) -> Evidence:
@@ -110,7 +122,7 @@ def _structured(data: Mapping[str, Any], name: str, call: turn_pb2.ToolCall | No
                                 _hint(message), certain=True)
             return Evidence(1, f"{name} reported success ({key}: {json.dumps(value)})")
     error = data.get("error") or data.get("errors")
-    if error and not isinstance(error, (int, float)) or error is True:
+    if error is True or (error and not isinstance(error, (int, float))):
         return Evidence(-1, f"{name} reported an error: {quote(message)}", _hint(message), certain=True)
     for key in _HTTP:
         if isinstance(code := data.get(key), int) and 100 <= code <= 599:
@@ -154,8 +166,7 @@ def _message(data: Mapping[str, Any]) -> str:
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or json.dumps(error, ensure_ascii=False)
     if not isinstance(error, str) or not error:
-        error = next((data[key] for key in ("stderr", "message", "detail", "error_message", "content", "stdout", "output")
-                      if isinstance(data.get(key), str) and data[key].strip()), "")
+        error = next((data[key] for key in _TEXT if isinstance(data.get(key), str) and data[key].strip()), "")
     return _error_line(error)
 
 

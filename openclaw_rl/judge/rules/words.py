@@ -28,7 +28,7 @@ _NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
 
 def read(said: str, request: str, answer: str) -> Evidence:
     """What `said` (the user, next) tells of `answer` to `request`."""
-    said = said[:READ]
+    said, request = said[:READ], request[-READ:]
     found, asks_new = _classify(said, request, answer)
     if _ends_with_question(answer):
         found = [(clause, s) for clause, s in found if s.kind not in (Kind.NEGATION, Kind.DIRECTIVE)]
@@ -50,7 +50,7 @@ def read(said: str, request: str, answer: str) -> Evidence:
 def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
     """The clauses that say something of the answer, and whether the message asks for something new."""
     pieces = clauses(said)
-    known = content(request[-2000:]) | content(answer[:4000])
+    known = content(request) | content(answer[:4000])
     has_code = "`" in answer
     found: list[tuple[Clause, Signal]] = []
     asks_new = False
@@ -60,6 +60,8 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
             asks_new = True
             continue
         language = chinese if has_cjk(clause.text) else english
+        if not found and language.introduces(clause):
+            return [], True
         signal = language.classify(clause, has_code) or _emoji(clause)
         novel = content(clause.text.replace(MASK, " ")) - known
         if signal is None or (signal.kind is Kind.DIRECTIVE and _is_task(clause, novel)):
@@ -67,7 +69,7 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
                 continue
             if clause.text == "actually":
                 after_actually = clause.sentence
-            elif found and found[-1][0].sentence == clause.sentence and found[-1][1].phrase and _REST.match(clause.text):
+            elif found and _goes_on(clause, *found[-1]):
                 found.append((clause, Signal(Kind.CORRECTION, clause.original, manner=True)))
             elif not clause.question and novel and (after_no == clause.sentence or (
                     after_actually == clause.sentence and english.FACT.fullmatch(clause.text))):
@@ -87,14 +89,18 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
     return found, asks_new
 
 
+def _goes_on(clause: Clause, before: Clause, signal: Signal) -> bool:
+    """The clause belongs to the instruction before it: "it should be X", "not Y"."""
+    return bool(signal.phrase) and before.sentence == clause.sentence and bool(_REST.match(clause.text))
+
+
 def _elsewhere(clause: Clause, novel: set[str]) -> bool:
     """The message starts with something of the user's own, so that what follows is about that."""
     return bool(novel) and not any(word in ("you", "your", "that", "this", "it") for word in words(clause.text))
 
 
 def _is_task(clause: Clause, novel: set[str]) -> bool:
-    limit = 6 if has_cjk(clause.text) else 5
-    return len(novel) > limit
+    return clause.opens or len(novel) > (6 if has_cjk(clause.text) else 5)
 
 
 def _emoji(clause: Clause) -> Signal | None:
