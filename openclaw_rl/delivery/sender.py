@@ -12,6 +12,7 @@ import grpc
 from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_random
 
 from openclaw_rl.delivery.outbox import Outbox, Row
+from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.mesh.channel import MAX_MESSAGE, connect
 from openclaw_rl.mesh.errors import MeshError, from_rpc_error, unavailable
 
@@ -97,7 +98,7 @@ class Sender:
         """Connect and send until the stream breaks.
 
         Raises:
-            MeshError: it broke before anything was acknowledged.
+            MeshError: it broke before anything was acknowledged, or the outbox can't be used.
         """
         self._progress = False
         address = self._resolve()
@@ -106,6 +107,8 @@ class Sender:
         try:
             async with connect(address) as channel:
                 await self._converse(self._open_stream(channel)(), address)
+        except StoreError:  # ours, not the neighbour's
+            raise
         except (grpc.RpcError, MeshError) as error:
             failure = error if isinstance(error, MeshError) else from_rpc_error(error)
             if not self._progress:

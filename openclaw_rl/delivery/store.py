@@ -106,6 +106,8 @@ class Store:
             StoreError: nothing was stored: the disk is full, or the file can't be written.
         """
         with self._lock:
+            if self._owner == threading.get_ident():
+                raise RuntimeError("this thread is in a transaction already; hand its connection on")
             db = self._db
             self._after_commit = []
             try:

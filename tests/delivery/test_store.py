@@ -59,6 +59,19 @@ def test_a_transaction_is_all_or_nothing(store):
     assert count(store) == 1 and called == [1]
 
 
+def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone(store):
+    with store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('a')")
+        with pytest.raises(RuntimeError, match="hand its connection on"), store.transaction():
+            pass
+    assert count(store) == 1
+
+
+def test_only_strict_mode_waits_for_the_disk_at_each_commit(store):
+    [(level,)] = store._db.execute("PRAGMA synchronous").fetchall()
+    assert level == {"group": 1, "strict": 2}[store.durability]
+
+
 def test_threads_take_turns(store):
     def work():
         for _ in range(50):

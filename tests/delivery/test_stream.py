@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sqlite3
 import time
+from unittest.mock import Mock
 
 import pytest
 
 from openclaw_rl.delivery import sender as sender_module
 from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
+from openclaw_rl.delivery.store import Store, StoreError
 
 from .neighbour import Neighbour, sender, transition, until
 
@@ -58,6 +60,35 @@ async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox, ne
     stats = outbox.stats()
     assert (stats.delivered, stats.pending_bytes, stats.connected) == (400, 0, False)
     assert not stats.HasField("oldest_age")
+
+
+async def test_messages_that_come_fast_share_requests(outbox, neighbour):
+    await neighbour.start()
+    out = sender(outbox, neighbour)
+    out.start()
+    await until(lambda: outbox.stats().connected)
+    for i in range(300):
+        put(outbox, [i])
+        await asyncio.sleep(0.001)
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert len(neighbour.batches) < 200
+
+
+async def test_a_full_disk_of_the_senders_own_is_told_as_such(store, outbox, neighbour, monkeypatch):
+    await neighbour.start()
+    out = sender(outbox, neighbour)
+    put(outbox, range(3))
+    settle = outbox.settle
+    broken = StoreError.of(store.path, sqlite3.OperationalError("disk I/O error"))
+    monkeypatch.setattr(outbox, "settle", Mock(side_effect=[broken, broken, broken]))
+    out.start()
+    await until(lambda: "disk I/O error" in outbox.last_error)
+    assert outbox.last_error.startswith(str(store.path)) and outbox.stats().pending == 3
+    monkeypatch.setattr(outbox, "settle", settle)
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert len(neighbour.got()) == 3
 
 
 async def test_a_neighbour_that_starts_late_and_moves(outbox, neighbour):
