@@ -101,8 +101,8 @@ class WeightPublisher:
 
     def status(self) -> dict[str, Any]:
         """`connected`; `active_version` of the policy server (None while it is not connected); the version `sending`
-        (also while its line is broken), with `received_bytes` of `total_bytes`; `waiting`, the version to come after it; `superseded` and `bytes_sent`,
-        counted since the start; `error`, the last one ("" when all is well)."""
+        (also while its line is broken), with `received_bytes` of `total_bytes`; `waiting`, the version to come after
+        it; `superseded` and `bytes_sent`, counted since the start; `error`, the last one ("" when all is well)."""
         transfer = self._transfer
         sending = transfer.version if transfer else self._begun
         return {"connected": self._state is not None,
