@@ -158,6 +158,7 @@ class Learner:
         if worn := self._store.attempt(turn_ids):
             reason = "abnormal step: the trainer ended again and again while training on it"
             self._store.drop(worn, reason, skipped_step=True)
+            self._store.forgive([turn_id for turn_id in turn_ids if turn_id not in worn])
             return Skipped(worn, reason)
         try:
             metrics = self._backend.step(examples, parent, lambda: self._stopping)

@@ -40,7 +40,7 @@ class Scheduler:
         if not pending.total:
             return Decision(False, None, "waits for samples")
         if not pending.signal or pending.oldest_signal is None:
-            return Decision(False, None, f"needs a score or a hint to learn from; {_samples(pending.total, 'neutral ')} there")
+            return Decision(False, None, f"has {_samples(pending.total, 'neutral ')}; needs one with a score or a hint")
         left = pending.oldest_signal + self._update_interval - now
         if self.forced or pending.total >= self._min_samples or left <= 0:
             return Decision(True, None, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer.backend import OPTIMIZER_FILE, WEIGHTS_FILE, AbnormalStep, StartPoint, Stopped
@@ -24,6 +25,7 @@ def make_model(folder: Path) -> Path:
     torch.manual_seed(7)
     config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+                         initializer_range=0.2,  # so that prompts matter
                          tie_word_embeddings=True, bos_token_id=0, eos_token_id=1, pad_token_id=1)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     vocabulary = {"<s>": 0, **{chr(32 + i): i for i in range(1, 95)}, " ": 95}
@@ -58,9 +60,9 @@ def make_sample(turn_id: str, score: int = -1, hint: str = "", *, words: str = "
 class FakeBackend:
     """Counts its steps in one tensor. What it should do next is said from outside."""
 
-    created: list[FakeBackend] = []
-    fail: Exception | None = None
-    during: Callable[[], None] = staticmethod(lambda: None)
+    created: ClassVar[list[FakeBackend]] = []
+    fail: ClassVar[Exception | None] = None
+    during: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint) -> None:
         self.start = start

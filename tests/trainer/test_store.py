@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.trainer.store import MAX_ATTEMPTS, HeadMoved, TrainerStore
+from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2, weights_pb2
+from tests.trainer.fakes import make_sample
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
+    yield store
+    store.close()
+
+
+def fate(store: TrainerStore, turn_id: str) -> trainer_pb2.SampleStatus:
+    return store.statuses([turn_id])[0]
+
+
+def manifest(version: int, parent: int, *turn_ids: str) -> weights_pb2.VersionManifest:
+    return weights_pb2.VersionManifest(version=version, parent=parent, turn_ids=turn_ids)
+
+
+def test_each_sample_is_kept_once(store: TrainerStore) -> None:
+    acks = store.accept([make_sample("a"), make_sample("b"), make_sample("a"), turn_pb2.Sample()])
+    assert [(ack.id, ack.status) for ack in acks] == [
+        ("a", common_pb2.ACK_STATUS_ACCEPTED), ("b", common_pb2.ACK_STATUS_ACCEPTED),
+        ("a", common_pb2.ACK_STATUS_DUPLICATE), ("", common_pb2.ACK_STATUS_REJECTED)]
+    assert acks[3].reason
+    assert store.pending().total == 2
+    assert store.counters() == {"accepted": 2}
+
+
+def test_what_cannot_be_trained_is_dropped_at_once(store: TrainerStore) -> None:
+    failed = make_sample("a")
+    failed.judgement.failed = True
+    without = make_sample("b", score=1)
+    without.transition.turn.ClearField("tokens")
+    store.accept([failed, without])
+    assert (fate(store, "a").fate, fate(store, "a").reason) == (trainer_pb2.SAMPLE_FATE_DROPPED, "judge failed")
+    assert not fate(store, "a").HasField("score")
+    assert (fate(store, "b").reason, fate(store, "b").score) == ("no token ids", 1)
+    assert store.pending().total == 0
+    assert store.counters() == {"accepted": 2, "dropped:judge failed": 1, "dropped:no token ids": 1}
+
+
+@pytest.mark.parametrize(("algorithm", "signal"), [("combine", 2), ("binary_rl", 1), ("opd", 1), ("opd_full", 1)])
+def test_what_has_a_signal_depends_on_the_algorithm(tmp_path: Path, algorithm: str, signal: int) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(algorithm=algorithm))
+    store.accept([make_sample("neutral", 0), make_sample("scored", 1), make_sample("hinted", 0, "be brief")])
+    assert (store.pending().total, store.pending().signal) == (3, signal)
+    store.close()
+
+
+def test_a_batch_has_signals_first_then_the_oldest(store: TrainerStore) -> None:
+    store.accept([make_sample("n1", 0), make_sample("n2", 0), make_sample("s1"), make_sample("s2")])
+    assert [s.transition.turn.turn_id for s in store.batch(3)] == ["s1", "s2", "n1"]
+
+
+def test_a_commit_is_fates_and_head_together(store: TrainerStore) -> None:
+    store.accept([make_sample("a"), make_sample("b"), make_sample("c")])
+    store.commit(manifest(1, 0, "a", "b"), {"f": "digest"})
+    assert (store.head, store.highest) == (1, 1)
+    assert (fate(store, "a").fate, fate(store, "a").version) == (trainer_pb2.SAMPLE_FATE_TRAINED, 1)
+    assert [status.turn_id for status in store.statuses([])] == ["c"]
+    known = store.version(1)
+    assert known is not None and known.files == {"f": "digest"}
+    assert store.counters() == {"accepted": 3, "trained": 2, "updates": 1}
+
+
+def test_a_commit_on_another_head_changes_nothing(store: TrainerStore) -> None:
+    store.accept([make_sample("a"), make_sample("b")])
+    store.commit(manifest(1, 0, "a"), {})
+    store.move_head(0)
+    with pytest.raises(HeadMoved):
+        store.commit(manifest(2, 1, "b"), {})
+    assert (store.head, store.highest, store.version(2)) == (0, 1, None)
+    assert fate(store, "b").fate == trainer_pb2.SAMPLE_FATE_PENDING
+
+
+def test_a_trained_sample_that_comes_again_is_a_duplicate(store: TrainerStore) -> None:
+    store.accept([make_sample("a")])
+    store.commit(manifest(1, 0, "a"), {})
+    assert store.accept([make_sample("a")])[0].status == common_pb2.ACK_STATUS_DUPLICATE
+    assert store.pending().total == 0
+
+
+def test_dropped_reasons_are_counted_by_class(store: TrainerStore) -> None:
+    store.accept([make_sample("a"), make_sample("b")])
+    store.drop(["a"], "abnormal step: the loss is nan", skipped_step=True)
+    store.drop(["b", "a"], "abnormal step: the gradient exploded", skipped_step=True)
+    assert store.counters() == {"accepted": 2, "dropped:abnormal step": 2, "steps_skipped": 2}
+    assert fate(store, "a").reason == "abnormal step: the loss is nan"
+
+
+def test_samples_that_end_the_process_are_found(store: TrainerStore) -> None:
+    store.accept([make_sample("a"), make_sample("b")])
+    for _ in range(MAX_ATTEMPTS):
+        assert store.attempt(["a"]) == []
+    store.attempt(["b"])
+    store.forgive(["b"])
+    assert store.attempt(["a", "b"]) == ["a"]
+
+
+def test_neutral_samples_do_not_pile_up(store: TrainerStore) -> None:
+    store.accept([make_sample(f"n{i}", 0) for i in range(5)] + [make_sample("s")])
+    assert store.drop_neutral(older_than=0, beyond=3) == 2
+    assert [status.turn_id for status in store.statuses([])] == ["n2", "n3", "n4", "s"]
+    assert store.drop_neutral(older_than=time.time() + 1, beyond=3) == 3
+    assert [status.turn_id for status in store.statuses([])] == ["s"]
+    assert fate(store, "n0").reason.startswith("no signal: ")
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
+    store.accept([make_sample("a"), make_sample("b", 1, "be brief")])
+    store.commit(manifest(1, 0, "a"), {"f": "x"})
+    store.set("paused", "")
+    store.activated(1, 5.0)
+    store.close()
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
+    assert (store.head, store.highest, store.get("paused"), store.get("active")) == (1, 1, "", "1")
+    assert store.batch(9) == [make_sample("b", 1, "be brief")]
+    known = store.version(1)
+    assert known is not None and (known.activated_at, known.detail) == (5.0, "")
+    store.close()
