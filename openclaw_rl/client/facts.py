@@ -149,7 +149,7 @@ def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleSt
     if summary.state == pb.TURN_STATE_REJECTED:
         return "dropped", None, f"the judge refused it: {summary.reason}" if summary.reason else "the judge refused it"
     if summary.state == pb.TURN_STATE_OPEN:
-        return "pending", None, summary.reason or "open: waits for the next message"
+        return "pending", None, "open: waits for the next message" + (f" ({summary.reason})" if summary.reason else "")
     if down:
         return "pending", None, f"{' and '.join(down)} did not answer"
     return "pending", None, "waits for the judge" if judgement is None else "waits for the trainer to take it"

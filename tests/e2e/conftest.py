@@ -1,0 +1,69 @@
+"""The real mesh: four processes, the embedded model, started and stopped by the real command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openclaw_rl.config import EMBEDDED_MODEL
+from openclaw_rl.home import Home
+
+from .mesh import Mesh
+
+pytestmark = [pytest.mark.slow, pytest.mark.mesh]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.mesh)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """Folder of the converted model, kept between runs since making it takes a while."""
+    from openclaw_rl.models.prepare import ensure_model
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
+    return ensure_model(EMBEDDED_MODEL, Home(cache).create())
+
+
+@pytest.fixture(scope="session")
+def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """One mesh for all tests of this folder, all ports free ones; nothing is left of it afterwards."""
+    root = tmp_path_factory.mktemp("mesh") / "home"
+    home = Home(root).create()
+    (home.models / EMBEDDED_MODEL).symlink_to(models)
+    home.config_file.write_text(yaml.safe_dump({"components": {
+        "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48}, "env_server": {"port": 0},
+        "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 4}}}))
+    mesh = Mesh(home)
+    mesh.cli("local-start")
+    yield mesh
+    mesh.cli("stop-all")
+    left = mesh.processes()
+    assert not left, f"stop-all left {left}"
+    assert not [file for file in home.run.iterdir() if file.suffix == ".json"]
+
+
+@pytest.fixture(scope="session")
+def grpcurl() -> str:
+    """The real grpcurl; without it the tests that call it are left out, or fail when nothing may be."""
+    for name in ("grpcurl", str(Path.home() / ".cache/openclaw-rl-tools/bin/grpcurl"),
+                 str(Path(sys.prefix) / "tools/grpcurl")):
+        try:
+            subprocess.run([name, "-version"], capture_output=True, check=True)
+            return name
+        except OSError:
+            continue
+    if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
+        pytest.fail("grpcurl is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/outside-tools installs it")
+    pytest.skip("grpcurl is missing; tools/outside-tools installs it")

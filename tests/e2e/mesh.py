@@ -1,0 +1,109 @@
+"""A handle on the mesh under test, as a user at its command line has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from openclaw_rl.home import Home, RunRecord, read_record
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str = "it") -> Any:
+    """Wait until the condition holds and return its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds:.0f} s"
+        time.sleep(0.1)
+    return value
+
+
+class Mesh:
+    def __init__(self, home: Home, env: dict[str, str] | None = None) -> None:
+        self.home = home
+        self.env = {**os.environ, "OPENCLAW_RL_HOME": str(home.root), **(env or {})}
+
+    def command(self, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([str(Path(sys.executable).parent / "openclaw-rl"), *args], env=self.env, text=True,
+                              capture_output=True, timeout=300, check=False, input=text)
+
+    def cli(self, *args: str) -> str:
+        """Run a command that has to succeed."""
+        done = self.command(*args)
+        assert done.returncode == 0, f"openclaw-rl {' '.join(args)}: {done.stdout}{done.stderr}{self.logs()}"
+        return done.stdout
+
+    def json(self, *args: str) -> Any:
+        done = self.command(*args, "--json")
+        return json.loads(done.stdout)
+
+    def python(self, file: Path, *args: str) -> str:
+        """Run a Python program in the mesh's environment that has to succeed."""
+        done = subprocess.run([sys.executable, str(file), *args], env=self.env, text=True, capture_output=True,
+                              timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def record(self, name: str) -> RunRecord:
+        record = read_record(self.home, name)
+        assert record is not None, f"{name} is not running\n{self.logs()}"
+        return record
+
+    @property
+    def url(self) -> str:
+        return self.record("policy_server").http_address
+
+    def states(self) -> dict[str, str]:
+        return {c["name"]: c["state"] for c in self.json("status")["components"]}
+
+    def all_running(self) -> bool:
+        return set(self.states().values()) == {"RUNNING"}
+
+    def turns(self, session: str) -> dict[str, dict[str, Any]]:
+        """Turns of a session by id, oldest first."""
+        return {turn["turn"]: turn for turn in reversed(self.json("turns", "--session", session))}
+
+    def chat(self, messages: list[dict[str, Any]], **fields: Any) -> httpx.Response:
+        """One unstreamed request, as curl sends it."""
+        headers = fields.pop("headers", {})
+        response = httpx.post(f"{self.url}/v1/chat/completions", headers=headers, timeout=120, trust_env=False,
+                              json={"messages": messages, "max_tokens": 24, **fields})
+        assert response.status_code == 200, response.text
+        return response
+
+    def session(self, session: str, *texts: str, done: bool = False) -> list[str]:
+        """A conversation of these user messages; the ids of its turns."""
+        messages: list[dict[str, Any]] = []
+        turns = []
+        for i, text in enumerate(texts):
+            messages.append({"role": "user", "content": text})
+            headers = {"X-Session-Id": session}
+            if done and i == len(texts) - 1:
+                headers["X-Session-Done"] = "1"
+            response = self.chat(messages, headers=headers)
+            turns.append(response.headers["x-openclaw-turn-id"])
+            messages.append(response.json()["choices"][0]["message"])
+        return turns
+
+    def processes(self) -> list[str]:
+        """Command lines of all processes of this mesh."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("OPENCLAW_RL_HOME") == str(self.home.root) and process.pid != os.getpid():
+                    found.append(" ".join(process.cmdline()))
+            except psutil.Error:
+                continue
+        return found
+
+    def logs(self) -> str:
+        return "".join(f"\n-- {file.name}\n" + "\n".join(file.read_text(errors="replace").splitlines()[-15:])
+                       for file in sorted(self.home.logs.glob("*.log")))
