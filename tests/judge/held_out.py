@@ -12,7 +12,7 @@ CODE = "```python\ndef mean(xs):\n    return sum(xs) / len(xs)\n```"
 
 HELD_OUT: list[tuple[str, str, str, int]] = [
     # Satisfied.
-    ("How do I undo the last git commit?", "Run `git reset --soft HEAD~1`.", "That did the trick, thank you so much!", 1),
+    ("How do I undo a git commit?", "Run `git reset --soft HEAD~1`.", "That did the trick, thank you so much!", 1),
     ("Give me a name for my cat.", "Biscuit.", "Haha Biscuit it is, love it", 1),
     ("What is the boiling point of water?", "100 °C at sea level.", "Cool, thanks", 1),
     ("Fix my regex.", "Use `^\\d{4}$`.", "it works now!! you're a lifesaver", 1),
@@ -38,7 +38,7 @@ HELD_OUT: list[tuple[str, str, str, int]] = [
     ("Write a mean function.", CODE, "it crashes on an empty list", -1),
     ("Write a mean function.", CODE, "I get ZeroDivisionError when xs is empty", -1),
     ("Plan a trip to Rome.", LIST, "you completely ignored my question", -1),
-    ("Tell me about Mars.", "Mars is a planet, and planets are things in space.", "could you be a bit more specific?", -1),
+    ("Tell me about Mars.", "Mars is a planet, and planets are in space.", "could you be a bit more specific?", -1),
     ("Tell me about Mars.", "Mars est une planète.", "in English please", -1),
     ("What's the tallest mountain?", "K2", "Thanks, but I believe that's the second tallest.", -1),
     ("Explain entropy.", "Entropy is the logarithm of the number of microstates.", "huh? explain it like I'm five", -1),
@@ -63,7 +63,8 @@ HELD_OUT: list[tuple[str, str, str, int]] = [
     ("北京今天的天气怎么样？", "北京是中国的首都。", "北京今天天气怎么样", -1),
     ("List three rivers in Germany.", "Germany is in Europe.", "I'm asking you to list three rivers in Germany", -1),
     # Neutral: the conversation goes on.
-    ("How do I convert a string to an int in Python?", "Use int(s).", "How do I convert an int to a string in Java?", 0),
+    ("How do I convert a string to an int in Python?", "Use int(s).", "How do I turn an int into a string in Java?",
+     0),
     ("What is the capital of France?", "Paris.", "And of Italy?", 0),
     ("Give me tips for sleeping.", LIST, "Tell me more about the second tip.", 0),
     ("Book a table.", "For how many people?", "4", 0),
