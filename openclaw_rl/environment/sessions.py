@@ -200,13 +200,14 @@ class SessionBook:
             effects.counts["retries"] += turn.choice_index == 0
         else:
             effects.counts.update((f"turns_{name.lower()}", "total_interactions"))
-        effects.journal.append(partial(self._journal.action, session, turn.policy_version, name,
-                                       as_text([turn.response])))
         if self._debug:
             log.info("turn %s of session %s is %s: %s", turn.turn_id, session, name, classified.rule)
         if classified.turn_class == MAIN:
             self._continue(db, turn, outline, link, effects)
             linking.await_missing(db, turn, outline, link.position)
+        # Behind the next state of the turn that it continues: the journal reads as the conversation went.
+        effects.journal.append(partial(self._journal.action, session, turn.policy_version, name,
+                                       as_text([turn.response])))
         self._answer_waiting(db, turn, outline, effects)
         if rank.keep and tables.feedback_on(db, turn.turn_id):
             self._close(db, turn.turn_id, NextState(kind=turn_pb2.NEXT_STATE_KIND_FEEDBACK), effects)
