@@ -1,0 +1,163 @@
+"""Serving while training: tokens/s and the gap between tokens while versions are trained and swapped, against idle.
+
+    python tools/bench/serving.py [--streams 16] [--seconds 60]
+
+Starts a mesh of its own (own folder, free ports, the embedded model) and talks to it over HTTP only. 16 clients stream
+answers without a pause between them. First with the trainer paused (idle), then while users' complaints keep it
+training and every version is swapped in. Prints one JSON line; `failures` must be 0.
+
+The two phases run in one process pair on the same cores, so the ratio says what learning costs the users of a small
+machine: with two cores, the trainer takes up to one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import yaml
+
+from openclaw_rl.home import Home, read_record
+
+PROMPTS = ["What is a river?", "How do I boil an egg?", "Why is the sky blue?", "What does a bee eat?"]
+COMPLAINT = "That's wrong, and far too long. Answer in one short sentence without markdown."
+
+
+@dataclass
+class Figures:
+    """What one phase saw."""
+
+    gaps: list[float] = field(default_factory=list)  #: seconds between two pieces of one stream
+    tokens: int = 0
+    answers: int = 0
+    failures: list[str] = field(default_factory=list)
+    versions: set[str] = field(default_factory=set)
+
+
+async def stream(client: httpx.AsyncClient, messages: list[dict], session: str | None, turn_type: str,
+                 figures: Figures) -> str:
+    """One streamed answer; its pieces are timed."""
+    headers = {"X-Turn-Type": turn_type} | ({"X-Session-Id": session} if session else {})
+    body = {"model": "default", "messages": messages, "stream": True, "max_tokens": 96,
+            "stream_options": {"include_usage": True}}
+    text, last, finished = "", None, False
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+            if response.status_code != 200:
+                figures.failures.append(f"{response.status_code}: {(await response.aread())[:200]!r}")
+                return text
+            figures.versions.add(response.headers["x-openclaw-policy-version"])
+            async for line in response.aiter_lines():
+                if not line.startswith("data: "):
+                    continue
+                if line == "data: [DONE]":
+                    finished = True
+                    break
+                piece = json.loads(line[6:])
+                if "error" in piece:
+                    figures.failures.append(str(piece["error"]))
+                    return text
+                if piece.get("usage"):
+                    figures.tokens += piece["usage"]["completion_tokens"]
+                content = (piece.get("choices") or [{}])[0].get("delta", {}).get("content")
+                if content:
+                    now = time.perf_counter()
+                    if last is not None:
+                        figures.gaps.append(now - last)
+                    last, text = now, text + content
+    except httpx.HTTPError as error:
+        figures.failures.append(f"{type(error).__name__}: {error}")
+        return text
+    if not finished:
+        figures.failures.append("the stream ended without [DONE]")
+    figures.answers += 1
+    return text
+
+
+async def talk(client: httpx.AsyncClient, number: int, until: float, complain: bool, figures: Figures) -> None:
+    """One client: asks, and in the training phase complains, until time is up."""
+    turn = 0
+    while time.monotonic() < until:
+        messages = [{"role": "user", "content": PROMPTS[(number + turn) % len(PROMPTS)]}]
+        session = f"bench-{complain}-{number}-{turn}"
+        kind = "main" if complain else "side"
+        answer = await stream(client, messages, session, kind, figures)
+        if complain and answer:
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": COMPLAINT}]
+            await stream(client, messages, session, kind, figures)
+        turn += 1
+
+
+async def phase(url: str, streams: int, seconds: float, complain: bool) -> tuple[Figures, float]:
+    figures, started = Figures(), time.monotonic()
+    limits = httpx.Limits(max_connections=streams)
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        await asyncio.gather(*(talk(client, i, started + seconds, complain, figures) for i in range(streams)))
+    return figures, time.monotonic() - started
+
+
+def summary(figures: Figures, elapsed: float) -> dict:
+    gaps = sorted(figures.gaps) or [0.0]
+
+    def at(q: float) -> float:
+        return round(gaps[min(len(gaps) - 1, int(q * len(gaps)))] * 1000, 1)
+
+    return {"tokens_per_s": round(figures.tokens / elapsed, 1), "gap_p50_ms": at(0.5), "gap_p99_ms": at(0.99),
+            "gap_max_ms": at(1), "answers": figures.answers, "failures": len(figures.failures)}
+
+
+async def run(home: Home, streams: int, seconds: float) -> dict:
+    from openclaw_rl.client import PolicyServiceClient, TrainerServiceClient
+    from openclaw_rl.mesh.channel import connect
+
+    policy, trainer = read_record(home, "policy_server"), read_record(home, "trainer")
+    assert policy and trainer
+    control = TrainerServiceClient(connect(trainer.address))
+    await control.pause("benchmark")
+    await phase(policy.http_address, streams, 5, False)  # warm-up
+    idle, idle_s = await phase(policy.http_address, streams, seconds, False)
+    await control.resume()
+    busy, busy_s = await phase(policy.http_address, streams, seconds, True)
+    versions = await control.list_versions()
+    state = (await PolicyServiceClient(connect(policy.address)).get_policy()).state
+    pauses = [v.manifest.metrics.get("pause_steps") for v in versions.versions if v.active or v.activated_at.seconds]
+    return {"bench": "serving", "streams": streams, "idle": summary(idle, idle_s), "training": summary(busy, busy_s),
+            "ratio": round((busy.tokens / busy_s) / (idle.tokens / idle_s), 3),
+            "versions_activated": state.highest_version, "versions_seen": len(busy.versions),
+            "pause_steps": pauses, "failures": (idle.failures + busy.failures)[:3]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, default=16, help="clients that stream at the same time")
+    parser.add_argument("--seconds", type=float, default=60, help="length of each of the two phases")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="openclaw-serving-") as folder:
+        config = {"components": {"policy_server": {"port": 0, "grpc_port": 0, "max_batch": args.streams},
+                                 "env_server": {"port": 0}, "prm_judge": {"port": 0},
+                                 "trainer": {"port": 0, "update_interval": 10, "min_samples": 4, "max_batch": 4}}}
+        path = Path(folder) / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        env = os.environ | {"OPENCLAW_RL_HOME": folder}
+        command = [sys.executable, "-m", "openclaw_rl.cli"]
+        models = Home.default().models
+        if models.exists():
+            (Path(folder) / "models").symlink_to(models)
+        subprocess.run([*command, "local-start", "--config", str(path)], env=env, check=True, stdout=sys.stderr)
+        try:
+            print(json.dumps(asyncio.run(run(Home(Path(folder)), args.streams, args.seconds))))
+        finally:
+            subprocess.run([*command, "stop-all"], env=env, check=False, stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
