@@ -17,10 +17,10 @@ class Decision:
 
 
 class Scheduler:
-    """A step is due when `min_samples` wait, or when the oldest one with a signal has waited `update_interval`.
+    """A step is due when `min_samples` with a signal wait, or when the oldest of them has waited `update_interval`.
 
-    A sample has a signal when the algorithm can learn from it; without any, nothing is ever due. Neutral samples
-    count towards `min_samples`, since they ride along.
+    A sample has a signal when the algorithm can learn from it. Neutral ones ride along and count for nothing: a step
+    that one complaint makes alone is as long as one that four make, and goes where that one complaint points.
 
     Args:
         min_samples: samples that make a step due at once.
@@ -42,11 +42,11 @@ class Scheduler:
         if not pending.signal or pending.oldest_signal is None:
             return Decision(False, None, f"has {_samples(pending.total, 'neutral ')}; needs one with a score or a hint")
         left = pending.oldest_signal + self._update_interval - now
-        if self.forced or pending.total >= self._min_samples or left <= 0:
+        if self.forced or pending.signal >= self._min_samples or left <= 0:
             return Decision(True, None, "")
         # A clock that was set back must not make the wait longer than the interval.
         left = min(left, self._update_interval)
-        return Decision(False, left, f"needs {_samples(self._min_samples - pending.total, 'more ')} or {left:.0f} s")
+        return Decision(False, left, f"needs {_samples(self._min_samples - pending.signal, 'more ')} or {left:.0f} s")
 
 
 def _samples(count: int, what: str = "") -> str:

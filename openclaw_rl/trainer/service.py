@@ -86,6 +86,8 @@ class TrainerService:
     def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
         """Keep samples; the acks are true once this returns."""
         acks = self._store.accept(samples)
+        if self._learner is None:
+            self._store.drop([sample.transition.turn.turn_id for sample in samples], "no weights to train")
         self._wake.set()
         return acks
 
@@ -102,7 +104,7 @@ class TrainerService:
             return 0, self._missing()
         self._scheduler.forced = True
         self._wake.set()
-        count = min(pending.total, self._config.max_batch)
+        count = min(pending.total, 2 * pending.signal, self._config.max_batch)
         return count, f"a step on {count} samples begins" + (" when the running one has ended" * self._training)
 
     def pause(self, reason: str) -> None:
@@ -141,9 +143,10 @@ class TrainerService:
             self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {active}",
                              version=active)
 
-    def on_activated(self, version: int, _activated: weights_pb2.WeightActivated) -> None:
+    def on_activated(self, version: int, activated: weights_pb2.WeightActivated) -> None:
         """A policy server answers with a version."""
-        self._store.activated(version, time.time())
+        figures = {"pause_ms": activated.pause_ms, "pause_steps": float(activated.pause_steps)}
+        self._store.activated(version, time.time(), figures if activated.pause_ms else None)
         log.info("the policy server answers with version %d", version)
         self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_ACTIVATED, f"version {version} is active", version=version)
 

@@ -135,10 +135,15 @@ class TrainerStore:
         return Pending(row["total"], row["signal"], row["oldest"])
 
     def batch(self, limit: int) -> list[turn_pb2.Sample]:
-        """Samples of the next step: those with a signal first, then neutral ones, each oldest first."""
-        rows = self._db.query(f"SELECT payload FROM samples WHERE fate = 'pending' ORDER BY ({self._signal}) DESC, seq"
-                              " LIMIT ?", (limit,))
-        return [turn_pb2.Sample.FromString(row["payload"]) for row in rows]
+        """Samples of the next step, at most `limit`, each kind oldest first: those with a signal, then at most as many
+        neutral ones, which cost as much time and bring little."""
+        def some(condition: str, limit: int) -> list[turn_pb2.Sample]:
+            rows = self._db.query(f"SELECT payload FROM samples WHERE fate = 'pending' AND {condition} ORDER BY seq"
+                                  " LIMIT ?", (limit,))
+            return [turn_pb2.Sample.FromString(row["payload"]) for row in rows]
+
+        signals = some(f"({self._signal})", limit)
+        return signals + some(f"NOT ({self._signal})", min(len(signals), limit - len(signals)))
 
     def attempt(self, turn_ids: Sequence[str]) -> list[str]:
         """Note that a step on these samples begins; gives those that had `MAX_ATTEMPTS` without an end before."""
@@ -243,9 +248,21 @@ class TrainerStore:
         rows = self._db.query("SELECT * FROM versions WHERE version = ?", (number,))
         return _version(rows[0]) if rows else None
 
-    def activated(self, version: int, at: float) -> None:
-        """A policy server answers with a version; `at` is kept the first time (seconds since the epoch)."""
+    def activated(self, version: int, at: float, metrics: dict[str, float] | None = None) -> None:
+        """A policy server answers with a version.
+
+        Args:
+            version: its number.
+            at: since when, in seconds since the epoch; kept the first time.
+            metrics: figures of the activation, added to the manifest's.
+        """
         with self._db.transaction() as db:
+            row = db.execute("SELECT manifest FROM versions WHERE version = ?", (version,)).fetchone()
+            if row is not None and metrics:
+                manifest = weights_pb2.VersionManifest.FromString(row["manifest"])
+                manifest.metrics.update(metrics)
+                db.execute("UPDATE versions SET manifest = ? WHERE version = ?",
+                           (manifest.SerializeToString(), version))
             db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = '' WHERE version = ?",
                        (at, version))
             _set(db, "active", str(version))

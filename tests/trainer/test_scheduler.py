@@ -6,13 +6,14 @@ from openclaw_rl.trainer.store import Pending
 
 def test_min_samples_are_due_at_once() -> None:
     scheduler = Scheduler(4, 60)
-    assert scheduler.decide(Pending(4, 1, 100.0), 100.0).due
+    assert scheduler.decide(Pending(4, 4, 100.0), 100.0).due
     assert not scheduler.decide(Pending(3, 3, 100.0), 159.0).due
+    assert not scheduler.decide(Pending(9, 3, 100.0), 159.0).due
 
 
 def test_the_interval_makes_fewer_due() -> None:
     scheduler = Scheduler(4, 60)
-    decision = scheduler.decide(Pending(2, 1, 100.0), 119.0)
+    decision = scheduler.decide(Pending(3, 2, 100.0), 119.0)
     assert (decision.due, decision.wait, decision.missing) == (False, 41.0, "needs 2 more samples or 41 s")
     assert scheduler.decide(Pending(2, 1, 100.0), 160.0).due
 

@@ -62,6 +62,11 @@ def test_a_batch_has_signals_first_then_the_oldest(store: TrainerStore) -> None:
     assert [s.transition.turn.turn_id for s in store.batch(3)] == ["s1", "s2", "n1"]
 
 
+def test_neutral_samples_are_at_most_half_a_batch(store: TrainerStore) -> None:
+    store.accept([make_sample(f"n{i}", 0) for i in range(4)] + [make_sample("s")])
+    assert [s.transition.turn.turn_id for s in store.batch(16)] == ["s", "n0"]
+
+
 def test_a_commit_is_fates_and_head_together(store: TrainerStore) -> None:
     store.accept([make_sample("a"), make_sample("b"), make_sample("c")])
     store.commit(manifest(1, 0, "a", "b"), {"f": "digest"})
