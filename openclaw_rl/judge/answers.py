@@ -64,8 +64,8 @@ def parse(text: str) -> Answer:
         if score is not None:
             return Answer(score, _hint(_first(data, _HINT_KEYS)), _first(data, _REASON_KEYS))
     for pattern in (_BOXED, _LABELLED, _BRACKETED):
-        if found := pattern.findall(said):
-            return Answer(_known(found[-1]), _written_hint(said), said)
+        if values := pattern.findall(said):
+            return Answer(_known(values[-1]), _written_hint(said), said)
     for line in (said, *reversed(said.splitlines())):
         if match := _ALONE.fullmatch(line):
             return Answer(_known(match[1]), _written_hint(said), said if line != said else "")

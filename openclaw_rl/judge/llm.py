@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import openai
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_never, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_never, wait_random_exponential
 
 from openclaw_rl.api_models import ApiModel, is_glm, resolve_api
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _MARGIN = 0.05
 #: With several votes they must be able to differ.
 _TEMPERATURE = 0.7
-_backoff = wait_exponential_jitter(initial=0.5, max=8, jitter=0.5)
+_backoff = wait_random_exponential(multiplier=0.5, max=8)
 
 
 def make(config: PrmJudgeConfig) -> LlmJudge:
@@ -98,7 +98,7 @@ class LlmJudge:
     async def _complete(self, messages: list[dict[str, str]]) -> str:
         try:
             reply = await self._client.chat.completions.create(
-                model=self._api.model, messages=messages, **self._optional)  # type: ignore[call-overload]
+                model=self._api.model, messages=messages, **self._optional)  # type: ignore[arg-type, call-overload]
         except openai.BadRequestError as error:
             refused = [name for name in self._optional if name in str(error)]
             if not refused:

@@ -35,11 +35,7 @@ class Panel:
     def __init__(self, judge: Judge, votes: int, timeout: float, guard: InstantJudge | None = None) -> None:
         """`timeout`: seconds after which a vote has failed."""
         self.judge, self.votes, self.timeout, self.guard = judge, votes, timeout, guard
-
-    @property
-    def instant(self) -> bool:
-        """All of it is computed at once: `decide_now` may be called."""
-        return isinstance(self.judge, InstantJudge)
+        self.instant = isinstance(judge, InstantJudge)  #: All is computed at once: `decide_now` may be called.
 
     async def decide(self, transition: turn_pb2.Transition) -> Outcome:
         """Judge a transition. Never raises for a failing judge; cancelling it cancels the votes."""
@@ -52,7 +48,6 @@ class Panel:
 
     def decide_now(self, transition: turn_pb2.Transition) -> Outcome:
         """`decide` of an instant judge."""
-        assert isinstance(self.judge, InstantJudge)
         votes = [_now(self.judge, transition) for _ in range(self.votes)]
         return Outcome(conclude(transition.turn.turn_id, votes))
 
@@ -80,10 +75,10 @@ class Panel:
         return _signed(vote, self.judge, started), outage
 
 
-def _now(judge: InstantJudge, transition: turn_pb2.Transition) -> turn_pb2.Vote:
+def _now(judge: Judge, transition: turn_pb2.Transition) -> turn_pb2.Vote:
     started = time.perf_counter()
     try:
-        vote = _checked(judge.vote_now(transition))
+        vote = _checked(judge.vote_now(transition))  # type: ignore[attr-defined]
     except Exception as error:
         vote, _ = _failed(error)
     return _signed(vote, judge, started)

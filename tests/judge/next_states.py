@@ -7,6 +7,7 @@ B = "Recursion is when a function calls itself. Here are some points:\n\n- **Bas
 C = "什么是递归？"
 D = "递归是函数调用自身。要点：\n\n- **基例**\n- **递归步骤**"
 GO = "How do I parse JSON in Go?"
+LONG = "Recursion means that a function calls itself. " * 8 + "Would you like an example?"
 GO_CODE = "Use `encoding/json`:\n```go\njson.Unmarshal(data, &v)\n```"
 ASKS = "Do you want me to continue?"
 
@@ -275,6 +276,15 @@ CASES: list[tuple[str, str, str, int]] = [
     (C, D, "再见", 0),
     (C, D, "什么是光合作用？用一句话回答，不要用markdown", 0),
     ("法国的首都是哪里？", "巴黎。", "德国的首都是哪里？", 0),
+    # After a long answer, instructions are no reply to the question at its end.
+    (A, LONG, "Answer in one sentence, without markdown.", -1),
+    (A, LONG, "Please answer in one short plain sentence without any markdown formatting.", -1),
+    (A, LONG, "Too long. Please answer briefly in plain words, in one sentence.", -1),
+    (A, LONG, "That's too long and full of markdown. Just one plain sentence please.", -1),
+    (A, LONG, "I don't like markdown. Please keep it to one or two plain sentences.", -1),
+    (A, LONG, "no", -1),
+    (A, "Do you mean in Python?", "In Java please", 0),
+    (C, D, "请不要使用任何markdown格式，用一句简短通俗的话直接回答", -1),
     # A second batch, mostly about code.
     (GO, GO_CODE, "Ok cool. And how do I handle unknown fields?", 1),
     (GO, GO_CODE, "Yes, exactly. Thank you.", 1),
@@ -432,6 +442,11 @@ HINTS: list[tuple[str, str]] = [
     ("shorter please", "Make the answer shorter."),
     ("just give me the definition", "Just give me the definition."),
     ("Actually, it was invented in 1958.", "It was invented in 1958."),
+    ("Too long. Please answer briefly in plain words, in one sentence.",
+     "Answer briefly in plain words, in one sentence."),
+    ("That's too long and full of markdown. Just one plain sentence please.", "Just one plain sentence."),
+    ("I don't like markdown. Please keep it to one or two plain sentences.",
+     "I don't like markdown. Keep it to one or two plain sentences."),
     ("太长了，用一句话回答，不要用markdown", "用一句话回答，不要用markdown。"),
     ("太长了", "回答得更简短。"),
     ("不对，应该是1958年", "应该是1958年。"),

@@ -54,7 +54,7 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServiceServicer):
 
 async def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -143,6 +143,7 @@ async def test_a_judge_that_can_not_start_says_why(tmp_path: Path) -> None:
         await run(config, Home(tmp_path).create())
 
 
+@pytest.mark.slow
 async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer: tuple[FakeTrainer, str]) -> None:
     """The process is killed again and again while transitions come; each becomes one sample."""
     home = Home(tmp_path).create()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from openclaw_rl.judge.rules.signals import Kind, Signal
+from openclaw_rl.judge.rules.signals import Kind, Signal, any_of
 from openclaw_rl.judge.text import Clause
 
 # Repetitions are bounded, since a pattern must not take long on any text: what these match can be cut up in many ways.
@@ -32,7 +32,7 @@ _ACKNOWLEDGE = re.compile(
 
 _ADJ = (r"(?:长|短|啰嗦|罗嗦|复杂|简单|笼统|专业|慢|模糊|抽象|正式|官方|生硬|死板|空洞|泛泛|泛|乱|多|少|难|难懂|深"
         r"|深奥|浅|敷衍|枯燥|夸张|随意|水|冗长|繁琐|晦涩|短小|口语|简短|简略|详细)")
-_COMPLAINT = [re.compile(p) for p in (
+_COMPLAINT = any_of(
     rf"{_ABOUT}{_ADV}(?:不对|不是这样|不正确|不准确|不准|不行|不太?好|不太对|不怎么(?:样|好)|不满意|不喜欢|不合适"
     rf"|不符合.*|不够好?|不完整|不清楚|不合理"
     rf"|不通顺|不通|不好笑|不好看|不好听|不好用|不能用|不管用|不工作|不成立|不靠谱|不一样|不搭|看不懂|听不懂|没听懂"
@@ -65,7 +65,7 @@ _COMPLAINT = [re.compile(p) for p in (
     r"你(?:到底|行不行|会不会|能不能听|是不是傻).{0,12}",
     r"(?:我)?(?:看|听|读)?(?:不|没)(?:太)?(?:懂|明白)", r"(?:差|少)(?:太|得)(?:多|远)(?:了)?",
     r"(?:别|少)(?:胡说|瞎说|瞎编|扯|废话|忽悠|糊弄|敷衍).{0,8}",
-)]
+)
 _TOO = re.compile(rf"(?:{_ABOUT}|.{{1,4}}得|我觉得){_ADV}太(?P<how>{_ADJ}){_TAIL}")
 _OVERLY = re.compile(rf"{_ABOUT}(?:有点儿?|有些|过于|过分)(?P<how>{_ADJ}){_TAIL}")
 _ANTONYM = (
@@ -75,7 +75,7 @@ _ANTONYM = (
 )
 _UNREADABLE = re.compile(rf"{_ABOUT}{_ADV}(?:看不懂|听不懂|没听懂|没看懂){_TAIL}")
 
-_CORRECTION = [re.compile(p) for p in (
+_CORRECTION = any_of(
     r"(?:我|都|已经)*说(?:过|了)?(?:多少|好几|几|很多|n|无数)(?:遍|次).*",
     r"(?:我|都|已经)+说(?:过|了).{0,6}(?:不要|别|不用).*",
     r"(?:我)(?:的意思(?:是|不是)?|是说|是问|说的|问的|要的|想要的是|想问的|指的|让你|叫你|要你|请你|没让你|没叫你"
@@ -85,7 +85,7 @@ _CORRECTION = [re.compile(p) for p in (
     rf"|先).+", r"正确(?:答案|的|写法)?(?:应该)?(?:是|为).+",
     r"(?:你|您)(?:为什么|怎么|干嘛|老是|总是|一直|又|老).{0,2}(?:不|没|还|用|给|写|说|是|加|列|重复|回避|跑题).*",
     r"(?:我)?(?:更喜欢|宁愿|希望你|要求的?是|期望的?是).+",
-)]
+)
 _DECLINE = re.compile(r"我不(?:要|想要|需要)(?:了|太.*)?")
 _NOT_COMPLAINT = re.compile(r"没事|没关系|怎么办|怎么(?:才|样|能)")
 _FORGOT = re.compile(r"(?:你|您)?(?:又|还|还是|好像|是不是)?(?P<how>忘了|忘记了?|漏了|漏掉了?|少了|少(?:翻|写|算|说"
@@ -97,7 +97,10 @@ _STYLE = (r"(?:markdown|md|列表|清单|表格|格式|符号|星号|加粗|标�
           r"|废话|句话|句子|句|字|词|段|行|口语|白话|人话|大白话|语气|口吻|方式|语言|json|yaml|python|java|js|go|解释"
           r"|前缀|客套|开头|例子|比喻|敬语)")
 _SPEAK = r"(?:回答|回复|说明|说|解释|讲解|讲|表达|描述|概括|总结|介绍|表示|来说|写|答|输出|给我)"
-_DIRECTIVE = [re.compile(p) for p in (
+#: Words that say how to answer, not what about.
+STYLE = re.compile(f"{_STYLE}|{_SPEAK}|不要|不用|使用|任何|直接|简短|简单|简洁|详细|通俗|易懂|自然|普通|换成|改成"
+                   "|改为|换|改|实现|重新?|一下|一点|一些|只|更|再|去掉|删掉|避免|停止|别|禁止|控制|以内|不超过|即可|就行")
+_DIRECTIVE = any_of(
     rf"(?:不要|不用|别|别再|不许|禁止|无需|避免|停止|不能|不准|勿)(?:再|老是|总是|总|老|给我|随便|一直)*(?:用|使用|写"
     rf"|列|给|加|输出|出现|讲|说|回答|重复|解释|带|搞|弄|分|{_STYLE}|那么|这么).*",
     rf"(?:去掉|删掉|删除|省略|去除|取消|少用|少说|少写|少点|少些|减少)(?:这些|那些|所有|全部|.{{0,6}}{_STYLE}|这个"
@@ -119,9 +122,9 @@ _DIRECTIVE = [re.compile(p) for p in (
     r"(?:修改|改|纠正|修正|更正|缩短|精简|简化|润色|修|修复)(?:一下|下|改|正|过来|好|它|这个|一遍|这里)?",
     r"(?:把|将).{1,24}(?:改|换|换成|去掉|删|删掉|缩短|写|翻译|变|调|修|加上|移).*",
     r"控制在.*|不超过.*字.*|.{0,4}\d+字(?:以内|之内|左右).{0,4}",
-)]
+)
 
-_PRAISE = [re.compile(p) for p in (
+_PRAISE = any_of(
     r"(?:好|嗯|行|ok|那|哈+)*(?:非常|十分|很|太|多|万分|真是|真的|实在)*(?:谢谢|感谢|多谢|谢了|谢啦|谢过|3q|thx|感激"
     r"|感恩|谢).{0,14}",
     rf"{_ABOUT}{_ADV}(?:不错|很好|挺好|极好|好极|棒|厉害|牛逼?|牛|给力|完美|赞|优秀|漂亮|精彩|精辟|正确|没错|不赖"
@@ -141,7 +144,7 @@ _PRAISE = [re.compile(p) for p in (
     r"(?:你|您)(?:真|太|好|很|可真|真是|真的)+(?:棒|好|厉害|聪明|贴心|牛|专业|强|懂我|行|可以|靠谱|给力).{0,4}",
     r"(?:你|您)(?:说|讲|是)?(?:得|的)?(?:都)?(?:对|没错|有道理)(?:的|了)?",
     r"(?:这个|这).{0,6}(?:我)?(?:很|非常|挺|真)?(?:满意|喜欢|爱了|可以的|真不错|不错|好用|很好)",
-)]
+)
 
 
 def classify(clause: Clause, answer_has_code: bool = False) -> Signal | None:
@@ -169,9 +172,9 @@ def _negative(clause: Clause, text: str) -> Signal | None:
                 return Signal(Kind.CORRECTION, f"不要忘了{what}")
             if text.startswith(("你", "您")):
                 return Signal(Kind.CORRECTION, f"要{forgot['how'].removeprefix('没').removeprefix('有')}{what}")
-        if any(pattern.fullmatch(text) for pattern in _CORRECTION) and not _DECLINE.fullmatch(text):
+        if _CORRECTION.fullmatch(text) and not _DECLINE.fullmatch(text):
             return Signal(Kind.CORRECTION, own)
-    if any(pattern.fullmatch(text) for pattern in _COMPLAINT) and not _NOT_COMPLAINT.match(text):
+    if _COMPLAINT.fullmatch(text) and not _NOT_COMPLAINT.match(text):
         return Signal(Kind.COMPLAINT)
     return None
 
@@ -182,7 +185,7 @@ def _directive(text: str) -> Signal | None:
     asked = _ASK.fullmatch(text)
     rest = asked["rest"] if asked else text
     for wanted in (text, rest):
-        if any(pattern.fullmatch(wanted) for pattern in _DIRECTIVE):
+        if _DIRECTIVE.fullmatch(wanted):
             return Signal(Kind.DIRECTIVE, rest)
     return None
 
@@ -192,7 +195,7 @@ def _positive(clause: Clause, text: str) -> Signal | None:
         return None
     if re.search(r"不用谢|要是|如果|就好了|能.*就|谢谢你?(?:帮|给)我", text):
         return None
-    return Signal(Kind.PRAISE) if any(pattern.fullmatch(text) for pattern in _PRAISE) else None
+    return Signal(Kind.PRAISE) if _PRAISE.fullmatch(text) else None
 
 
 def introduces(clause: Clause) -> bool:

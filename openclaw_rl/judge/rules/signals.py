@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 
@@ -32,3 +33,8 @@ EMOJI = {
     **dict.fromkeys("👍👏❤🙏🎉💯✅😍🥰🤩", Kind.PRAISE),
     **dict.fromkeys("👎😡🤬💩❌🤮😠", Kind.COMPLAINT),
 }
+
+
+def any_of(*patterns: str) -> re.Pattern[str]:
+    """One pattern that matches what any of these does."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))

@@ -6,14 +6,15 @@ Each clause is classified alone; how they go together:
   something differently ("in one sentence") counts only in a message that asks for nothing new.
 - A complaint outranks thanks ("thanks, but that's wrong"), except when the praise comes after a "but" and the complaint
   before it ("it failed at first, but now it works").
-- After an answer that ends with a question, "no" and instructions are the answer to it.
+- After an answer that is a question, "no" and instructions are the reply to it.
+- A request to do something differently counts beside a complaint in any case.
 """
 
 from __future__ import annotations
 
 import re
 
-from openclaw_rl.judge.rules import chinese, english
+from openclaw_rl.judge.rules import chinese, english, english_patterns
 from openclaw_rl.judge.rules.evidence import Evidence, quote
 from openclaw_rl.judge.rules.hints import compose
 from openclaw_rl.judge.rules.signals import EMOJI, Kind, Signal
@@ -22,6 +23,7 @@ from openclaw_rl.judge.text import MASK, Clause, asks_the_same, clauses, content
 #: A message is read up to here: what is said of an answer is said at its start.
 READ = 1200
 _LONGEST_CLAUSE = 300
+_LONGEST_QUESTION = 240
 _REST = re.compile(r"not |rather than |而是|是|而不是|不是")
 _NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
 
@@ -30,10 +32,9 @@ def read(said: str, request: str, answer: str) -> Evidence:
     """What `said` (the user, next) tells of `answer` to `request`."""
     said, request = said[:READ], request[-READ:]
     found, asks_new = _classify(said, request, answer)
-    if _ends_with_question(answer):
-        found = [(clause, s) for clause, s in found if s.kind not in (Kind.NEGATION, Kind.DIRECTIVE)]
-    elif asks_new:
-        found = [(clause, s) for clause, s in found if s.kind is not Kind.DIRECTIVE]
+    if not any(s.kind in (Kind.COMPLAINT, Kind.CORRECTION) for _, s in found):
+        unsaid = [Kind.NEGATION, Kind.DIRECTIVE] if _asks_back(answer) else [Kind.DIRECTIVE] if asks_new else []
+        found = [(clause, s) for clause, s in found if s.kind not in unsaid]
     negative = [(clause, s) for clause, s in found if s.kind in _NEGATIVE]
     positive = [(clause, s) for clause, s in found if s.kind is Kind.PRAISE]
     recovered = any(c.after_but for c, _ in positive) and not any(c.after_but for c, _ in negative)
@@ -64,7 +65,7 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
             return [], True
         signal = language.classify(clause, has_code) or _emoji(clause)
         novel = content(clause.text.replace(MASK, " ")) - known
-        if signal is None or (signal.kind is Kind.DIRECTIVE and _is_task(clause, novel)):
+        if signal is None or (signal.kind is Kind.DIRECTIVE and _is_task(clause, known)):
             if asks_the_same(request, clause.text):
                 continue
             if clause.text == "actually":
@@ -72,7 +73,7 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
             elif found and _goes_on(clause, *found[-1]):
                 found.append((clause, Signal(Kind.CORRECTION, clause.original, manner=True)))
             elif not clause.question and novel and (after_no == clause.sentence or (
-                    after_actually == clause.sentence and english.FACT.fullmatch(clause.text))):
+                    after_actually == clause.sentence and english_patterns.FACT.fullmatch(clause.text))):
                 found.append((clause, Signal(Kind.CORRECTION, clause.original)))
             elif language.asks_something(clause) or len(novel) >= (9 if has_cjk(clause.text) else 4):
                 if not (novel or clause.question):
@@ -81,7 +82,7 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
                     return [], True
                 asks_new = True
             continue
-        if signal.kind is Kind.NEGATION and not _ends_with_question(answer):
+        if signal.kind is Kind.NEGATION and not _asks_back(answer):
             after_no = clause.sentence
         if asks_new and signal.kind is not Kind.COMPLAINT and signal.kind is not Kind.CORRECTION:
             continue
@@ -99,16 +100,21 @@ def _elsewhere(clause: Clause, novel: set[str]) -> bool:
     return bool(novel) and not any(word in ("you", "your", "that", "this", "it") for word in words(clause.text))
 
 
-def _is_task(clause: Clause, novel: set[str]) -> bool:
-    return clause.opens or len(novel) > (6 if has_cjk(clause.text) else 5)
+def _is_task(clause: Clause, known: set[str]) -> bool:
+    """An instruction with much in it beside words of style is a new task ("summarise in one sentence: ...")."""
+    cjk = has_cjk(clause.text)
+    text = (chinese if cjk else english).STYLE.sub(" ", clause.text)
+    return clause.opens or len(content(text) - known) > (2 if cjk else 3)
 
 
 def _emoji(clause: Clause) -> Signal | None:
     return next((Signal(kind) for char in clause.text if (kind := EMOJI.get(char))), None)
 
 
-def _ends_with_question(answer: str) -> bool:
-    return answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
+def _asks_back(answer: str) -> bool:
+    """The answer is a question to the user; a long one that merely ends with a question is an answer."""
+    limit = _LONGEST_QUESTION // 3 if has_cjk(answer[-50:]) else _LONGEST_QUESTION
+    return len(answer) <= limit and answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
 
 
 def _again(said: str, request: str) -> bool:
