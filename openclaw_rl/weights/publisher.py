@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -188,18 +189,19 @@ class WeightPublisher:
         self._error = text
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
-        """Write what is due until the publisher stops."""
-        while not self._stopping.is_set():
-            self._wake.clear()
-            message = await self._next()
-            if message is None:
-                await self._wake.wait()
-            else:
-                await call.write(message)
-        if self._transfer is not None and self._transfer.phase < Phase.COMMITTED:
-            await call.write(SyncWeightsRequest(abort=pb.WeightAbort(
-                version=self._transfer.version, reason="the trainer is stopping")))
-        await call.done_writing()
+        """Write what is due until the publisher stops or the stream has ended; `_receive` tells how it ended."""
+        with contextlib.suppress(asyncio.InvalidStateError):  # how gRPC says that the call is over
+            while not self._stopping.is_set():
+                self._wake.clear()
+                message = await self._next()
+                if message is None:
+                    await self._wake.wait()
+                else:
+                    await call.write(message)
+            if self._transfer is not None and self._transfer.phase < Phase.COMMITTED:
+                await call.write(SyncWeightsRequest(abort=pb.WeightAbort(
+                    version=self._transfer.version, reason="the trainer is stopping")))
+            await call.done_writing()
 
     async def _next(self) -> SyncWeightsRequest | None:
         """The next message to write; None when there is something to wait for."""
