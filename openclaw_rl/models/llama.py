@@ -41,7 +41,7 @@ class Matrix:
         if device.type == "cpu":
             weight, bias = weight.float(), None if bias is None else bias.float()
         self._packed = None
-        if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines \
+        if device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm") \
                 and float(weight.abs().max()) <= _FLOAT16_MAX:
             self._packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
         else:

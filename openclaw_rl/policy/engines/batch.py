@@ -147,10 +147,10 @@ class DecodeLoop:
         """See TokenEngine.stats."""
         now = time.monotonic()
         recent = [(at, count) for at, count in list(self._recent) if at > now - _RATE_SECONDS]
-        span = now - recent[0][0] if recent else 0.0
+        span = max(now - recent[0][0], 1.0) if recent else 1.0
         return {"running": len(self._active), "waiting": len(self._waiting), **self._counts,
-                "tokens_per_s": sum(count for _, count in recent) / span if span > 0 else 0.0,
-                "cache_bytes": self._cache.bytes}
+                "tokens_per_s": sum(count for _, count in recent) / span,
+                "cache_tokens": sum(request.length for request in list(self._active))}
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
@@ -162,7 +162,7 @@ class DecodeLoop:
                 if self._active or self._waiting:
                     self._step()
                 else:
-                    self._cache.clear()
+                    self._cache.release()
         error = EngineError("the engine is stopping")
         for request in [*self._active, *self._waiting]:
             request.send(error)
@@ -191,8 +191,6 @@ class DecodeLoop:
         pieces: list[tuple[Request, Piece]] = []
         try:
             pieces = self._pieces(self._rows_busy if decoding else self._rows_idle)
-            longest = max([r.length + 1 for r in decoding] + [p.start + len(p.tokens) for _, p in pieces])
-            self._cache.reserve(len(self._active), longest)
             logits = self._forward(self._weights, self._cache, [r.last for r in decoding],
                                    [r.length for r in decoding], [piece for _, piece in pieces])
             self._take(decoding, pieces, logits)

@@ -6,6 +6,8 @@ all rows, so a piece of a prompt shares the reading of the weights with the deco
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,10 +17,6 @@ from torch import Tensor
 
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.models.llama import Weights, compute_dtype
-
-#: Bytes of cache that are kept while nothing runs.
-_IDLE_BYTES = 256 * 2**20
-_FIRST_LENGTH = 256
 
 
 @dataclass(slots=True)
@@ -34,50 +32,35 @@ class Piece:
 class Cache:
     """Keys and values of the sequences, one slot each; slots 0 to n - 1 are those in use.
 
-    Grows by doubling, up to the slots and length given, since most conversations are short.
+    On a CPU the whole room is mapped at once and the system gives memory to what is written, so that short
+    conversations cost little and a growing one is never copied. On a GPU all of it is taken.
     """
 
     def __init__(self, config: ModelConfig, slots: int, length: int, device: torch.device) -> None:
-        self._most = (slots, length)
-        self._head = (config.kv_heads, config.head_dim)
-        self._kind = {"dtype": compute_dtype(device), "device": device}
-        self._count = config.layers
-        self.layers: list[Tensor] = []  #: each [slots, 2 (key, value), kv heads, length, head dim]
-        self.clear()
+        self._maps: list[mmap.mmap] = []
+        shape = (slots, 2, config.kv_heads, length, config.head_dim)
+        #: Each [slots, 2 (key, value), kv heads, length, head dim]. Zeros: attention reads what its mask leaves out,
+        #: and 0 x NaN is NaN.
+        self.layers = [self._mapped(shape) if device.type == "cpu" else
+                       torch.zeros(shape, dtype=compute_dtype(device), device=device) for _ in range(config.layers)]
 
-    def clear(self) -> None:
-        """Give back the memory of a busy hour; to be called while no slot is in use."""
-        if not self.layers or self.bytes > _IDLE_BYTES:
-            self.layers = [self._new(0, 0) for _ in range(self._count)]
-
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes."""
-        return sum(layer.nbytes for layer in self.layers)
-
-    def reserve(self, slots: int, length: int) -> None:
-        """Make room for so many slots of so many tokens."""
-        have_slots, have_length = self.layers[0].shape[0], self.layers[0].shape[3]
-        if slots <= have_slots and length <= have_length:
-            return
-        new_slots, new_length = max(have_slots, 1), max(have_length, min(_FIRST_LENGTH, self._most[1]))
-        while new_slots < slots:
-            new_slots *= 2
-        while new_length < length:
-            new_length *= 2
-        new_slots, new_length = min(new_slots, self._most[0]), min(new_length, self._most[1])
-        for i, old in enumerate(self.layers):
-            self.layers[i] = self._new(new_slots, new_length)
-            self.layers[i][:have_slots, :, :, :have_length] = old
+    def release(self) -> None:
+        """Give the memory of a busy hour back; to be called while no slot is in use."""
+        for area in self._maps:
+            area.madvise(mmap.MADV_DONTNEED)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy `length` tokens of a slot into another."""
         for layer in self.layers:
             layer[target, :, :, :length] = layer[source, :, :, :length]
 
-    def _new(self, slots: int, length: int) -> Tensor:
-        # Zeros, not garbage: attention reads what its mask leaves out, and 0 x NaN is NaN.
-        return torch.zeros(slots, 2, self._head[0], length, self._head[1], **self._kind)
+    def _mapped(self, shape: tuple[int, ...]) -> Tensor:
+        dtype = compute_dtype(torch.device("cpu"))
+        area = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page for each head of each slot would be most of the room
+            area.madvise(mmap.MADV_NOHUGEPAGE)
+        self._maps.append(area)
+        return torch.frombuffer(area, dtype=dtype).view(shape)
 
 
 class Forward:
@@ -95,7 +78,7 @@ class Forward:
 
         Args:
             weights: the version.
-            cache: with room for all rows.
+            cache: of the sequences.
             tokens: the next token of the sequences in slots 0, 1, ...
             positions: their positions.
             pieces: of prompts, in other slots.

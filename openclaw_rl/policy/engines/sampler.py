@@ -53,9 +53,9 @@ def sample(logits: Tensor, draws: Sequence[Draw], version: int) -> list[Token | 
 
 def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
     """Ids [rows] and the log-probabilities with which they were drawn."""
-    drawn = logits.argmax(-1)
     logprobs = [0.0] * len(draws)
     rows = [i for i, draw in enumerate(draws) if draw.sampling.temperature > 0]
+    drawn = logits.argmax(-1) if len(rows) < len(draws) else logits.new_empty(len(draws), dtype=torch.long)
     if rows:
         rules = [draws[i].sampling for i in rows]
         temperatures = logits.new_tensor([rule.temperature for rule in rules])[:, None]
@@ -77,9 +77,8 @@ def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:
     """p [vocabulary] without the tokens beyond the likeliest ones whose mass reaches top_p."""
-    count = min(512, len(p))
-    values, ids = p.topk(count)
-    if float(values.sum()) < top_p and count < len(p):
-        values, ids = p.sort(descending=True)
+    # The rest, tokens each below (1 - top_p) / vocabulary, can't add up to 1 - top_p: few tokens need sorting.
+    ids = (p >= (1 - top_p) / len(p)).nonzero()[:, 0]
+    values, order = p[ids].sort(descending=True)
     kept = values.cumsum(-1) - values < top_p
-    return torch.zeros_like(p).scatter_(0, ids[kept], values[kept])
+    return torch.zeros_like(p).scatter_(0, ids[order[kept]], values[kept])
