@@ -66,7 +66,12 @@ def _negative(text: str, own: str, answer_has_code: bool) -> Signal | None:
     if (did_not := p.DID_NOT.fullmatch(text)) and not text.startswith(("you never know", "you didn't have")):
         rest = _tail(own, text, did_not["do"])
         infinitive = not text.startswith("you never") and "haven't" not in text
-        return Signal(Kind.CORRECTION, rest if infinitive else own)
+        if not infinitive:
+            return Signal(Kind.CORRECTION, own if " " in rest else "")
+        alone = {"answer": "answer the question", "finish": "finish the answer"}
+        return Signal(Kind.CORRECTION, rest if " " in rest else alone.get(rest, ""))
+    if unwanted := p.UNWANTED.fullmatch(text):
+        return Signal(Kind.CORRECTION, f"without {_tail(own, text, unwanted['what'])}", manner=True)
     if p.CORRECTION.fullmatch(text):
         return Signal(Kind.CORRECTION, own)
     if p.COMPLAINT.fullmatch(text):

@@ -197,6 +197,7 @@ DIRECTIVE = any_of(
     r"(?:less|fewer) .{1,40}",
     r"(?:much |even |a bit |a little )?(?:shorter|longer|simpler|briefer|clearer)(?: answer| version| words"
     r"| sentences)?s?",
+    r"(?:just )?answer (?:the|my) question\b.{0,60}", r"stick to the (?:question|topic|point)\b.*",
     r"(?:short|brief|concise|simple|one-line|one-word|one word) (?:answers?|reply|replies|version)(?: only)?",
     r"(?:get )?(?:straight )?to the point",
     rf"(?:in|as|with|without|only|using|just)\b(?: [\w'-]+){{0,5}} {MANNER_WORD}\b(?: [\w'-]+){{0,4}}",
@@ -254,3 +255,6 @@ TASK = re.compile(
     r"|generate|build|implement|add|summari[sz]e|suggest|recommend|plan|draft|convert|draw|run|open|read|check|book"
     r"|send"
     r"|set|let's|let us|i (?:want|need|would like|'d like) to|i'd like|i have|i am|i'm|my|name|define|continue|do)\b")
+UNWANTED = re.compile(
+    r"i (?:really |just |simply )?(?:don't (?:want|need|like)|do not (?:want|need|like)|hate|dislike) "
+    rf"(?P<what>(?!it\b|this|that|these|those|your|you|to|when)(?:[\w'-]+ ){{0,3}}{MANNER_WORD}\b(?: [\w'-]+){{0,4}})")
