@@ -201,7 +201,7 @@ class _Answer:
         reply, asked = self._reply, self._asked
         streams = [self._desk.run(self._head, call, i) for i, call in enumerate(asked.calls)]
         version: int | None = None
-        async with aclosing(merge(streams)) as events:  # type: ignore[type-var]
+        async with aclosing(merge(streams)) as events:
             async for choice, event in events:
                 data = b""
                 if isinstance(event, Start):

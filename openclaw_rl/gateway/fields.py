@@ -42,9 +42,13 @@ class Fields:
         self.known.add(key)
         return self.data.get(key)
 
-    def text(self, key: str, required: bool = False) -> str | None:
+    def text(self, key: str) -> str | None:
         """A string."""
-        return self._typed(key, str, "a string", required)
+        return self._typed(key, str, "a string")
+
+    def needed_text(self, key: str) -> str:
+        """A string that must be there."""
+        return self._typed(key, str, "a string", required=True)
 
     def flag(self, key: str) -> bool | None:
         """A boolean."""

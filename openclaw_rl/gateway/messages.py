@@ -31,7 +31,7 @@ def parse_messages(items: list[Any]) -> list[turn_pb2.ChatMessage]:
 
 
 def _message(fields: Fields) -> turn_pb2.ChatMessage:
-    role = fields.text("role", required=True)
+    role = fields.needed_text("role")
     message = turn_pb2.ChatMessage(role=role, name=fields.text("name") or "",
                                    tool_call_id=fields.text("tool_call_id") or "")
     content = fields.get("content")
@@ -45,23 +45,23 @@ def _message(fields: Fields) -> turn_pb2.ChatMessage:
         raise missing(fields.name("content"), f"A {role} message needs one.")
     for call in objects(fields.array("tool_calls") or [], fields.name("tool_calls")):
         function = Fields(call.object("function", required=True) or {}, call.name("function"))
-        message.tool_calls.add(id=call.text("id") or "", name=function.text("name", required=True),
+        message.tool_calls.add(id=call.text("id") or "", name=function.needed_text("name"),
                                arguments_json=function.text("arguments") or "")
     return message
 
 
 def _part(part: Fields) -> turn_pb2.ContentPart:
-    kind = part.text("type", required=True)
+    kind = part.needed_text("type")
     if kind in ("text", "input_text", "output_text"):
-        return turn_pb2.ContentPart(text=part.text("text", required=True))
+        return turn_pb2.ContentPart(text=part.needed_text("text"))
     if kind == "refusal":
-        return turn_pb2.ContentPart(text=part.text("refusal", required=True))
+        return turn_pb2.ContentPart(text=part.needed_text("refusal"))
     if kind == "image_url":
         image = part.get("image_url")
         if isinstance(image, str):
             return turn_pb2.ContentPart(image_url=image)
         inner = Fields(part.object("image_url", required=True) or {}, part.name("image_url"))
-        return turn_pb2.ContentPart(image_url=inner.text("url", required=True))
+        return turn_pb2.ContentPart(image_url=inner.needed_text("url"))
     raise wrong_value(part.name("type"), kind, "text or image_url")
 
 
@@ -105,7 +105,7 @@ def parse_tools(items: list[Any]) -> list[turn_pb2.ToolDefinition]:
         function = Fields(tool.object("function", required=True) or {}, tool.name("function"))
         parameters = function.object("parameters")
         tools.append(turn_pb2.ToolDefinition(
-            name=function.text("name", required=True), description=function.text("description") or "",
+            name=function.needed_text("name"), description=function.text("description") or "",
             parameters_json=orjson.dumps(parameters).decode() if parameters else ""))
     check_tools(tools)
     return tools

@@ -6,7 +6,7 @@ one `End`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,7 +62,7 @@ class Delta:
 class End:
     """The response is complete, and recorded."""
 
-    finish_reason: turn_pb2.FinishReason
+    finish_reason: turn_pb2.FinishReason.ValueType
     message: turn_pb2.ChatMessage
     prompt_tokens: int
     completion_tokens: int
@@ -78,7 +78,7 @@ class Head:
 
     turn_id: str  #: of the first choice
     session_id: str
-    session_source: turn_pb2.SessionSource
+    session_source: turn_pb2.SessionSource.ValueType
     options: turn_pb2.TurnOptions
     client: str
     api: str
@@ -96,8 +96,12 @@ class TurnDesk(Protocol):
 
     model: str  #: name of the model
     aliases: frozenset[str]  #: other names that it answers to
-    ready: bool  #: whether requests are taken
-    state: str  #: why not, for a person
+    state: str  #: why requests aren't taken, for a person
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        ...
 
     @property
     def version(self) -> int:
@@ -113,7 +117,7 @@ class TurnDesk(Protocol):
         """
         ...
 
-    def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncIterator[Event]:
+    def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncGenerator[Event, None]:
         """Make one response. Closing the iterator cancels it; its turn is recorded all the same.
 
         Raises:

@@ -10,8 +10,9 @@ from openclaw_rl.gateway.messages import call_json
 from openclaw_rl.gateway.port import Delta, End
 from openclaw_rl.v1 import turn_pb2
 
-_REASONS = {turn_pb2.FINISH_REASON_STOP: "stop", turn_pb2.FINISH_REASON_LENGTH: "length",
-            turn_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls"}
+_REASONS: dict[turn_pb2.FinishReason.ValueType, str] = {
+    turn_pb2.FINISH_REASON_STOP: "stop", turn_pb2.FINISH_REASON_LENGTH: "length",
+    turn_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls"}
 DONE = b"data: [DONE]\n\n"
 
 

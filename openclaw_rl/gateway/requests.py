@@ -193,7 +193,7 @@ def _tool_choice(fields: Fields) -> str:
     kind = named.text("type") or "function"
     if kind != "function":
         raise wrong_value("tool_choice.type", kind, "function")
-    return Fields(named.object("function", required=True) or {}, "tool_choice.function").text("name", True) or ""
+    return Fields(named.object("function", required=True) or {}, "tool_choice.function").needed_text("name")
 
 
 def _choices(call: ChatCall, count: int) -> list[ChatCall]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
@@ -36,18 +36,18 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def merge(streams: Sequence[AsyncIterator[Event]]) -> AsyncIterator[tuple[int, Event]]:
+async def merge(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
     """The events of several responses as they come, with each one's number. The first error ends them all."""
     if len(streams) == 1:
-        async with aclosing(streams[0]) as events:  # type: ignore[type-var]
+        async with aclosing(streams[0]) as events:
             async for event in events:
                 yield 0, event
         return
     queue: asyncio.Queue[tuple[int, Event] | BaseException | None] = asyncio.Queue(maxsize=len(streams))
 
-    async def pump(number: int, stream: AsyncIterator[Event]) -> None:
+    async def pump(number: int, stream: AsyncGenerator[Event, None]) -> None:
         try:
-            async with aclosing(stream) as events:  # type: ignore[type-var]
+            async with aclosing(stream) as events:
                 async for event in events:
                     await queue.put((number, event))
             await queue.put(None)

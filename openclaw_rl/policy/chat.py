@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -78,7 +78,7 @@ class Policy(Protocol):
         """
         ...
 
-    def chat(self, call: ChatCall, transcript: Transcript) -> AsyncIterator[Event]:
+    def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
         """Answer: one Start, Deltas, one End.
 
         Raises:
@@ -112,7 +112,7 @@ class TokenPolicy:
         self._check_ids("stop_token_ids", filled.stop_token_ids)
         return filled
 
-    async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncIterator[Event]:
+    async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
         self._check_version(call)
         prompt = await self._prompt(call)
         transcript.prompt_ids = prompt.ids
@@ -122,7 +122,7 @@ class TokenPolicy:
             seed=wanted.seed & (2**63 - 1) if wanted.HasField("seed") else None,
             stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs)
         reader = _Reader(self, call, prompt)
-        reason = turn_pb2.FINISH_REASON_STOP
+        reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
         stream = self.engine.generate(prompt.ids, sampling)
         try:
             async with aclosing(stream):  # type: ignore[type-var]
@@ -303,10 +303,11 @@ def check_sampling(sampling: turn_pb2.SamplingParams) -> None:
     Raises:
         MeshError: INVALID_ARGUMENT, naming each bad field, its value and what is allowed.
     """
-    rules = (("temperature", 0 <= sampling.temperature <= 2, "from 0 to 2"),
-             ("top_p", 0 < sampling.top_p <= 1, "above 0, at most 1"),
-             ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
-             ("top_logprobs", 0 <= sampling.top_logprobs <= 20, "from 0 to 20"))
+    rules: tuple[tuple[Any, bool, str], ...] = (
+        ("temperature", 0 <= sampling.temperature <= 2, "from 0 to 2"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0, at most 1"),
+        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
+        ("top_logprobs", 0 <= sampling.top_logprobs <= 20, "from 0 to 20"))
     bad = [errors.invalid(name, getattr(sampling, name), allowed).violations[0]
            for name, fine, allowed in rules if sampling.HasField(name) and not fine]
     if len(sampling.stop) > 16:

@@ -18,7 +18,7 @@ from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
 
 
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
-    """The policy server's RPCs. `policy` and `weights` are None until they are ready."""
+    """The policy server's RPCs. `scorer` and `weights` are None until the policy is ready."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -81,7 +81,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
                           context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:
-        async with aclosing(self._weights().sync(request_iterator)) as responses:
+        async with aclosing(self._weights().sync(request_iterator)) as responses:  # type: ignore[type-var]
             async for response in responses:
                 yield response
 
@@ -91,7 +91,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def WatchPolicy(self, request: policy_pb2.WatchPolicyRequest,
                           context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.WatchPolicyResponse]:
-        async with aclosing(self._weights().watch()) as responses:
+        async with aclosing(self._weights().watch()) as responses:  # type: ignore[type-var]
             async for response in responses:
                 yield response
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -70,7 +70,7 @@ class Turns:
              metadata: dict[str, str], choices: int = 1) -> Head:
         """See `gateway.port.TurnDesk.open`."""
         self._ready()
-        source = turn_pb2.SESSION_SOURCE_CLIENT
+        source: turn_pb2.SessionSource.ValueType = turn_pb2.SESSION_SOURCE_CLIENT
         session = options.session_id
         check_id("session_id", session)
         check_id("turn_type", options.turn_type)
@@ -83,7 +83,7 @@ class Turns:
         return Head(turn_id=new_id("turn_"), session_id=session, session_source=source, options=options,
                     client=client, api=api, metadata=metadata, requested_at=time.time(), open_choices=choices)
 
-    async def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncIterator[Event]:
+    async def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncGenerator[Event, None]:
         """See `gateway.port.TurnDesk.run`."""
         policy = self._ready()
         transcript = Transcript()
@@ -92,7 +92,7 @@ class Turns:
         self._idle.clear()
         try:
             call.sampling = policy.fill(call.sampling)
-            async with aclosing(policy.chat(call, transcript)) as events:  # type: ignore[type-var]
+            async with aclosing(policy.chat(call, transcript)) as events:
                 async for event in events:
                     if isinstance(event, End):
                         settled = True
@@ -144,7 +144,7 @@ class Turns:
         return self._policy
 
     def _settle(self, head: Head, call: ChatCall, choice: int, transcript: Transcript,
-                reason: turn_pb2.FinishReason, refused: bool = False) -> turn_pb2.Turn | None:
+                reason: turn_pb2.FinishReason.ValueType, refused: bool = False) -> turn_pb2.Turn | None:
         """The turn to record; None when there is none."""
         head.open_choices -= 1
         done = head.options.session_done and head.open_choices <= 0  # the last choice ends the session
@@ -168,7 +168,7 @@ class Turns:
         return turn
 
     def _settle_now(self, head: Head, call: ChatCall, choice: int, transcript: Transcript,
-                    reason: turn_pb2.FinishReason, refused: bool = False) -> None:
+                    reason: turn_pb2.FinishReason.ValueType, refused: bool = False) -> None:
         """Record without awaiting: the task is being cancelled, or about to raise."""
         turn = self._settle(head, call, choice, transcript, reason, refused)
         if turn is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc
@@ -57,7 +57,7 @@ class UpstreamPolicy:
         check_sampling(filled)
         return filled
 
-    async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncIterator[Event]:
+    async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
         if call.prompt is not None or call.prompt_ids is not None:
             raise errors.failed_precondition(
                 "NO_WEIGHTS", f"{self._model} is an API model: it continues no text or tokens; use chat completions")
@@ -69,8 +69,9 @@ class UpstreamPolicy:
         except openai.APIError as error:
             raise _public(error) from error
 
-    async def _events(self, stream: Any, transcript: Transcript) -> AsyncIterator[Event]:
-        reason, usage = turn_pb2.FINISH_REASON_STOP, None
+    async def _events(self, stream: Any, transcript: Transcript) -> AsyncGenerator[Event, None]:
+        reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
+        usage: Any = None
         calls: dict[int, turn_pb2.ToolCall] = {}
         async for chunk in stream:
             usage = chunk.usage or usage

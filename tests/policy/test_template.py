@@ -69,3 +69,20 @@ def test_what_the_template_refuses_is_the_clients_error(tmp_path: Path) -> None:
 def test_a_model_without_a_template_gets_a_transcript(tmp_path: Path) -> None:
     plain = ChatTemplate(write_tokenizer(tmp_path / "t", None))
     assert text(plain, message("user", "Hi")) == "User: Hi\n\nAssistant:"
+
+
+@pytest.mark.slow
+def test_templates_are_rendered_as_transformers_does(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    source = (
+        "{{- bos_token }}\n{%- if tools is not none %}\n    {{- tools | tojson(indent=4) }}\n{%- endif %}\n"
+        "{%- set ns = namespace(n=0) %}\n{% for m in messages %}\n    {%- if m.role == 'skip' %}{% continue %}"
+        "{% endif %}\n    {%- set ns.n = ns.n + 1 %}\n{% generation %}{{ ns.n }} {{ m.role }}: {{ m.content | trim }}"
+        "{% endgeneration %}\n{% endfor %}\n{{ strftime_now('%Y') }}{% if add_generation_prompt %}>{% endif %}")
+    folder = write_tokenizer(tmp_path / "t", source)
+    conversation = [{"role": "system", "content": " Ü "}, {"role": "user", "content": "<b> & \"q\"\n"}]
+    tool = {"type": "function", "function": {"name": "weather", "description": "",
+                                             "parameters": {"type": "object", "properties": {}}}}
+    theirs = transformers.AutoTokenizer.from_pretrained(str(folder)).apply_chat_template(
+        conversation, tools=[tool], add_generation_prompt=True, tokenize=False)
+    assert text(ChatTemplate(folder), *(message(**m) for m in conversation), tools=TOOLS) == theirs
