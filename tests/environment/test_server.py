@@ -118,8 +118,8 @@ async def test_turns_reach_the_judge_over_a_restart(home: Home) -> None:
                                             "transitions_sent": 2, "total_interactions": 2, "sessions_open": 0}
             assert found.policy_version == 4
     assert [line.split("] ", 2)[2] for path in home.logs.glob("rl_trace_*") for line in path.read_text().splitlines()
-            ] == ['[VERSION: 4] [MAIN] Action: "hello"', '[VERSION: 0] [MAIN] Action: "bye"',
-                  '[VERSION: 4] NextState: "bye"', '[VERSION: 0] NextState: "(the session ended)"']
+            ] == ['[VERSION: 4] [MAIN] Action: "hello"', '[VERSION: 4] NextState: "bye"',
+                  '[VERSION: 0] [MAIN] Action: "bye"', '[VERSION: 0] NextState: "(the session ended)"']
 
 
 async def test_a_judge_that_is_away_slows_nothing_and_is_told(home: Home) -> None:
