@@ -10,27 +10,36 @@ import sys
 def main() -> None:
     """Run a command. A failure that is expected is one line that says what to do, with exit code 1 (2 for wrong
     usage); OPENCLAW_RL_DEBUG=1 shows its traceback."""
-    from ..api import PolicyError
-    from ..config import ConfigError
-    from ..launch.checks import StartError
-    from ..launch.supervisor import SupervisorError
-    from ..mesh.errors import MeshError
     from .app import app, err
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         app()
-    except (ConfigError, StartError, SupervisorError, MeshError, PolicyError) as error:
-        if os.environ.get("OPENCLAW_RL_DEBUG"):
-            raise
-        text = error.message if isinstance(error, MeshError) else str(error)
-        err.print(f"[red]error:[/] {_plain(text)}", soft_wrap=True, highlight=False)
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `openclaw-rl turns | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:
+        text = _expected(error)
+        if text is None or os.environ.get("OPENCLAW_RL_DEBUG"):
+            raise
+        err.print(f"[red]error:[/] {_plain(text)}", soft_wrap=True, highlight=False)
+        sys.exit(1)
+
+
+def _expected(error: Exception) -> str | None:
+    """The text for the user when an error is one of ours, else None."""
+    # Imported only when something failed: the commands load no more than they need.
+    from ..api import PolicyError
+    from ..config import ConfigError
+    from ..launch.checks import StartError
+    from ..launch.supervisor import SupervisorError
+    from ..mesh.errors import MeshError
+
+    if isinstance(error, MeshError):
+        return error.message
+    return str(error) if isinstance(error, (ConfigError, StartError, SupervisorError, PolicyError)) else None
 
 
 def _plain(text: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..api import PolicyClient, PolicyError
 from ..home import Home
 from .app import app, err, out
+
+if TYPE_CHECKING:
+    from ..api import PolicyClient
 
 _HELP = "/up and /down [words] judge the last answer, /new opens a new session, /quit ends"
 
@@ -30,6 +32,8 @@ def chat(
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, show_default=False)] = None,
 ) -> None:
     """Talk to the policy. What you say next is what an answer is judged by; /up and /down judge it directly."""
+    from ..api import PolicyClient
+
     client = PolicyClient(url, api_key=api_key or _configured_key(), system=system, home=Home.default())
     client.session_id = session
     options = {key: value for key, value in (("max_tokens", max_tokens), ("temperature", temperature))
@@ -50,6 +54,8 @@ def _configured_key() -> str | None:
 
 
 def _converse(client: PolicyClient, options: dict[str, Any]) -> None:
+    from ..api import PolicyError
+
     try:
         import readline  # noqa: F401  (line editing and history for input())
     except ImportError:
@@ -87,7 +93,7 @@ def _command(client: PolicyClient, line: str) -> None:
 
 def _say(client: PolicyClient, text: str, options: dict[str, Any]) -> None:
     if not text:
-        raise PolicyError("nothing to say; see `openclaw-rl chat --help`")
+        raise typer.BadParameter("nothing to say; give a text, or pipe one in")
     for piece in client.stream(text, **options):
         out.file.write(piece)
         out.file.flush()

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..config import load_config
 from ..home import Home
 from .app import Json, app, clipped, err, out, print_json
 
@@ -45,6 +44,7 @@ def local_start(
 
     What runs already is left as it is, so a second call is harmless: it starts what is missing and exits 0.
     """
+    from ..config import load_config
     from ..launch import start
 
     home = Home.default()

@@ -67,6 +67,7 @@ def environment(config: Config, component: str) -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": "268435456",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",  # progress bars have no place in a log
         "PYTHONUNBUFFERED": "1",
     }
 

@@ -83,7 +83,7 @@ def test_a_killed_component_comes_back_and_nothing_is_lost(mesh: Mesh, name: str
         users.said(3)
     if name != "policy_server":
         assert not users.failures, "nobody who talks notices"
-    until(lambda: all_trained(mesh, users.turns), 180, "a fate for every turn")
+    until(lambda: all_trained(mesh, users.turns), 300, "a fate for every turn")
     assert all(fate["fate"] == "trained" for fate in fates_of(mesh, users.turns).values())
     check_books(mesh)
 
@@ -100,7 +100,7 @@ def test_turns_wait_for_a_component_that_is_down(mesh: Mesh, name: str) -> None:
         supervisor.start(name)
         users.said(2)
     assert not users.failures, "nobody who talks notices"
-    until(lambda: all_trained(mesh, users.turns), 180, "a fate for every turn")
+    until(lambda: all_trained(mesh, users.turns), 300, "a fate for every turn")
     check_books(mesh)
 
 

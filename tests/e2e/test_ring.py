@@ -51,7 +51,7 @@ def test_complaints_become_a_version_that_answers(mesh: Mesh) -> None:
         found = {k: v for i in range(3) for k, v in mesh.turns(f"complain-{i}").items()}
         return None if any(t["fate"] == "pending" for t in found.values()) else found
 
-    found = until(fates, 120, "a fate for every turn")
+    found = until(fates, 300, "a fate for every turn")
     assert sorted(found) == sorted(turns)
     assert {t["class"] for t in found.values()} == {"main"}
     assert [found[turn]["score"] for turn in turns[:2]] == [-1, 1], "complained of, then thanked for"
@@ -89,13 +89,13 @@ def test_an_open_turn_is_pending_and_feedback_judges_it(mesh: Mesh) -> None:
     response = httpx.post(f"{mesh.url}/v1/feedback", trust_env=False,
                           json={"turn_id": reply[0], "score": -1, "comment": "Say it in five words."})
     assert response.status_code == 200, response.text
-    turn = until(lambda: next((t for t in mesh.turns("thumbs").values() if t["fate"] == "trained"), None), 120)
+    turn = until(lambda: next((t for t in mesh.turns("thumbs").values() if t["fate"] == "trained"), None), 300)
     assert turn["score"] == -1
 
 
 def test_rolling_back_and_forward_again(mesh: Mesh) -> None:
     newest = until(lambda: next((v["version"] for v in mesh.json("versions") if v["active"] and v["version"]), None),
-                   120, "a version of its own")
+                   300, "a version of its own")
     mesh.cli("rollback", "0")
     assert mesh.json("status")["policy_version"] == 0
     response = mesh.chat([{"role": "user", "content": "What is rain?"}])
