@@ -40,11 +40,11 @@ MAX_TOKENS, MAX_WORDS, TEMPERATURE = 96, 60, 0.7
 AT_ONCE, EVERY = 4, 12
 STEP_TIMEOUT = 600
 MARKDOWN = re.compile(r"\*\*|__|`|^\s*#+\s|^\s*[-*+]\s|^\s*\d+[.)]\s|\|.*\|", re.MULTILINE)
-STOP_WORDS = frozenset(re.findall(r"\w+", """a an the is are was were be been do does did how what why when where which who whom that this
-these those it its of to in on at by for from with as and or but not no we you your they their them he she i me my our
-us can could will would should may might must have has had if then than so such there here when into about up out over
-work works made make makes keep keeps find cause causes called known way ways one use used using also more most other
-many some any"""))
+STOP_WORDS = frozenset(re.findall(r"\w+", """
+a an the is are was were be been do does did how what why when where which who whom that this these those it its of
+to in on at by for from with as and or but not no we you your they their them he she i me my our us can could will
+would should may might must have has had if then than so such there here when into about up out over work works made
+make makes keep keeps find cause causes called known way ways one use used using also more most other many some any"""))
 PRAISE = ("Thanks, that is exactly what I wanted.", "Perfect, short and clear, thank you!")
 OFF_TOPIC = "That does not answer my question. Answer the question directly in one or two plain sentences."
 
@@ -156,9 +156,10 @@ async def run_seed(world: World, prompts: dict[str, Any], seed: int, interaction
                 for i in range(count, count + AT_ONCE)))
             await world.learned(count + AT_ONCE)
     steps = await world.metrics()
-    return {"seed": seed, "curve": curve, "steps": len(steps), "seconds": round(time.monotonic() - started, 1),
-            "step_seconds": round(sum(step["seconds"] for step in steps) / max(len(steps), 1), 1),
-            "logprob_diff_mean": max((step.get("logprob_diff_mean", 0.0) for step in steps), default=0.0)}
+    shown = ("seconds", "samples", "tokens", "loss", "kl", "grad_norm", "mean_ratio", "logprob_diff_mean",
+             "logprob_diff_max")
+    return {"seed": seed, "seconds": round(time.monotonic() - started, 1), "curve": curve,
+            "steps": [{name: round(step[name], 3) for name in shown if name in step} for step in steps]}
 
 
 class Mesh:
@@ -221,15 +222,15 @@ def in_mesh(prompts: dict[str, Any], seed: int, interactions: int, settings: dic
         models = Home.default().models
         if models.exists():
             (Path(folder) / "models").symlink_to(models)
-        env, command = os.environ | {"OPENCLAW_RL_HOME": folder}, [sys.executable, "-m", "openclaw_rl.cli"]
-        subprocess.run([*command, "local-start", "--config", str(path)], env=env, check=True, stdout=sys.stderr)
+        env, command = os.environ | {"OPENCLAW_RL_HOME": folder}, str(Path(sys.executable).with_name("openclaw-rl"))
+        subprocess.run([command, "local-start", "--config", str(path)], env=env, check=True, stdout=sys.stderr)
         try:
             async def run() -> dict[str, Any]:
                 return await run_seed(Mesh(Home(Path(folder))), prompts, seed, interactions)
 
             return asyncio.run(run())
         finally:
-            subprocess.run([*command, "stop-all"], env=env, check=False, stdout=sys.stderr)
+            subprocess.run([command, "stop-all"], env=env, check=False, stdout=sys.stderr)
 
 
 def in_process(prompts: dict[str, Any], seed: int, interactions: int, settings: dict[str, Any]) -> dict[str, Any]:
