@@ -216,8 +216,10 @@ class Learner:
         self.versions.remove(version)
         self._checkpoints.remove(version)
 
-    def prune(self, needed: set[int]) -> None:
-        """Delete what is neither the head nor among the newest versions nor `needed`."""
+    def tidy(self, needed: set[int]) -> None:
+        """Delete what is neither the head nor among the newest versions nor `needed`, and give back the memory that a
+        step leaves unused."""
+        free_memory()
         head = self._store.head
         newest = sorted(v.manifest.version for v in self._store.versions())[-self._keep - 1:]
         keep = {head, *newest, *needed}

@@ -229,7 +229,7 @@ class TrainerService:
             if self._publisher is not None:
                 self._publisher.offer(result.version)
                 needed.add(self._publisher.status()["sending"] or 0)
-            await self._on_thread(learner.prune, needed)
+            await self._on_thread(learner.tidy, needed)
 
     async def _on_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)

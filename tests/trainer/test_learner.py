@@ -39,7 +39,7 @@ class Rig:
     def version(self, *turn_ids: str) -> weights_pb2.VersionManifest:
         manifest = self.step(*turn_ids)
         assert isinstance(manifest, weights_pb2.VersionManifest)
-        self.learner.prune(set())
+        self.learner.tidy(set())
         return manifest
 
     @property

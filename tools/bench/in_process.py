@@ -85,7 +85,7 @@ class Direct:
             manifest = await asyncio.to_thread(self._learner.train)
             if manifest is None or isinstance(manifest, Skipped):
                 continue
-            self._learner.prune(set())
+            self._learner.tidy(set())
             await self._engine.stage(manifest.version, self._learner.versions.folder(manifest.version))
             await self._engine.activate(manifest.version)
 
