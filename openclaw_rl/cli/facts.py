@@ -43,7 +43,7 @@ def turns(
     for turn in found:
         what = f"trained {turn.trained_version}" if turn.fate == "trained" else turn.fate
         table.add_row(turn.turn, turn.turn_class, str(turn.version), _SCORES[turn.score],
-                      clipped(f"{what}: {turn.reason}" if turn.reason else what, 70),
+                      clipped(f"{what}: {turn.reason}" if turn.reason else what, 110),
                       *((clipped(turn.session, 40), clipped(turn.request_text, 40)) if wide else ()))
     out.print(table)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..home import Home
 from ..mesh.errors import MeshError
 from ..v1 import environment_pb2, trainer_pb2, turn_pb2
+from .component import ComponentServiceClient
 from .environment import EnvironmentServiceClient
 from .judge import JudgeServiceClient
 from .policy import PolicyServiceClient
@@ -100,6 +101,7 @@ def _fates(home: Home, addresses: dict[str, str], summaries: Any) -> Iterator[Tu
     judgements: dict[str, Judgement] = {}
     samples: dict[str, SampleStatus] = {}
     down = []
+    needs = ""
     if main:
         try:
             with JudgeServiceClient(addresses.get("prm_judge"), home=home) as judge:
@@ -109,32 +111,35 @@ def _fates(home: Home, addresses: dict[str, str], summaries: Any) -> Iterator[Tu
         try:
             with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
                 samples = {s.turn_id: s for s in trainer.list_samples(turn_ids=main).samples}
+            with ComponentServiceClient(trainer.address) as component:
+                needs = component.get_status().status.detail
         except MeshError:
             down.append("the trainer")
     for summary in summaries:
-        yield fate(summary, judgements.get(summary.turn_id), samples.get(summary.turn_id), down)
+        yield fate(summary, judgements.get(summary.turn_id), samples.get(summary.turn_id), down, needs)
 
 
 def fate(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,
-         down: list[str] | None = None) -> TurnFate:
+         down: list[str] | None = None, needs: str = "") -> TurnFate:
     """Put together what the three components know of a turn.
 
     Args:
         down: components that did not answer, for the reason of turns whose fate is not known for that.
+        needs: what the trainer says it waits for, for the reason of samples that it has.
     """
     score: int | None = None
     if judgement is not None:
         score = None if judgement.failed else judgement.score
     elif sample is not None and sample.HasField("score"):
         score = sample.score
-    result, trained, reason = _outcome(summary, judgement, sample, down or [])
+    result, trained, reason = _outcome(summary, judgement, sample, down or [], needs)
     return TurnFate(summary.turn_id, summary.session_id, _CLASSES.get(summary.turn_class, "unknown"),
                     summary.policy_version, score, result, trained, reason,
                     summary.request_text, summary.response_text)
 
 
 def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,
-             down: list[str]) -> tuple[Fate, int | None, str]:
+             down: list[str], needs: str) -> tuple[Fate, int | None, str]:
     pb = environment_pb2
     if summary.turn_class != turn_pb2.TURN_CLASS_MAIN:
         return "not_trainable", None, summary.class_reason
@@ -143,7 +148,7 @@ def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleSt
             return "trained", sample.version, ""
         if sample.fate == trainer_pb2.SAMPLE_FATE_DROPPED:
             return "dropped", None, sample.reason
-        return "pending", None, "waits for the trainer's next step"
+        return "pending", None, "waits for the trainer's next step" + (f": {needs}" if needs else "")
     if summary.state in (pb.TURN_STATE_SUPERSEDED, pb.TURN_STATE_NOT_TRAINABLE):
         return "not_trainable", None, summary.reason
     if summary.state == pb.TURN_STATE_REJECTED:

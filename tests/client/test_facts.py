@@ -47,3 +47,8 @@ def test_fate(known: env.TurnSummary, judgement: Judgement | None, sample: Sampl
     assert (result.fate, result.trained_version, result.reason, result.score) == expected
     assert set(result.json()) == {"turn", "session", "class", "version", "score", "fate", "trained_version", "reason"}
     assert result.json()["version"] == 4
+
+
+def test_a_waiting_sample_tells_what_the_trainer_needs() -> None:
+    result = fate(summary(), Judgement(score=1), SampleStatus(fate=PENDING), [], "has 1 sample; needs 3 more or 20 s")
+    assert result.reason == "waits for the trainer's next step: has 1 sample; needs 3 more or 20 s"
