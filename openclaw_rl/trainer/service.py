@@ -180,14 +180,13 @@ class TrainerService:
                         self._publisher = self._make_publisher(self, self._learner.versions)
                         await self._publisher.start()
                 await self._turn(self._learner)
-                self._problem = ""
             except Exception as error:  # samples wait; whatever it was, the component goes on taking them
                 expected = isinstance(error, CannotTrain | ModelError | MeshError)
                 text = str(error) if expected else f"{type(error).__name__}: {error}"
                 if text != self._problem:
                     log.error("can't train: %s", text, exc_info=not expected)
                 self._problem = text
-                await self._sleep(RETRY)
+                await asyncio.sleep(RETRY)
 
     async def _turn(self, learner: Learner) -> None:
         """Train if a step is due, else wait until one may be."""
@@ -199,14 +198,14 @@ class TrainerService:
             return
         if self._scheduler.paused is None:
             self._store.drop_neutral(now - NEUTRAL_INTERVALS * self._config.update_interval, NEUTRAL_LIMIT)
-        if decision.wait is None:  # only an event can make a step due
-            if not await self._sleep(IDLE_RELEASE):
-                await self._on_thread(learner.release)
-        elif decision.wait > PREPARE:
-            await self._sleep(decision.wait - PREPARE)
-        else:
+        seconds = IDLE_RELEASE if decision.wait is None else decision.wait
+        if decision.wait is not None and decision.wait <= PREPARE:
             await self._on_thread(learner.prepare)
-            await self._sleep(decision.wait)
+        elif decision.wait is not None:
+            seconds -= PREPARE
+        self._problem = ""
+        if not await self._sleep(seconds) and decision.wait is None:
+            await self._on_thread(learner.release)
 
     async def _step(self, learner: Learner) -> None:
         self._scheduler.forced = False
@@ -215,6 +214,7 @@ class TrainerService:
             await self._on_thread(learner.prepare)
             self.events.tell(_E.TRAINING_EVENT_KIND_STEP_STARTED, "a step began")
             result = await self._on_thread(learner.train)
+            self._problem = ""
         finally:
             self._training = False
         if isinstance(result, Skipped):

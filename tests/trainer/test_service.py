@@ -289,7 +289,8 @@ async def test_a_policy_without_weights_drops_what_has_no_tokens(tmp_path: Path,
         sample = make_sample("a")
         sample.transition.turn.ClearField("tokens")
         await rig.submit(sample)
-        assert dict(rig.status.dropped) == {"no token ids": 1}
+        await rig.submit(make_sample("b"))
+        assert dict(rig.status.dropped) == {"no token ids": 1, "no weights to train": 1}
         assert rig.status.state == component_pb2.COMPONENT_STATE_RUNNING
         assert rig.status.detail.startswith("the policy is an API model")
 

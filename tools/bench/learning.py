@@ -167,12 +167,11 @@ class Mesh:
 
     def __init__(self, home: Home) -> None:
         from openclaw_rl.client import AsyncTrainerServiceClient
-        from openclaw_rl.mesh.channel import connect
 
         policy, trainer = read_record(home, "policy_server"), read_record(home, "trainer")
         assert policy and trainer
         self._http = httpx.AsyncClient(base_url=policy.http_address, timeout=600)
-        self._trainer = AsyncTrainerServiceClient(connect(trainer.address))
+        self._trainer = AsyncTrainerServiceClient(trainer.address)
         self._turns: list[str] = []
 
     async def ask(self, messages: list[dict[str, str]], *, session: str, side: bool, seed: int,
