@@ -16,7 +16,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 #: The model that comes with the package index and needs no key.
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+
+def _no_truth(value: Any) -> Any:
+    """Python takes true for 1, and YAML takes `yes` and `on` for true: nobody means a number by them."""
+    if isinstance(value, bool):
+        raise ValueError("a number is needed")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_truth)]
+Float = Annotated[float, BeforeValidator(_no_truth), Field(allow_inf_nan=False)]
+Port = Annotated[Int, Field(ge=0, le=65535)]
 _UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
@@ -26,7 +36,7 @@ class ConfigError(Exception):
 
 def parse_size(value: Any) -> Any:
     """Bytes of a size such as 100MB (units of 1024)."""
-    if isinstance(value, str):
+    if isinstance(_no_truth(value), str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?B?)\s*", value.upper())
         if not match:
             raise ValueError("a size such as 512KB, 100MB or 2GB")
@@ -52,7 +62,7 @@ class SessionAwareness(_Section):
     tried before `auxiliary_patterns`."""
     auxiliary_patterns: list[str] = []
     """Regular expressions of side turns."""
-    session_timeout: float = Field(300, gt=0)
+    session_timeout: Float = Field(300, gt=0)
     """Seconds without a request after which a session has ended."""
     debug: bool = False
     """Log each request's class and the rule that decided."""
@@ -97,30 +107,30 @@ class PolicyServerConfig(_Component):
     api_keys: list[str] = []
     """Bearer keys that clients of the HTTP door must show one of; more may be in OPENCLAW_RL_API_KEYS, separated by
     commas. None at all: the door is open (it listens on loopback)."""
-    workers: int = Field(1, ge=1)
+    workers: Int = Field(1, ge=1)
     """Engine processes (engine `sglang` only)."""
-    max_batch: int = Field(16, ge=1, le=256)
+    max_batch: Int = Field(16, ge=1, le=256)
     """Requests that decode at the same time; others wait their turn."""
-    max_context: int | None = Field(None, ge=128)
+    max_context: Int | None = Field(None, ge=128)
     """Most tokens of prompt and response together; default what the model has, at most 4096."""
-    max_waiting: int = Field(256, ge=1)
+    max_waiting: Int = Field(256, ge=1)
     """Requests that may wait; more are answered 429 with a time to retry after."""
-    max_tokens: int = Field(512, ge=1)
+    max_tokens: Int = Field(512, ge=1)
     """Tokens of a response when the request does not say."""
-    temperature: float = Field(0.7, ge=0, le=2)
+    temperature: Float = Field(0.7, ge=0, le=2)
     """When the request does not say. At 1.0 the embedded model babbles at times."""
-    threads: int = Field(1, ge=1)
+    threads: Int = Field(1, ge=1)
     """PyTorch threads of the embedded engine."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`."""
-    keep_versions: int = Field(3, ge=1)
+    keep_versions: Int = Field(3, ge=1)
     """Versions kept on disk for rollback, beside the base model and the active one."""
 
 
 class EnvironmentConfig(_Section):
     """Sandboxes of one type."""
 
-    count: int = Field(ge=1)
+    count: Int = Field(ge=1)
     """Most of them at once."""
     image: str | None = None
     """What they are made from."""
@@ -131,7 +141,7 @@ class EnvServerConfig(_Component):
 
     port: Port = 50052
     """gRPC; 0 means any free one."""
-    max_parallel: int = Field(4, ge=1)
+    max_parallel: Int = Field(4, ge=1)
     """Most sandboxes at work at once."""
     environments: dict[str, EnvironmentConfig] = {}
     """Sandboxes by type."""
@@ -151,11 +161,11 @@ class PrmJudgeConfig(_Component):
     """Of its API; default as for the policy server."""
     api_key_env: str | None = None
     """Name of the variable that holds its key; default as for the policy server."""
-    votes: int | None = Field(None, ge=1, le=32)
+    votes: Int | None = Field(None, ge=1, le=32)
     """Votes on each turn; default 1 for rules, 3 for a model."""
-    vote_timeout: float = Field(30, gt=0)
+    vote_timeout: Float = Field(30, gt=0)
     """Seconds after which a vote has failed."""
-    workers: int = Field(4, ge=1)
+    workers: Int = Field(4, ge=1)
     """Turns that are judged at the same time."""
 
 
@@ -164,39 +174,39 @@ class TrainerConfig(_Component):
 
     port: Port = 50054
     """gRPC; 0 means any free one."""
-    update_interval: float = Field(60, gt=0)
+    update_interval: Float = Field(60, gt=0)
     """Seconds after which it trains with fewer than `min_samples`, provided there is something to train on."""
-    min_samples: int = Field(4, ge=1)
+    min_samples: Int = Field(4, ge=1)
     """Samples that start a step at once."""
-    max_batch: int = Field(16, ge=1)
+    max_batch: Int = Field(16, ge=1)
     """Most samples of a step."""
     algorithm: Literal["combine", "binary_rl", "opd", "opd_full"] = "combine"
     """See openclaw_rl/trainer/README.md."""
     method: Literal["auto", "lora", "full"] = "auto"
     """Train low-rank adapters or all weights; auto: lora, the cheaper one by measurement."""
-    learning_rate: float | None = Field(None, gt=0)
+    learning_rate: Float | None = Field(None, gt=0)
     """Default 1e-3 for lora, 1e-4 for full."""
-    lora_rank: int = Field(16, ge=1)
+    lora_rank: Int = Field(16, ge=1)
     """Rank of the adapters."""
-    reward_weight: float = Field(0.05, ge=0)
+    reward_weight: Float = Field(0.05, ge=0)
     """Weight of the reward beside the distillation (combine)."""
-    kl_weight: float = Field(0.01, ge=0)
+    kl_weight: Float = Field(0.01, ge=0)
     """Weight of the KL to the frozen base model."""
-    clip_ratio: float = Field(0.2, gt=0, lt=1)
+    clip_ratio: Float = Field(0.2, gt=0, lt=1)
     """Importance ratios are clipped to 1 minus and plus this."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: Float = Field(1.0, gt=0)
     """Gradients are scaled down to this norm."""
-    max_tokens_per_sample: int = Field(2048, ge=16)
+    max_tokens_per_sample: Int = Field(2048, ge=16)
     """Longer samples are dropped, with the reason."""
     backend: Literal["auto", "torch"] = "auto"
     """auto: torch."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`."""
-    threads: int = Field(1, ge=1)
+    threads: Int = Field(1, ge=1)
     """PyTorch threads."""
-    keep_versions: int = Field(3, ge=1)
+    keep_versions: Int = Field(3, ge=1)
     """Versions whose weights are kept on disk, beside the newest one."""
-    gpus: int | None = Field(None, ge=1)
+    gpus: Int | None = Field(None, ge=1)
     """GPUs of the megatron back end."""
     model_size: str | None = None
     """Size of the model for the megatron back end, such as 8B."""
@@ -217,7 +227,7 @@ class JournalConfig(_Section):
     enabled: bool = True
     max_size: Size = 100 * 2**20
     """A file that grows beyond this is rotated."""
-    keep_files: int = Field(10, ge=1)
+    keep_files: Int = Field(10, ge=1)
     """Rotated files kept; older ones are deleted."""
 
 
@@ -235,6 +245,21 @@ class Config(_Section):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML whose mappings have each key once; of two, PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} is there twice",
+                                                        key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load_config(path: str | Path | None) -> Config:
     """Read a configuration file; None gives the defaults.
 
@@ -245,11 +270,13 @@ def load_config(path: str | Path | None) -> Config:
         return Config()
     path = Path(path)
     try:
-        data = yaml.safe_load(path.read_bytes())
+        data = yaml.load(path.read_bytes(), _Loader)
     except OSError as error:
         raise ConfigError(f"{path}: {os.strerror(error.errno or 0)}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not a configuration: it is nested too deeply") from None
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -270,7 +297,8 @@ def _problems(error: ValidationError) -> list[str]:
         value = repr(item["input"])
         if len(value) > 80:
             value = value[:77] + "..."
-        lines.append(f"{key}: {value} is not allowed: {item['msg'].removeprefix('Value error, ')}")
+        allowed = "a mapping of keys is needed" if item["type"] == "model_type" else item["msg"]
+        lines.append(f"{key}: {value} is not allowed: {allowed.removeprefix('Value error, ')}")
     return lines
 
 

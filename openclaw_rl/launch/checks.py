@@ -71,17 +71,25 @@ def check_packages(config: Config) -> None:
 
 
 def check_ports(config: Config, names: list[str]) -> None:
-    """The ports of the components that are to be started are free.
+    """The ports of the components that are to be started are free, and no two components want the same.
 
     Raises:
         StartError: one is not; the text names the key and, where it can be seen, who has it.
     """
     problems = []
-    for name in names:
+    wanted: dict[int, str] = {}  # on all hosts: two that differ may be one address
+    for name in started_here(config):
         section = getattr(config.components, name)
         for key in ("port", "grpc_port"):
             port = getattr(section, key, 0)
-            if port and (error := _bind_error(section.host, port)):
+            if not port:
+                continue
+            if port in wanted:
+                problems.append(f"components.{name}.{key}: {port} is {wanted[port]} too; set another port, or 0 for "
+                                "any free one")
+                continue
+            wanted[port] = f"components.{name}.{key}"
+            if name in names and (error := _bind_error(section.host, port)):
                 problems.append(f"components.{name}.{key}: {section.host}:{port} {error}{_owner(port)}; "
                                 "set another port, or 0 for any free one")
     if problems:

@@ -29,6 +29,16 @@ def test_a_port_in_use_names_key_port_and_owner() -> None:
         checks.check_ports(config, ["trainer"])
 
 
+def test_no_two_components_want_the_same_port() -> None:
+    config = Config.model_validate({"components": {"policy_server": {"port": 0, "grpc_port": 1025},
+                                                   "trainer": {"port": 1025}}})
+    with pytest.raises(StartError, match=r"trainer\.port: 1025 is components\.policy_server\.grpc_port too"):
+        checks.check_ports(config, [])
+    elsewhere = {"components": {"policy_server": {"port": 0, "grpc_port": 1025},
+                                "trainer": {"port": 1025, "address": "192.0.2.1:1025"}}}
+    checks.check_ports(Config.model_validate(elsewhere), [])
+
+
 def test_a_host_that_is_not_ours_is_named() -> None:
     config = Config.model_validate({"components": {"trainer": {"host": "192.0.2.1", "port": 1}}})
     with pytest.raises(StartError, match=r"192\.0\.2\.1:1 can't be used"):
