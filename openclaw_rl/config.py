@@ -177,7 +177,7 @@ class TrainerConfig(_Component):
     update_interval: Float = Field(60, gt=0)
     """Seconds after which it trains with fewer than `min_samples`, provided there is something to train on."""
     min_samples: Int = Field(4, ge=1)
-    """Samples that start a step at once."""
+    """Samples with a score or a hint that start a step at once; neutral ones ride along."""
     max_batch: Int = Field(16, ge=1)
     """Most samples of a step."""
     algorithm: Literal["combine", "binary_rl", "opd", "opd_full"] = "combine"

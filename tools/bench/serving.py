@@ -116,19 +116,18 @@ def summary(figures: Figures, elapsed: float) -> dict:
 
 
 async def run(home: Home, streams: int, seconds: float) -> dict:
-    from openclaw_rl.client import PolicyServiceClient, TrainerServiceClient
-    from openclaw_rl.mesh.channel import connect
+    from openclaw_rl.client import AsyncPolicyServiceClient, AsyncTrainerServiceClient
 
     policy, trainer = read_record(home, "policy_server"), read_record(home, "trainer")
     assert policy and trainer
-    control = TrainerServiceClient(connect(trainer.address))
-    await control.pause("benchmark")
+    control = AsyncTrainerServiceClient(trainer.address)
+    await control.pause(reason="benchmark")
     await phase(policy.http_address, streams, 5, False)  # warm-up
     idle, idle_s = await phase(policy.http_address, streams, seconds, False)
     await control.resume()
     busy, busy_s = await phase(policy.http_address, streams, seconds, True)
     versions = await control.list_versions()
-    state = (await PolicyServiceClient(connect(policy.address)).get_policy()).state
+    state = (await AsyncPolicyServiceClient(policy.address).get_policy()).state
     pauses = [v.manifest.metrics.get("pause_steps") for v in versions.versions if v.active or v.activated_at.seconds]
     return {"bench": "serving", "streams": streams, "idle": summary(idle, idle_s), "training": summary(busy, busy_s),
             "ratio": round((busy.tokens / busy_s) / (idle.tokens / idle_s), 3),
@@ -148,7 +147,7 @@ def main() -> None:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(config))
         env = os.environ | {"OPENCLAW_RL_HOME": folder}
-        command = [sys.executable, "-m", "openclaw_rl.cli"]
+        command = [str(Path(sys.executable).with_name("openclaw-rl"))]
         models = Home.default().models
         if models.exists():
             (Path(folder) / "models").symlink_to(models)
