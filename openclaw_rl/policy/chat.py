@@ -17,7 +17,7 @@ from openclaw_rl.gateway.port import ChatCall, Delta, End, Event, SampledToken, 
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.policy.engines.base import EngineBusy, EngineError, Finished, PromptTooLong, Sampling, TokenEngine
-from openclaw_rl.policy.template import ChatTemplate, Prompt
+from openclaw_rl.policy.template import ChatTemplate, Prompt, TooLong
 from openclaw_rl.policy.text import Detokenizer, StopTexts
 from openclaw_rl.policy.tools import ToolParser
 from openclaw_rl.v1 import common_pb2, turn_pb2
@@ -182,20 +182,21 @@ class TokenPolicy:
         for i, message in enumerate(call.messages):
             if any(part.WhichOneof("part") == "image_url" for part in message.parts):
                 raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
+        limit = self.engine.info.context_length
         if call.prompt is not None:
-            size, make = len(call.prompt), lambda: Prompt(self.template.encode(call.prompt or "", special=True))
+            size, make = len(call.prompt), lambda: Prompt(self.template.encode(call.prompt or "", True, limit))
         else:
-            size = sum(len(message.content) + sum(len(part.text) for part in message.parts)
-                       for message in call.messages)
-            size += sum(len(tool.parameters_json) for tool in call.tools)
+            size = sum(message.ByteSize() for message in call.messages) + sum(tool.ByteSize() for tool in call.tools)
 
             def make() -> Prompt:
-                return self.template.chat(call.messages, call.tools, call.tool_choice)
+                return self.template.chat(call.messages, call.tools, call.tool_choice, limit)
 
-        prompt = await asyncio.to_thread(make) if size > _LONG_TEXT else make()
+        try:
+            prompt = await asyncio.to_thread(make) if size > _LONG_TEXT else make()
+        except TooLong as error:
+            raise self._too_long(call, error.least, limit, "at least ") from None
         if not prompt.ids:
             raise errors.invalid("prompt", call.prompt, "at least one token")
-        limit = self.engine.info.context_length
         if len(prompt.ids) >= limit:
             raise self._too_long(call, len(prompt.ids), limit)
         return prompt
@@ -220,11 +221,11 @@ class TokenPolicy:
         return errors.unavailable(f"the engine failed: {error}")
 
     @staticmethod
-    def _too_long(call: ChatCall, tokens: int, limit: int) -> errors.MeshError:
+    def _too_long(call: ChatCall, tokens: int, limit: int, about: str = "") -> errors.MeshError:
         text = (f"This model's maximum context length is {limit} tokens. However, your {_prompt_field(call)} resulted "
-                f"in {tokens} tokens. Please reduce the length of the {_prompt_field(call)}.")
+                f"in {about}{tokens} tokens. Please reduce the length of the {_prompt_field(call)}.")
         return errors.MeshError(errors.CATALOGUE["CONTEXT_TOO_LONG"][0], "CONTEXT_TOO_LONG", text,
-                                violations=[(_prompt_field(call), f"{tokens} tokens; at most {limit - 1}")])
+                                violations=[(_prompt_field(call), f"{about}{tokens} tokens; at most {limit - 1}")])
 
 
 class _Reader:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,8 +33,21 @@ class Prompt:
     opening: str = ""
 
 
+class TooLong(Exception):
+    """A text that can't have as few tokens as are allowed. `least`: tokens that it has at least."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"at least {least} tokens")
+        self.least = least
+
+
 class ChatTemplate:
-    """One model's tokenizer and chat template. Its methods may run on any thread, one at a time per call."""
+    """One model's tokenizer and chat template. Its methods may run on any thread, one at a time per call.
+
+    The names of special tokens, such as <|im_start|>, mean those tokens only where the template wrote them. In what
+    messages and tools say they are text like any other, so that nobody can end their message and speak as another
+    role.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Load from a model's folder: tokenizer.json, tokenizer_config.json and, where there is one,
@@ -49,6 +63,12 @@ class ChatTemplate:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.tokens = TokenBytes(self._tokenizer.to_str())
+        # A normalizer may shorten a text: composing characters does, to a third of its bytes.
+        self._longest = max(map(len, self.tokens.table)) * (1 if self._tokenizer.normalizer is None else 4)
+        self._plain: Any = None  # the tokenizer to which special tokens are text; loaded when it is needed
+        self._special = {self.tokens.table[index].decode(): index for index in sorted(self.tokens.special)}
+        names = sorted(filter(None, self._special), key=len, reverse=True)
+        self._find_special = re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         source = _source(folder, settings)
         self._names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items()
@@ -64,7 +84,7 @@ class ChatTemplate:
         self.knows_tool_calls = "tool_calls" in source
 
     def chat(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition] = (),
-             tool_choice: str = "auto") -> Prompt:
+             tool_choice: str = "auto", most: int | None = None) -> Prompt:
         """Render a conversation, up to where the response begins.
 
         A tool choice that forces a call puts the call's beginning into the prompt, so that what is recorded as
@@ -72,23 +92,56 @@ class ChatTemplate:
 
         Raises:
             MeshError: INVALID_ARGUMENT, the model's template refuses the messages; it says why.
+            TooLong: as `encode`.
         """
         from jinja2 import TemplateError
 
         offered = tools if tool_choice != "none" else []
+        stand_ins = _StandIns(self._find_special)
         try:
             text = self._template.render(
-                messages=self._conversation(messages, offered), add_generation_prompt=True, documents=None,
-                tools=[hermes.tool_json(tool) for tool in offered] or None, **self._names)
+                messages=stand_ins.put(self._conversation(messages, offered)), add_generation_prompt=True,
+                documents=None, tools=stand_ins.put([hermes.tool_json(tool) for tool in offered]) or None,
+                **self._names)
         except (TemplateError, TypeError, KeyError) as error:
             raise errors.invalid("messages", ", ".join(message.role for message in messages),
                                  f"what the model's chat template takes: {error}") from None
         opening = hermes.forced_opening(offered, tool_choice)
-        return Prompt(self.encode(text + opening), opening)
+        if not stand_ins.used:
+            return Prompt(self.encode(text + opening, most=most), opening)
+        self._check_size(text, most)
+        ids: list[int] = []
+        for part in self._find_special.split(text + opening):
+            ids += [self._special[part]] if part in self._special else self._encode_plain(stand_ins.restore(part))
+        return Prompt(ids, opening)
 
-    def encode(self, text: str, special: bool = False) -> list[int]:
-        """Token ids of a text; `special`: with the tokens that the model wants before a fresh text."""
+    def encode(self, text: str, special: bool = False, most: int | None = None) -> list[int]:
+        """Token ids of a text in which special tokens may be named.
+
+        Args:
+            special: with the tokens that the model wants before a fresh text.
+            most: tokens of the longest text that is of use.
+
+        Raises:
+            TooLong: the text has more than `most` tokens for certain. To tokenize what is a thousand times too long
+                would take seconds of all cores.
+        """
+        self._check_size(text, most)
         return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def _check_size(self, text: str, most: int | None) -> None:
+        least = -(-len(text.encode()) // self._longest)
+        if most is not None and least > most:
+            raise TooLong(least)
+
+    def _encode_plain(self, text: str) -> list[int]:
+        if self._plain is None:
+            from tokenizers import Tokenizer
+
+            plain = Tokenizer.from_str(self._tokenizer.to_str())
+            plain.encode_special_tokens = True
+            self._plain = plain
+        return self._plain.encode(text, add_special_tokens=False).ids
 
     def _conversation(self, messages: Sequence[turn_pb2.ChatMessage],
                       tools: Sequence[turn_pb2.ToolDefinition]) -> list[dict[str, Any]]:
@@ -131,6 +184,38 @@ class ChatTemplate:
         if message.name:
             turn["name"] = message.name
         return turn
+
+
+class _StandIns:
+    """Hides the names of special tokens in what people wrote from the template, and brings them back after it."""
+
+    def __init__(self, find: re.Pattern[str]) -> None:
+        self._find = find
+        self._mark = secrets.token_hex(8)  # nobody can have written it
+        self._names: list[str] = []
+
+    @property
+    def used(self) -> bool:
+        """Whether there was any such name."""
+        return bool(self._names)
+
+    def put(self, value: Any) -> Any:
+        """The value, all texts in it without names of special tokens."""
+        if isinstance(value, str):
+            return self._find.sub(self._stand_in, value)
+        if isinstance(value, list):
+            return [self.put(item) for item in value]
+        if isinstance(value, dict):
+            return {self.put(key): self.put(item) for key, item in value.items()}
+        return value
+
+    def restore(self, text: str) -> str:
+        """A text as it was written."""
+        return re.sub(f"{self._mark}-(\\d+)-", lambda match: self._names[int(match[1])], text)
+
+    def _stand_in(self, match: re.Match[str]) -> str:
+        self._names.append(match[0])
+        return f"{self._mark}-{len(self._names) - 1}-"
 
 
 def _arguments(text: str) -> Any:
