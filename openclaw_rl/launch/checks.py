@@ -117,15 +117,15 @@ def _owner(port: int) -> str:
     return ""
 
 
-def is_component(pid: int, name: str, home: Home) -> bool:
-    """The process is component `name` of this mesh, started by its supervisor."""
+def is_component(process: psutil.Process, name: str, home: Home) -> bool:
+    """The process is component `name` of this mesh, started by its supervisor (and not by somebody's hand)."""
     try:
-        process = psutil.Process(pid)
-        command = process.cmdline()
-        return (supervisor.COMPONENT_MODULE in command and name in command
-                and process.environ().get("OPENCLAW_RL_HOME") == str(home.root))
-    except psutil.Error:
+        command, variables = process.cmdline(), process.environ()
+    except (psutil.Error, OSError):
         return False
+    return (supervisor.COMPONENT_MODULE in command and name in command
+            and variables.get("OPENCLAW_RL_HOME") == str(home.root)
+            and variables.get("SUPERVISOR_PROCESS_NAME") == name)
 
 
 def clear_leftovers(home: Home) -> None:
@@ -142,22 +142,22 @@ def clear_leftovers(home: Home) -> None:
 
 def end_orphans(home: Home, timeout: float = 20) -> list[str]:
     """End components of this mesh that no supervisor keeps any more: SIGTERM, and SIGKILL after `timeout` seconds.
+    They are looked for among all processes: one that was on its way up has no record yet.
 
     Returns:
         Their names.
     """
-    records = [record for name in COMPONENTS if (record := read_record(home, name))]
-    orphans = {record.name: record.pid for record in records if is_component(record.pid, record.name, home)}
-    processes = []
-    for pid in orphans.values():
+    orphans = [(name, process) for process in psutil.process_iter() for name in COMPONENTS
+               if is_component(process, name, home)]
+    for _, process in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
-            processes.append(psutil.Process(pid))
-            processes[-1].terminate()
-    _, alive = psutil.wait_procs(processes, timeout)
+            process.terminate()
+    _, alive = psutil.wait_procs([process for _, process in orphans], timeout)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, 5)
-    for name in orphans:
+    names = [name for name in COMPONENTS if name in {name for name, _ in orphans}]
+    for name in names:
         remove_record(home, name)
-    return list(orphans)
+    return names

@@ -18,6 +18,8 @@ from .checks import StartError
 from .status import ComponentReport, MeshReport, report
 from .supervisor import Supervisor, SupervisorError
 
+#: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
+_DEGRADED_SECONDS = 5.0
 #: Seconds until all components must run: loading and compiling nothing takes a few, a slow disk makes it more.
 START_SECONDS = 180.0
 
@@ -70,7 +72,7 @@ def _say_already(supervisor: Supervisor, config: Config, console: Console) -> No
 
 def start_components(home: Home, config: Config, names: list[str], console: Console,
                      timeout: float = START_SECONDS) -> MeshReport:
-    """Let the supervisor start these, and wait until everything that belongs to the mesh is RUNNING.
+    """Let the supervisor start these, and wait until they are RUNNING, or DEGRADED for some seconds.
 
     Raises:
         StartError: one failed or took too long.
@@ -124,6 +126,7 @@ def _prepare_model(home: Home, config: Config, console: Console) -> None:
 def _wait(home: Home, config: Config, names: set[str], console: Console, timeout: float) -> MeshReport:
     started = time.monotonic()
     shown: set[str] = set()
+    degraded: dict[str, float] = {}  # since when
     with console.status("starting") as line:
         while True:
             mesh = report(home, config)
@@ -133,6 +136,12 @@ def _wait(home: Home, config: Config, names: set[str], console: Console, timeout
                     shown.add(component.name)
                     console.print(f"[green]✓[/] {component.name:<14} {component.address}  "
                                   f"[dim]{time.monotonic() - started:.1f} s[/]")
+                elif component.state == "DEGRADED" and component.status and component.name not in shown:
+                    # It serves, and says what is wrong: a set-aside file, a judge that can't be reached.
+                    if time.monotonic() - degraded.setdefault(component.name, time.monotonic()) > _DEGRADED_SECONDS:
+                        shown.add(component.name)
+                else:
+                    degraded.pop(component.name, None)
                 if component.state == "FAILED":
                     raise StartError(f"{component.name} failed:\n{last_lines(home, component.name)}")
             missing = [c for c in waited if c.name not in shown]
@@ -146,8 +155,11 @@ def _wait(home: Home, config: Config, names: set[str], console: Console, timeout
 
 
 def _fail_early(home: Home, missing: list[ComponentReport]) -> None:
-    """A component that ended by itself three times while we wait for it won't come up: don't wait for the rest."""
+    """Don't wait for what won't come: a component that ended by itself three times, or whose supervisor is gone."""
     processes = Supervisor(home).processes()
+    if not processes:
+        raise StartError(f"the supervisor has ended; `openclaw-rl local-start` starts anew (see "
+                         f"{home.logs / 'supervisord.log'})")
     for component in missing:
         process = processes.get(component.name)
         if process and process.state == "BACKOFF" and _starts(home, component.name) >= 3:

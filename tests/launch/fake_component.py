@@ -1,7 +1,7 @@
 """Stands for `openclaw_rl.launch.component` in the launcher's tests: the real server plumbing without the work.
 
 A file NAME.crash in the home makes that component end with code 3 at its start; while NAME.mute is there it starts
-without answering.
+without answering, while NAME.degraded is there it says that it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ async def run(name: str, config_file: str) -> None:
     section = getattr(load_config(config_file).components, name)
     port = getattr(section, "grpc_port", section.port)
     server = ComponentServer(name, section.host, port, home, lambda: component_pb2.ComponentStatus(
-        state=component_pb2.COMPONENT_STATE_RUNNING, counters={"turns_main": 3, "samples_accepted": 2, "updates": 1},
+        state=component_pb2.COMPONENT_STATE_DEGRADED if (home.root / f"{name}.degraded").exists()
+        else component_pb2.COMPONENT_STATE_RUNNING, counters={"turns_main": 3, "samples_accepted": 2, "updates": 1},
         dropped={"judge failed": 1}, policy_version=1, gauges={"training": 1, "qps": 2.5}))
     if name == "policy_server":
         server.http_address = "http://127.0.0.1:1"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import configparser
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +18,7 @@ from rich.console import Console
 
 from openclaw_rl.config import Config
 from openclaw_rl.home import COMPONENTS, Home, RunRecord, read_record, write_record
-from openclaw_rl.launch import checks, start
+from openclaw_rl.launch import start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.status import MeshReport, report
 from openclaw_rl.launch.supervisor import Supervisor, configuration, socket_path
@@ -147,7 +150,48 @@ def test_components_of_a_killed_supervisor_are_ended(home: Home, config: Config,
     supervisor.kill()
     supervisor.wait(10)
     assert sorted(start.stop_all(home)) == sorted(COMPONENTS)
-    assert not any(checks.is_component(c.pid, c.name, home) for c in again.components if c.pid)
+    assert not any(psutil.pid_exists(c.pid) for c in again.components if c.pid)
+
+
+@pytest.mark.slow
+def test_the_end_of_a_supervisor_while_its_components_start(home: Home, config: Config, console: Console) -> None:
+    home.create()
+    (home.root / "trainer.mute").touch()  # it has no record
+
+    def kill() -> None:
+        until(lambda: report(home, config)["trainer"].pid is not None)
+        pids.append(report(home, config)["trainer"].pid)
+        psutil.Process(Supervisor(home).pid()).kill()
+
+    pids: list[int | None] = []
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(StartError, match="the supervisor has ended"):
+        start.local_start(home, config, console, timeout=30)
+    killer.join()
+    assert "trainer" in start.stop_all(home)
+    assert pids[0] and not psutil.pid_exists(pids[0])
+
+
+@pytest.mark.slow
+def test_what_somebody_runs_by_hand_is_not_ended(home: Home, config: Config, console: Console) -> None:
+    start.local_start(home, config, console)
+    start.stop_all(home)
+    (home.root / "trainer.mute").touch()
+    with subprocess.Popen([sys.executable, "-m", "fake_component", "trainer", "--config", "-"]) as process:
+        try:
+            assert start.stop_all(home) == []
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_one_that_serves_in_a_bad_way_is_no_obstacle(home: Home, config: Config, console: Console) -> None:
+    home.create()
+    (home.root / "trainer.degraded").touch()
+    mesh = start.local_start(home, config, console, timeout=30)
+    assert mesh["trainer"].state == "DEGRADED" and mesh["env_server"].state == "RUNNING"
 
 
 @pytest.mark.slow
