@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
+from collections import deque
 
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
@@ -13,6 +15,13 @@ from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 log = logging.getLogger(__name__)
 
+#: Bytes of events that are held in memory while the disk can't be written; beyond these the oldest are lost.
+HELD_BYTES = 64 * 2**20
+#: Seconds between two tries to write them.
+RETRY_SECONDS = 1.0
+#: Events that are written in one transaction then; a reply waits for one such at most.
+_AT_ONCE = 50
+
 #: The component's own table: counts that survive a restart.
 SCHEMA = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
 
@@ -20,16 +29,51 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTE
 class TurnRecorder:
     """Puts turns, feedback and session ends into the outbox, and keeps the component's counts.
 
-    A full disk never stops the answers: the turn is lost then, counted in `failed` and told in `problem`.
+    A full disk never stops the answers: what can't be written is held in memory, told in `problem`, and written by
+    `run` once there is room.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, strict: bool = False) -> None:
+    def __init__(self, store: Store, outbox: Outbox, strict: bool = False, held_bytes: int = HELD_BYTES) -> None:
         """Args: strict: a write waits for the disk, so it is done on another thread."""
-        self._store, self._outbox, self._strict = store, outbox, strict
+        self._store, self._outbox, self._strict, self._held_bytes = store, outbox, strict, held_bytes
         self._counts = {"requests": 0, "failed": 0, "turns_recorded": 0}
         self._counts |= {row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters", ())}
-        self.lost = 0  #: events that could not be written since the start
-        self.problem = ""  #: why the last write failed; empty when it did not
+        self.lost = 0  #: events that were never written, since the start
+        self._why = ""  # the last write failed; empty when it did not
+        self._held: deque[tuple[str, bytes]] = deque()
+        self._size = 0  # bytes held
+        self._lock = threading.Lock()
+
+    @property
+    def problem(self) -> str:
+        """What an operator should know: events that wait in memory, and why; or that were lost."""
+        waiting = f"{len(self._held)} events wait in memory, and are lost if the process ends: {self._why}"
+        lost = f"{self.lost} events were lost while the disk could not be written"
+        return "; ".join([waiting] * bool(self._held) + [lost] * bool(self.lost))
+
+    async def run(self) -> None:
+        """Write what is held as soon as it can be. Never returns."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            if self._held:
+                await asyncio.to_thread(self.retry)
+
+    def retry(self) -> None:
+        """Write what is held, as far as it can be."""
+        if not self._held:
+            return
+        while self._held:
+            with self._lock:
+                some = list(self._held)[:_AT_ONCE]
+                try:
+                    self._write(some)
+                except (MeshError, sqlite3.Error) as error:
+                    self._why = str(error)
+                    return
+                for _, payload in some:
+                    self._held.popleft()
+                    self._size -= len(payload)
+        log.warning("the disk can be written again; nothing waits in memory any more")
 
     @property
     def counters(self) -> dict[str, int]:
@@ -65,27 +109,42 @@ class TurnRecorder:
         self._put(end.event_id, environment_pb2.PolicyEvent(session_end=end))
 
     def close(self) -> None:
-        """Write the counts; the store is the caller's to close."""
+        """Write the counts, and a last time what is held; the store is the caller's to close."""
+        self.retry()
         try:
-            with self._store.transaction() as db:
-                self._save_counts(db)
+            self._write([])
         except (MeshError, sqlite3.Error):
-            log.exception("counts of this run are not saved")
+            log.exception("counts of this run are not saved, and %d events are lost", len(self._held))
 
     def _put(self, event_id: str, event: environment_pb2.PolicyEvent, must: bool = False) -> None:
-        payload = event.SerializeToString()
-        try:
-            with self._store.transaction() as db:
-                self._outbox.put(event_id, payload, db=db)
-                self._save_counts(db)
-        except (MeshError, sqlite3.Error) as error:
+        entry = event_id, event.SerializeToString()
+        with self._lock:
+            try:
+                if self._held and not must:  # in the order in which they happened, and no reply waits for a full disk
+                    self._hold(entry)
+                else:
+                    self._write([entry])
+            except (MeshError, sqlite3.Error) as error:
+                if must:
+                    raise
+                self._why = str(error)
+                log.error("events can't be written and wait in memory: %s", error)
+                self._hold(entry)
+
+    def _hold(self, entry: tuple[str, bytes]) -> None:
+        self._held.append(entry)
+        self._size += len(entry[1])
+        while self._size > self._held_bytes:
+            event_id, payload = self._held.popleft()
+            self._size -= len(payload)
             self.lost += 1
-            self.problem = f"{self.lost} events could not be written: {error}"
-            log.error("event %s is lost: %s", event_id, error)
-            if must:
-                raise
-        else:
-            self.problem = ""
+            log.error("event %s is lost: too much waits in memory", event_id)
+
+    def _write(self, entries: list[tuple[str, bytes]]) -> None:
+        with self._store.transaction() as db:
+            for event_id, payload in entries:
+                self._outbox.put(event_id, payload, db=db)
+            self._save_counts(db)
 
     def _save_counts(self, db: sqlite3.Connection) -> None:
         db.executemany("INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",

@@ -76,6 +76,7 @@ async def run(config: Config, home: Home) -> None:
         sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request)
         sender.start()
         stack.push_async_callback(sender.stop)
+        stack.push_async_callback(_ended, asyncio.create_task(recorder.run()))
 
         async def get_ready() -> None:
             policy, engine, base = await _policy(settings, api, home, turns, engines)

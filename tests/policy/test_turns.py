@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
+from openclaw_rl.delivery.store import Store, StoreError
 from openclaw_rl.gateway.port import ChatCall, End
 from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.policy import recorder as recorder_module
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.meter import Meter
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
@@ -71,9 +73,49 @@ async def test_a_record_that_cannot_be_written_stops_no_answer(tmp_path: Path, t
     rig = Rig(tmp_path, template)
     rig.store.close()
     assert (await rig.ask()).message.content == "Hello!"
-    assert rig.recorder.lost == 1 and "1 events" in rig.recorder.problem
+    assert "1 events wait in memory" in rig.recorder.problem
     with pytest.raises(Exception):  # noqa: B017  the one who gives feedback is told
         rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
+
+
+async def test_what_a_full_disk_kept_in_memory_is_written_when_there_is_room(
+        tmp_path: Path, template: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path, template)
+    full = True
+    write = TurnRecorder._write
+
+    def fails(recorder: TurnRecorder, entries: list[tuple[str, bytes]]) -> None:
+        if full:
+            raise StoreError.of(rig.store.path, OSError("full"))
+        write(recorder, entries)
+
+    monkeypatch.setattr(TurnRecorder, "_write", fails)
+    monkeypatch.setattr(recorder_module, "RETRY_SECONDS", 0.01)
+    await rig.ask(session_id="1")
+    await rig.ask(session_id="2")
+    with pytest.raises(StoreError):
+        rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
+    assert "2 events wait in memory" in rig.recorder.problem and rig.events() == []
+    running = asyncio.create_task(rig.recorder.run())
+    full = False
+    async with asyncio.timeout(10):
+        while rig.recorder.problem:  # noqa: ASYNC110  it is no event, but what status tells
+            await asyncio.sleep(0.01)
+    await rig.ask(session_id="3")
+    assert [event.turn.session_id for event in rig.events()] == ["1", "2", "3"]
+    running.cancel()
+    rig.store.close()
+
+
+async def test_memory_for_what_waits_is_bounded(tmp_path: Path, template: ChatTemplate) -> None:
+    rig = Rig(tmp_path, template)
+    rig.store.close()
+    rig.recorder._held_bytes = 2000
+    for i in range(30):
+        rig.recorder.session_end(turn_pb2.SessionEnd(event_id=f"{i:0200}", session_id="s"))
+    kept = [event_id for event_id, _ in rig.recorder._held]
+    assert kept == [f"{i:0200}" for i in range(30 - len(kept), 30)] and 5 < len(kept) < 10
+    assert rig.recorder.lost == 30 - len(kept) and f"{rig.recorder.lost} events were lost" in rig.recorder.problem
 
 
 async def test_draining(tmp_path: Path, template: ChatTemplate) -> None:
