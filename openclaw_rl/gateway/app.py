@@ -27,6 +27,7 @@ from openclaw_rl.gateway.requests import ApiRequest, parse_chat, parse_completio
 from openclaw_rl.gateway.stream import UntilDisconnect, merge
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.mesh.helpers import new_id
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,12 @@ class _Door:
                 return Response(status_code=400)  # nobody reads it
             except (ApiError, MeshError) as error:
                 answer = _public(error)
+                self._metrics.answered(request.url.path, answer.status, time.perf_counter() - began)
+                return answer.response()
+            except Exception:
+                incident = new_id("inc_")
+                log.exception("incident %s: %s failed", incident, request.url.path)
+                answer = from_mesh(errors.internal(incident))
                 self._metrics.answered(request.url.path, answer.status, time.perf_counter() - began)
                 return answer.response()
 

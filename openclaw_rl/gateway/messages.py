@@ -104,9 +104,14 @@ def parse_tools(items: list[Any]) -> list[turn_pb2.ToolDefinition]:
             raise wrong_value(tool.name("type"), kind, "function")
         function = Fields(tool.object("function", required=True) or {}, tool.name("function"))
         parameters = function.object("parameters")
+        try:
+            schema = orjson.dumps(parameters).decode() if parameters else ""
+        except orjson.JSONEncodeError:  # what it reads may be deeper than what it writes
+            raise errors.invalid_many([(function.name("parameters"), "is nested too deeply; at most 250 levels")]
+                                      ) from None
         tools.append(turn_pb2.ToolDefinition(
             name=function.needed_text("name"), description=function.text("description") or "",
-            parameters_json=orjson.dumps(parameters).decode() if parameters else ""))
+            parameters_json=schema))
     check_tools(tools)
     return tools
 

@@ -25,6 +25,7 @@ class ChatCall:
     logprobs: bool = False  #: report each token's log-probability
     prompt: str | None = None  #: text to continue as it is; then `messages` are for the record only
     prompt_ids: list[int] | None = None  #: token ids to continue; the same
+    prompt_ids_field: str = "prompt_ids"  #: what the request calls them
     min_version: int | None = None  #: lowest policy version that may answer
     exact_version: int | None = None  #: the only policy version that may answer
     extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model

@@ -82,13 +82,14 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiReq
     if echo and request.logprobs:
         raise wrong_value("echo", True, "left out when logprobs are wanted: the prompt has none")
     request.n = fields.integer("n", 1, MOST_CHOICES) or 1
-    for prompt in _prompts(fields):
+    for i, prompt in enumerate(_prompts(fields)):
         call = ChatCall(sampling=sampling, logprobs=request.logprobs)
         if isinstance(prompt, str):
             call.prompt = prompt
             call.messages = [turn_pb2.ChatMessage(role="user", content=prompt)]
         else:
             call.prompt_ids = prompt
+            call.prompt_ids_field = "prompt" if prompt is data["prompt"] else f"prompt[{i}]"
         request.calls += _choices(call, request.n)
         request.echo += [prompt if echo and isinstance(prompt, str) else ""] * request.n
     if len(request.calls) > MOST_CHOICES:
@@ -147,8 +148,13 @@ def _common(fields: Fields, headers: Mapping[str, str]) -> ApiRequest:
 
 
 def _label(value: str | None) -> str:
-    """A header's text: HTTP hands bytes over as Latin-1, clients mean UTF-8."""
-    return (value or "").encode("latin-1", "replace").decode("utf-8", "replace").strip()
+    """A header's text: HTTP hands bytes over as Latin-1, clients mean UTF-8. Other bytes stay apart: two ids must
+    never become one."""
+    value = value or ""
+    try:
+        return value.encode("latin-1").decode().strip()
+    except UnicodeError:
+        return value.strip()
 
 
 def _sampling(fields: Fields) -> turn_pb2.SamplingParams:

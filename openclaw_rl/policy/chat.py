@@ -173,8 +173,8 @@ class TokenPolicy:
     async def _prompt(self, call: ChatCall) -> Prompt:
         if call.prompt_ids is not None:
             if not call.prompt_ids:
-                raise errors.invalid("prompt_ids", [], "at least one token")
-            self._check_ids("prompt_ids", call.prompt_ids)
+                raise errors.invalid(call.prompt_ids_field, [], "at least one token")
+            self._check_ids(call.prompt_ids_field, call.prompt_ids)
             return Prompt(call.prompt_ids)
         kind = call.extra.get("response_format")
         if isinstance(kind, dict) and kind.get("type", "text") != "text":
@@ -322,4 +322,4 @@ def check_sampling(sampling: turn_pb2.SamplingParams) -> None:
 def _prompt_field(call: ChatCall) -> str:
     if call.prompt is not None:
         return "prompt"
-    return "messages" if call.prompt_ids is None else "prompt_ids"
+    return "messages" if call.prompt_ids is None else call.prompt_ids_field

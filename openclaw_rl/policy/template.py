@@ -103,7 +103,7 @@ class ChatTemplate:
                 messages=stand_ins.put(self._conversation(messages, offered)), add_generation_prompt=True,
                 documents=None, tools=stand_ins.put([hermes.tool_json(tool) for tool in offered]) or None,
                 **self._names)
-        except (TemplateError, TypeError, KeyError) as error:
+        except (TemplateError, TypeError, KeyError, RecursionError) as error:
             raise errors.invalid("messages", ", ".join(message.role for message in messages),
                                  f"what the model's chat template takes: {error}") from None
         opening = hermes.forced_opening(offered, tool_choice)
@@ -222,7 +222,7 @@ def _arguments(text: str) -> Any:
     """Arguments as an object, as templates expect them; a broken text stays a text."""
     try:
         return json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

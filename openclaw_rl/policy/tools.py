@@ -145,7 +145,7 @@ def parse_calls(text: str) -> list[tuple[str, str]]:
         return []
     try:
         value, _ = _decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # a small model may go on opening brackets
         return []
     calls = []
     for item in value if isinstance(value, list) else [value]:
@@ -169,6 +169,6 @@ def parse_broken(text: str) -> list[tuple[str, str]]:
     try:
         _, end = _decode(rest)
         rest = rest[:end]
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return [(json.loads(f'"{name[1]}"'), rest or "{}")]

@@ -15,6 +15,14 @@ CALLED = {"role": "assistant", "content": None, "tool_calls": [
     {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "messages", "Missing required parameter"),
     ({"messages": None}, "messages", "Missing required parameter"),
@@ -63,6 +71,8 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
      "'a b'"),
     ({"messages": ASK, "tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
      "tools[0].function.parameters", "an object"),
+    ({"messages": ASK, "tools": [{"type": "function", "function": {"name": "f", "parameters": nested(900)}}]},
+     "tools[0].function.parameters", "nested too deeply"),
     ({"messages": ASK, "tools": [TOOL, TOOL]}, "tools[1].function.name", "unique"),
     ({"messages": ASK, "tool_choice": "required"}, "tool_choice", "no tools"),
     ({"messages": ASK, "tools": [TOOL], "tool_choice": "maybe"}, "tool_choice", "'maybe'"),
@@ -110,7 +120,8 @@ async def test_unknown_fields_are_ignored(door: Door) -> None:
 
 BAD_COMPLETIONS: list[tuple[dict[str, Any], str | None]] = [
     ({}, "prompt"), ({"prompt": 5}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": ["a", 5]}, "prompt[1]"),
-    ({"prompt": ""}, "prompt"), ({"prompt": [1, 999_999]}, "prompt_ids[1]"), ({"prompt": [-1]}, "prompt_ids[0]"),
+    ({"prompt": ""}, "prompt"), ({"prompt": [1, 999_999]}, "prompt[1]"), ({"prompt": [-1]}, "prompt[0]"),
+    ({"prompt": [[1, -7]]}, "prompt[0][1]"),
     ({"prompt": [2**70]}, None), ({"prompt": ["a"] * 9}, "prompt"), ({"prompt": "a", "suffix": "b"}, "suffix"),
     ({"prompt": "a", "logprobs": 6}, "logprobs"), ({"prompt": "a", "logprobs": True}, "logprobs")]
 BAD_FEEDBACK: list[tuple[dict[str, Any], str | None]] = [
@@ -179,6 +190,19 @@ async def test_a_body_that_is_too_large(door: Door) -> None:
         assert reply.status_code == 413
 
 
+async def test_a_fault_of_ours_is_openais_error_too(door: Door, monkeypatch: pytest.MonkeyPatch,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(door.desk, "open", broken)
+    async with door.http() as http:
+        reply = await http.post("/v1/chat/completions", json={"messages": ASK})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
+    incident = reply.json()["error"]["message"].rpartition(" ")[2]
+    assert incident in caplog.text and "boom" in caplog.text
+
+
 async def test_starting(open_door: OpenDoor) -> None:
     door = await open_door(ready=False)
     async with door.http() as http:
@@ -194,6 +218,7 @@ async def test_starting(open_door: OpenDoor) -> None:
     ({"X-Session-Id": "", "X-Turn-Type": "", "X-Session-Done": ""}, {"session_id": "b", "turn_type": "main"}, "b",
      "main", False),
     ({"X-Session-Id": "h"}, {"session_id": "b", "session_done": True}, "h", "", True),
+    ({"X-Session-Id": b"J\xfcrgen"}, {}, "Jürgen", "", False),
     ({"X-Session-Id": "Jürgen".encode()}, {"session_done": "no"}, "Jürgen", "", False),
     ({"X-Session-Done": "0"}, {"session_id": "b", "session_done": 1}, "b", "", True)])
 async def test_what_agents_say_of_a_turn(door: Door, headers: dict[str, Any], body: dict[str, Any], session: str,

@@ -57,6 +57,8 @@ def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
     call = turn_pb2.ToolCall(id="1", name="weather", arguments_json='{"city": "Rom"}')
     assert text(native, message("user", "Hi"), message("assistant", tool_calls=[call]), message("tool", "rain"),
                 tools=TOOLS) == "[weather]<user>Hi<assistant>(weather:Rom)<tool>rain!"
+    call.arguments_json = "[" * 100_000
+    assert "(weather:)" in text(native, message("user", "Hi"), message("assistant", tool_calls=[call]), tools=TOOLS)
 
 
 def test_what_the_template_refuses_is_the_clients_error(tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ def parse(text: str, seed: int | None = None, **kwargs: object) -> tuple[str, li
     return shown + more, [(call.name, call.arguments_json) for call in calls + found]
 
 
+def test_brackets_without_end_are_text() -> None:
+    assert parse("[" * 100_000, limit=1) == ("[" * 100_000, [])
+    assert parse("[" * 100_000, opening=forced_opening([CLOCK], "clock")) == ("", [("clock", "[" * 100_000)])
+
+
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>'
 CASES = [
     ("Just text, 1 < 2 and <tool> is none.", "Just text, 1 < 2 and <tool> is none.", []),
