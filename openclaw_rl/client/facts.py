@@ -152,7 +152,7 @@ def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleSt
     if summary.state in (pb.TURN_STATE_SUPERSEDED, pb.TURN_STATE_NOT_TRAINABLE):
         return "not_trainable", None, summary.reason
     if summary.state == pb.TURN_STATE_REJECTED:
-        return "dropped", None, f"the judge refused it: {summary.reason}" if summary.reason else "the judge refused it"
+        return "dropped", None, summary.reason or "the judge refused it"
     if summary.state == pb.TURN_STATE_OPEN:
         return "pending", None, "open: waits for the next message" + (f" ({summary.reason})" if summary.reason else "")
     if down:

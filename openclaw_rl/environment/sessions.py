@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from google.protobuf.message import DecodeError
+
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.inbox import Inbox
@@ -230,7 +232,12 @@ class SessionBook:
             return
         tables.set_parent(db, waiting["turn"], turn.turn_id)
         if turn.turn_class == MAIN:
-            self._close(db, turn.turn_id, NextState.FromString(waiting["next_state"]), effects)
+            try:
+                next_state = NextState.FromString(waiting["next_state"])
+            except (DecodeError, TypeError):
+                log.error("the next state of turn %s is damaged; it is judged without", turn.turn_id)
+                next_state = NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, next_turn_id=waiting["turn"])
+            self._close(db, turn.turn_id, next_state, effects)
 
     def _feedback(self, db: sqlite3.Connection, feedback: turn_pb2.Feedback, effects: _Effects) -> None:
         row = tables.turn(db, feedback.turn_id) if feedback.turn_id else tables.last_main_turn(db, feedback.session_id)
@@ -255,7 +262,12 @@ class SessionBook:
         data = tables.payload(db, turn_id)
         if data is None:
             return False
-        turn = turn_pb2.Turn.FromString(data)
+        try:
+            turn = turn_pb2.Turn.FromString(data)
+        except (DecodeError, TypeError):  # it must not stand in the way of the message that brings its next state
+            log.error("the record of turn %s is damaged; it will not be judged", turn_id)
+            tables.settle(db, turn_id, tables.REJECTED, "its record on disk is damaged")
+            return False
         next_state.feedback.extend(tables.feedback_on(db, turn_id))
         next_state.observed_at.CopyFrom(now())
         transition = turn_pb2.Transition(turn=turn, next_state=next_state)

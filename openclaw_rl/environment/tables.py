@@ -6,12 +6,17 @@ and its two digests, by which a later request is found to continue or repeat it.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from openclaw_rl.environment.next_state import Outline, as_text
 from openclaw_rl.v1 import environment_pb2, turn_pb2
+
+log = logging.getLogger(__name__)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions(
@@ -199,9 +204,14 @@ def add_feedback(db: sqlite3.Connection, feedback: turn_pb2.Feedback, turn_id: s
 
 
 def feedback_on(db: sqlite3.Connection, turn_id: str) -> list[turn_pb2.Feedback]:
-    """All feedback on a turn, in the order in which it came."""
-    rows = db.execute("SELECT payload FROM feedback WHERE turn = ? ORDER BY seq", (turn_id,))
-    return [turn_pb2.Feedback.FromString(row["payload"]) for row in rows]
+    """All feedback on a turn that can be read, in the order in which it came."""
+    feedback = []
+    for row in db.execute("SELECT id, payload FROM feedback WHERE turn = ? ORDER BY seq", (turn_id,)):
+        try:
+            feedback.append(turn_pb2.Feedback.FromString(row["payload"]))
+        except (DecodeError, TypeError):
+            log.error("feedback %s on turn %s is damaged and is left out", row["id"], turn_id)
+    return feedback
 
 
 def add_counters(db: sqlite3.Connection, counts: Mapping[str, int]) -> None:

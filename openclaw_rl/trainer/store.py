@@ -7,6 +7,7 @@ a version are written before it, and deleted at the next start when it never cam
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -14,10 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from google.protobuf.message import DecodeError
+
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.trainer.batch import problem
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2, weights_pb2
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -136,14 +141,29 @@ class TrainerStore:
 
     def batch(self, limit: int) -> list[turn_pb2.Sample]:
         """Samples of the next step, at most `limit`, each kind oldest first: those with a signal, then at most as many
-        neutral ones, which cost as much time and bring little."""
+        neutral ones, which cost as much time and bring little. One that is not what was accepted is dropped."""
         def some(condition: str, limit: int) -> list[turn_pb2.Sample]:
-            rows = self._db.query(f"SELECT payload FROM samples WHERE fate = 'pending' AND {condition} ORDER BY seq"
-                                  " LIMIT ?", (limit,))
-            return [turn_pb2.Sample.FromString(row["payload"]) for row in rows]
+            while True:
+                rows = self._db.query("SELECT turn_id, payload FROM samples WHERE fate = 'pending' AND "
+                                      f"{condition} ORDER BY seq LIMIT ?", (limit,))
+                samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"]) for row in rows}
+                damaged = [turn_id for turn_id, sample in samples.items() if sample is None]
+                if not damaged:
+                    return [sample for sample in samples.values() if sample is not None]
+                log.error("damaged samples in the trainer's file are dropped: %s", ", ".join(damaged))
+                self.drop(damaged, "damaged on disk")
 
         signals = some(f"({self._signal})", limit)
         return signals + some(f"NOT ({self._signal})", min(len(signals), limit - len(signals)))
+
+    def _read(self, turn_id: str, payload: bytes | None) -> turn_pb2.Sample | None:
+        """The sample of a row; None when its bytes are damaged."""
+        try:
+            sample = turn_pb2.Sample.FromString(payload or b"")
+        except (DecodeError, TypeError):
+            return None
+        sound = sample.transition.turn.turn_id == turn_id and not problem(sample, self._max_tokens)
+        return sample if sound else None
 
     def attempt(self, turn_ids: Sequence[str]) -> list[str]:
         """Note that a step on these samples begins; gives those that had `MAX_ATTEMPTS` without an end before."""

@@ -36,7 +36,7 @@ def summary(turn_class: turn_pb2.TurnClass = MAIN, state: env.TurnState = env.TU
     (summary(), None, SampleStatus(fate=TRAINED, version=5, score=-1), ["the judge"], ("trained", 5, "", -1)),
     (summary(), Judgement(failed=True), SampleStatus(fate=DROPPED, reason="judge failed"), [],
      ("dropped", None, "judge failed", None)),
-    (summary(state=env.TURN_STATE_REJECTED, reason="too large"), None, None, [],
+    (summary(state=env.TURN_STATE_REJECTED, reason="the judge refused it: too large"), None, None, [],
      ("dropped", None, "the judge refused it: too large", None)),
     (summary(state=env.TURN_STATE_SUPERSEDED, reason="retried as u"), None, None, [],
      ("not_trainable", None, "retried as u", None)),

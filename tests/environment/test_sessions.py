@@ -43,8 +43,8 @@ def test_the_next_request_of_the_branch_is_the_next_state(desk: Desk) -> None:
     assert desk.turns()["t2"].parent_turn_id == "t1"
     assert desk.turns()["t1"].reason == "continued by turn t2"
     assert desk.book.policy_version == 3
-    assert desk.journal.lines == [("s", 0, "MAIN", "hello"), ("s", 3, "MAIN", "ok"),
-                                  ("s", 0, "NextState", "too long\nagain")]
+    assert desk.journal.lines == [("s", 0, "MAIN", "hello"), ("s", 0, "NextState", "too long\nagain"),
+                                  ("s", 3, "MAIN", "ok")]
 
 
 def test_the_transition_carries_the_whole_turn_with_its_class(desk: Desk) -> None:

@@ -67,6 +67,16 @@ def test_neutral_samples_are_at_most_half_a_batch(store: TrainerStore) -> None:
     assert [s.transition.turn.turn_id for s in store.batch(16)] == ["s", "n0"]
 
 
+@pytest.mark.parametrize("damage", [b"\xff" * 30, b"", "text", make_sample("other").SerializeToString()])
+def test_a_damaged_sample_is_dropped_and_the_others_are_trained(store: TrainerStore, damage: object) -> None:
+    store.accept([make_sample("a"), make_sample("b"), make_sample("c")])
+    with store._db.transaction() as db:
+        db.execute("UPDATE samples SET payload = ? WHERE turn_id = 'a'", (damage,))
+    assert [sample.transition.turn.turn_id for sample in store.batch(2)] == ["b", "c"]
+    assert fate(store, "a").reason == "damaged on disk"
+    assert store.counters()["dropped:damaged on disk"] == 1
+
+
 def test_a_commit_is_fates_and_head_together(store: TrainerStore) -> None:
     store.accept([make_sample("a"), make_sample("b"), make_sample("c")])
     store.commit(manifest(1, 0, "a", "b"), {"f": "digest"})
