@@ -66,6 +66,7 @@ class WeightsService:
                         if answer.HasField("activated"):
                             known = answer.activated.version
                         answers.put_nowait(answer)
+                    committing = -1  # else going back, and forward to this version again, would not be told
 
         tell(self._versions.state())
         if self._serving is not None:

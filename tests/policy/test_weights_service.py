@@ -344,6 +344,16 @@ async def test_a_rollback_reaches_the_trainer_and_its_versions_are_refused(mesh)
     await mesh.trainer.until(lambda: mesh.active == 5)
 
 
+async def test_going_back_and_forward_again_reaches_the_trainer(mesh):
+    await mesh.start()
+    for version in (1, 2):
+        mesh.trainer.offer(version)
+        await mesh.trainer.until(lambda v=version: len(mesh.trainer.activated) == v)
+    for version in (1, 2, 0, 2):
+        await mesh.server.service.activate(pb.ActivateVersionRequest(version=version))
+        await mesh.trainer.until(lambda v=version: mesh.trainer.states[-1].active_version == v)
+
+
 async def test_a_rejected_version_is_reported_and_the_next_one_goes_on(mesh):
     await mesh.start()
     mesh.trainer.write(1, model_id="other")
