@@ -49,11 +49,11 @@ def create_app(desk: TurnDesk, client_digest: Callable[[str, str, str], str], ap
     """
     door = _Door(desk, client_digest, api_keys, body_limit, metrics or Metrics())
     routes = [
-        Route("/v1/chat/completions", door.guarded(door.chat), methods=["POST"]),
-        Route("/v1/completions", door.guarded(door.completions), methods=["POST"]),
-        Route("/v1/models", door.guarded(door.models), methods=["GET"]),
-        Route("/v1/models/{model:path}", door.guarded(door.model), methods=["GET"]),
-        Route("/v1/feedback", door.guarded(door.feedback), methods=["POST"]),
+        Route("/v1/chat/completions", door.guarded("chat.completions", door.chat), methods=["POST"]),
+        Route("/v1/completions", door.guarded("completions", door.completions), methods=["POST"]),
+        Route("/v1/models", door.guarded("models", door.models), methods=["GET"]),
+        Route("/v1/models/{model:path}", door.guarded("models", door.model), methods=["GET"]),
+        Route("/v1/feedback", door.guarded("feedback", door.feedback), methods=["POST"]),
         Route("/healthz", door.health, methods=["GET"]),
         Route("/metrics", door.metrics_text, methods=["GET"]),
     ]
@@ -67,8 +67,8 @@ class _Door:
         self._keys = [key.encode() for key in api_keys]
         self._started = int(time.time())
 
-    def guarded(self, handler: _Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
-        """Keys are checked before, errors become OpenAI's behind the handler."""
+    def guarded(self, api: str, handler: _Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """Keys are checked before, errors become OpenAI's behind the handler. `api` is its name in the metrics."""
         async def endpoint(request: Request) -> ASGIApp:
             began = time.perf_counter()
             try:
@@ -77,13 +77,13 @@ class _Door:
                 return Response(status_code=400)  # nobody reads it
             except (ApiError, MeshError) as error:
                 answer = _public(error)
-                self._metrics.answered(request.url.path, answer.status, time.perf_counter() - began)
+                self._metrics.answered(api, answer.status, time.perf_counter() - began)
                 return answer.response()
             except Exception:
                 incident = new_id("inc_")
                 log.exception("incident %s: %s failed", incident, request.url.path)
                 answer = from_mesh(errors.internal(incident))
-                self._metrics.answered(request.url.path, answer.status, time.perf_counter() - began)
+                self._metrics.answered(api, answer.status, time.perf_counter() - began)
                 return answer.response()
 
         return endpoint

@@ -190,6 +190,17 @@ async def test_a_body_that_is_too_large(door: Door) -> None:
         assert reply.status_code == 413
 
 
+async def test_metrics_name_doors_not_what_clients_write(door: Door) -> None:
+    async with door.http() as http:
+        for path in ("/v1/models/nope", "/v1/models/%ff%00x"):
+            assert (await http.get(path)).status_code == 404
+        await http.post("/v1/chat/completions", json={"messages": ASK, "n": 99})
+        metrics = (await http.get("/metrics")).text
+    labels = [line for line in metrics.splitlines() if line.startswith("openclaw_requests_total")]
+    assert labels == ['openclaw_requests_total{api="models",status="404"} 2.0',
+                      'openclaw_requests_total{api="chat.completions",status="400"} 1.0']
+
+
 async def test_a_fault_of_ours_is_openais_error_too(door: Door, monkeypatch: pytest.MonkeyPatch,
                                                    caplog: pytest.LogCaptureFixture) -> None:
     def broken(*_args: object, **_kwargs: object) -> None:
