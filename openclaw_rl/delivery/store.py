@@ -204,7 +204,8 @@ class Store:
         for suffix in ("", "-wal", "-shm"):
             if os.path.exists(f"{self.path}{suffix}"):
                 os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        problem = f"{self.path} was damaged ({verdict}); it was set aside as {aside}, and a new one begun"
+        why = " ".join(verdict.split())
+        problem = f"{self.path} was damaged ({why}); it was set aside as {aside}, and a new one begun"
         self.problems.append(problem)
         log.error(problem)
         return self._connect()

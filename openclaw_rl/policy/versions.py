@@ -35,6 +35,11 @@ class _Record:
     withdrawn: tuple[int, ...] = ()  #: taken back by an operator, ascending
     activated_at: float = 0.0  #: seconds since the epoch
 
+    def possible(self) -> bool:
+        """The numbers can be a policy server's, and not those of a damaged file."""
+        return (0 <= self.active <= self.highest < 2**31 and 0 <= self.activated_at < 2**33
+                and all(0 < version <= self.highest for version in (*self.kept, *self.withdrawn)))
+
 
 class PolicyVersions:
     """The versions of a policy server, on disk below `folder`: policy.json and versions/.
@@ -250,11 +255,13 @@ class PolicyVersions:
             data = json.loads(self._file.read_bytes())
             record = _Record(int(data["active"]), int(data["highest"]), tuple(map(int, data["kept"])),
                              tuple(map(int, data["withdrawn"])), float(data["activated_at"]))
+            if not record.possible():
+                raise ValueError("its numbers are not possible")
         except FileNotFoundError:
             if not there:
                 return _Record(activated_at=time.time())
             self._problem(f"{self._file} is missing; the newest version on disk is taken as the active one")
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
             self._problem(f"{self._file} can't be read ({error}); the newest version on disk is taken as the active "
                           f"one, and what was taken back is not known any more")
         else:

@@ -132,7 +132,7 @@ def test_a_damaged_file_is_set_aside_and_reported(tmp_path, damage, caplog):
     assert count(store) == 0
     [problem] = store.problems
     [aside] = [p for p in tmp_path.glob("state.db.corrupt-*") if not p.name.endswith(("-wal", "-shm"))]
-    assert str(aside) in problem and problem in caplog.text
+    assert str(aside) in problem and problem in caplog.text and "\n" not in problem
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('works')")
     store.close()

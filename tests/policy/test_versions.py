@@ -269,7 +269,15 @@ async def test_subscribers_see_the_newest_state(server):
     assert seen[-1] == 2 and seen == sorted(set(seen))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"active": "x"}', '{"active": 1}', "\x00" * 40])
+def state_file(**changed):
+    good = {"active": 2, "highest": 2, "kept": [1, 2], "withdrawn": [], "activated_at": 1.7e9}
+    return json.dumps(good | changed)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"active": "x"}', '{"active": 1}', "\x00" * 40, state_file(active=-1),
+                                  state_file(active=3), state_file(highest=10**30), state_file(withdrawn=[-4]),
+                                  state_file(kept=[10**19]), state_file(activated_at=1e300),
+                                  state_file(activated_at=float("nan")), state_file(active=float("inf"))])
 async def test_a_damaged_state_file(server, text):
     await server.add(1)
     await server.add(2)
