@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from rich.table import Table
 from ..home import Home
 from .app import Json, addresses, app, clipped, err, out, print_json
 
+_METRICS = ("loss", "kl")  #: those that matter first
 _SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
 
 
@@ -33,19 +35,26 @@ def turns(
         out.print(f"no turns{f' in session {session}' if session else ''} yet; say something with `openclaw-rl chat`")
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("turn", "class", "version", "score"):
+    for column in ("turn", "class", "ver.", "score", "fate"):
         table.add_column(column, no_wrap=True)
-    table.add_column("fate", overflow="fold")
     wide = out.width >= 140  # the terminal has room for more than the facts
     if wide:
         table.add_column("session", no_wrap=True)
         table.add_column("request", no_wrap=True)
+    notes: list[str] = []  # reasons that don't fit into a row; many turns share one
     for turn in found:
-        what = f"trained {turn.trained_version}" if turn.fate == "trained" else turn.fate
-        table.add_row(turn.turn, turn.turn_class, str(turn.version), _SCORES[turn.score],
-                      clipped(f"{what}: {turn.reason}" if turn.reason else what, 110),
+        fate = f"trained {turn.trained_version}" if turn.fate == "trained" else turn.fate
+        if turn.reason and len(f"{fate}: {turn.reason}") <= (40 if wide else 20):
+            fate = f"{fate}: {turn.reason}"
+        elif turn.reason:
+            if turn.reason not in notes:
+                notes.append(turn.reason)
+            fate = f"{fate} ({notes.index(turn.reason) + 1})"
+        table.add_row(turn.turn, turn.turn_class, str(turn.version), _SCORES[turn.score], clipped(fate, 50),
                       *((clipped(turn.session, 40), clipped(turn.request_text, 40)) if wide else ()))
     out.print(table)
+    for number, note in enumerate(notes, 1):
+        out.print(clipped(f"({number}) {note}", 1000), highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: openclaw-rl versions --json | jq '.[] | select(.active)'")
@@ -58,13 +67,18 @@ def versions(as_json: Json = False) -> None:
         print_json([version.json() for version in found])
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("version", "parent", "algorithm", "created", "turns", "digest", "metrics"):
-        table.add_column(column, overflow="fold")
+    wide = out.width >= 140
+    for column in ("version", "parent", "algorithm", "created", "turns", *(("digest",) if wide else ()), "metrics"):
+        table.add_column(column, no_wrap=True)
     for v in found:
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in v.metrics.items())
+        names = [name for name in _METRICS if name in v.metrics]
+        if wide:
+            names += [name for name in v.metrics if name not in names]
+        metrics = ", ".join(f"{name} {v.metrics[name]:.3g}" for name in names)
+        created = "" if v.created_at is None else f"{datetime.fromisoformat(v.created_at).astimezone():%F %T}"
         table.add_row(f"[green]{v.version} *[/]" if v.active else str(v.version),
-                      "" if v.parent is None else str(v.parent), v.algorithm, (v.created_at or "")[:19],
-                      str(len(v.turns)), v.digest[:12], clipped(metrics, 100))
+                      "" if v.parent is None else str(v.parent), v.algorithm, created, str(len(v.turns)),
+                      *((v.digest[:12],) if wide else ()), clipped(metrics, 90))
     out.print(table)
     out.print("* answers now; `openclaw-rl rollback N` goes to another", highlight=False, style="dim")
 

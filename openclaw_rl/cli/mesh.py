@@ -86,16 +86,20 @@ def status(as_json: Json = False) -> None:
             table.add_column(column, no_wrap=True)
         table.add_column("detail", overflow="fold")
         for c in mesh.components:
+            detail = [c.detail] if c.detail else []
+            if c.status and c.status.http_address:
+                detail.insert(0, f"{c.status.http_address}/v1")
             table.add_row(c.name, f"[{_COLOURS[c.state]}]{c.state}[/]", str(c.pid or ""), c.address or "",
-                          clipped(c.detail, 400))
+                          clipped("; ".join(detail), 400))
         out.print(table)
         facts = mesh.json()
         turns, samples = facts["turns"], facts["samples"]
         dropped = ", ".join(f"{n} {reason}" for reason, n in samples["dropped"].items()) or "none"
-        out.print(f"policy version {_known(mesh.policy_version)}; turns: "
-                  + ", ".join(f"{_known(n)} {name}" for name, n in turns.items())
-                  + "; samples: " + ", ".join(f"{_known(samples[k])} {k}" for k in ("accepted", "trained", "pending"))
-                  + f"; dropped: {dropped}", soft_wrap=True, highlight=False, markup=False)
+        lines = (f"policy version {_known(mesh.policy_version)}",
+                 "turns: " + ", ".join(f"{_known(n)} {name}" for name, n in turns.items()),
+                 "samples: " + ", ".join(f"{_known(samples[k])} {k}" for k in ("accepted", "trained", "pending"))
+                 + f"; dropped: {dropped}")
+        out.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
         for c in mesh.components:
             for box in c.status.outboxes if c.status else ():
                 if box.pending or box.last_error:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from client.fake_door import FakeDoor
+from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_rl import cli
 from openclaw_rl.cli.app import app
 from openclaw_rl.cli.logs import _Tail
+from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 
 COMMANDS = ["init", "local-start", "status", "chat", "turns", "versions", "rollback", "logs", "stop-all"]
@@ -91,6 +93,30 @@ def test_facts_with_nothing_running(args: tuple[str, ...], monkeypatch: pytest.M
                                     capsys: pytest.CaptureFixture[str]) -> None:
     code, error = run_main(monkeypatch, capsys, *args)
     assert code == 1 and "openclaw-rl local-start" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "waits for the trainer's next step: needs 2 more samples or 41 s"
+    turns = [TurnFate(f"turn_{i:032d}", f"ses_{i:032d}", "main", 12, -1, fate, version, reason, "What? " * 30)
+             for i, (fate, version, reason) in enumerate([("pending", None, waits), ("pending", None, waits),
+                                                          ("trained", 12, ""), ("dropped", None, "no signal"),
+                                                          ("dropped", None, "too stale: " + "x" * 50)])]
+    versions = [Version(12, 11, "d" * 64, "combine", "2026-11-29T20:37:18.123456+00:00", True, ["t"],
+                        {f"metric_{i}": 0.123456 for i in range(20)} | {"loss": 0.25, "kl": 1e-05})]
+    monkeypatch.setattr("openclaw_rl.client.facts.turns", lambda *_args, **_kwargs: iter(turns))
+    monkeypatch.setattr("openclaw_rl.client.facts.versions", lambda *_args, **_kwargs: versions)
+    monkeypatch.setattr("openclaw_rl.cli.facts.out", Console(width=width))
+    code, output = run("turns")
+    rows, notes = output.splitlines()[1:6], output.splitlines()[6:]
+    assert code == 0 and all(len(row) <= width for row in rows)
+    assert all(row.startswith(turn.turn) for row, turn in zip(rows, turns, strict=True))
+    assert [word in row for row, word in zip(rows, ("pending (1)", "pending (1)", "trained 12", "dropped: no signal",
+                                                    "dropped (2)"), strict=True)] == [True] * 5
+    assert notes == [f"(1) {waits}", f"(2) {turns[4].reason}"]
+    code, output = run("versions")
+    assert code == 0 and len(output.splitlines()) == 3 and max(map(len, output.splitlines())) <= width
+    assert "loss 0.25, kl 1e-05" in output and ("d" * 12 in output) == (width == 160)
 
 
 def test_stop_all_with_nothing_running() -> None:
