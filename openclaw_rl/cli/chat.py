@@ -60,7 +60,7 @@ def _converse(client: PolicyClient, options: dict[str, Any]) -> None:
         import readline  # noqa: F401  (line editing and history for input())
     except ImportError:
         pass
-    err.print(f"[dim]{_HELP}[/]")
+    err.print(_HELP, style="dim", markup=False, highlight=False)
     while True:
         try:
             line = input("you> ").strip()
@@ -88,7 +88,7 @@ def _command(client: PolicyClient, line: str) -> None:
         client.new_session()
         err.print("[dim]new session[/]")
     else:
-        err.print(f"[dim]{_HELP}[/]")
+        err.print(_HELP, style="dim", markup=False, highlight=False)
 
 
 def _say(client: PolicyClient, text: str, options: dict[str, Any]) -> None:

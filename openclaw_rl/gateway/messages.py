@@ -15,6 +15,8 @@ from openclaw_rl.mesh import errors
 from openclaw_rl.v1 import turn_pb2
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+#: More fit into no context, and to read them would hold up the streams that run.
+MOST_MESSAGES, MOST_TOOLS = 10_000, 1_000
 _TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
@@ -25,6 +27,7 @@ def parse_messages(items: list[Any]) -> list[turn_pb2.ChatMessage]:
         ApiError: 400, a field of a wrong type.
         MeshError: as `check_messages`.
     """
+    _check_count("messages", items, MOST_MESSAGES)
     messages = [_message(fields) for fields in objects(items, "messages")]
     check_messages(messages)
     return messages
@@ -69,11 +72,12 @@ def check_messages(messages: Sequence[turn_pb2.ChatMessage]) -> None:
     """What must hold for a conversation from any door.
 
     Raises:
-        MeshError: INVALID_ARGUMENT naming the message: none at all, an unknown role, or a tool's result that
-            answers no call.
+        MeshError: INVALID_ARGUMENT naming the message: none at all or too many, an unknown role, or a tool's result
+            that answers no call.
     """
     if not messages:
         raise errors.invalid("messages", [], "at least one message")
+    _check_count("messages", messages, MOST_MESSAGES)
     open_calls: set[str] | None = None  # ids of the calls that the next tool messages may answer
     for i, message in enumerate(messages):
         if message.role not in ROLES:
@@ -98,6 +102,7 @@ def parse_tools(items: list[Any]) -> list[turn_pb2.ToolDefinition]:
         MeshError: as `check_tools`.
     """
     tools = []
+    _check_count("tools", items, MOST_TOOLS)
     for tool in objects(items, "tools"):
         kind = tool.text("type") or "function"
         if kind != "function":
@@ -120,8 +125,9 @@ def check_tools(tools: Sequence[turn_pb2.ToolDefinition]) -> None:
     """What must hold for tools from any door.
 
     Raises:
-        MeshError: INVALID_ARGUMENT: a bad or repeated name, or parameters that are no JSON object.
+        MeshError: INVALID_ARGUMENT: too many, a bad or repeated name, or parameters that are no JSON object.
     """
+    _check_count("tools", tools, MOST_TOOLS)
     seen: set[str] = set()
     for i, tool in enumerate(tools):
         if not _TOOL_NAME.fullmatch(tool.name):
@@ -153,6 +159,11 @@ def check_tool_choice(choice: str, tools: Sequence[turn_pb2.ToolDefinition]) -> 
         raise errors.invalid("tool_choice", choice, f"auto, none, required or one of the tools "
                                                     f"({', '.join(tool.name for tool in tools)})")
     return choice
+
+
+def _check_count(name: str, items: Sequence[Any], most: int) -> None:
+    if len(items) > most:
+        raise errors.invalid_many([(name, f"{len(items)} of them; at most {most}")])
 
 
 def message_json(message: turn_pb2.ChatMessage) -> dict[str, Any]:

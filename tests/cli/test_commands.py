@@ -152,7 +152,8 @@ def test_chat_in_one_shot_and_piped(door: FakeDoor) -> None:
     assert code == 0 and "You said: piped words\n" in output
 
 
-def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPatch,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
     from openclaw_rl.api import PolicyClient
     from openclaw_rl.cli import chat
 
@@ -165,6 +166,7 @@ def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPat
     assert posts[1][1] == {"turn_id": "turn_1", "score": -1, "comment": "too long"}
     assert [len(body["messages"]) for path, body in posts if "messages" in body] == [1, 3, 1]
     assert posts[0][1]["max_tokens"] == 9
+    assert "/down [words]" in capsys.readouterr().err
 
 
 def test_an_error_in_a_conversation_does_not_end_it(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
