@@ -190,7 +190,7 @@ class WeightPublisher:
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
         """Write what is due until the publisher stops or the stream has ended; `_receive` tells how it ended."""
-        with contextlib.suppress(asyncio.InvalidStateError):  # how gRPC says that the call is over
+        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):  # gRPC: the call is over
             while not self._stopping.is_set():
                 self._wake.clear()
                 message = await self._next()

@@ -213,3 +213,13 @@ async def test_a_callback_that_fails_is_logged_and_the_stream_comes_back(bench, 
     bench.publisher.offer(1)
     assert await bench.heard() == ("activated", 1)
     assert len(calls) == 2 and "a bug in the trainer" in caplog.text
+
+
+async def test_a_call_that_is_over_when_the_publisher_stops_is_no_fault(bench):
+    class Over:
+        async def done_writing(self) -> None:
+            raise grpc.aio.InternalError("Failed execute_batch")  # what a broken connection makes of it
+
+    await bench.start(takes)
+    await bench.publisher.stop()
+    await bench.publisher._send(Over())
