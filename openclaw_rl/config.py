@@ -96,7 +96,7 @@ class PolicyServerConfig(_Component):
     """OpenAI-compatible HTTP; 0 means any free one."""
     grpc_port: Port = 50051
     """gRPC; 0 means any free one."""
-    model: str = EMBEDDED_MODEL
+    model: str = Field(EMBEDDED_MODEL, min_length=1)
     """`smollm2-135m-instruct`, the folder of a Hugging Face Llama-family model, or the name of an API model."""
     engine: Literal["auto", "embedded", "openai"] = "auto"
     """auto: `embedded` for the embedded model and for folders, `openai` for any other model name."""

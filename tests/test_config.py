@@ -19,6 +19,7 @@ from openclaw_rl.config import ConfigError, load_config
     ("mode: local\nmode: local_simulate\n", "the key mode is there twice .*line 2"),
     ("a: " + "[" * 5000, "nested too deeply"),
     ("components: {trainer: {min_sample: 3}}", "trainer.min_sample: unknown key; allowed here: .*min_samples"),
+    ("components: {policy_server: {model: ''}}", "policy_server.model: '' is not allowed: .*at least 1 character"),
     ("- a", "must be a mapping of keys, not a list"),
 ])
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:

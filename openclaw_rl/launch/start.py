@@ -206,7 +206,8 @@ def stop_all(home: Home) -> list[str]:
     for name in stopped:
         remove_record(home, name)
     for file in ("supervisord.conf", "config.yaml", "supervisord.pid"):
-        (home.run / file).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # none there, or a home that is read-only or no folder
+            (home.run / file).unlink()
     return stopped
 
 

@@ -79,10 +79,11 @@ def check_folder(folder: Path) -> None:
         ModelError: naming the file, what is wrong with it and what is allowed.
     """
     config = ModelConfig.read(folder)
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelError(f"{folder}: tokenizer.json is missing; transformers writes it: "
-                         f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
-    read_json(folder / "tokenizer.json")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            raise ModelError(f"{folder}: {name} is missing; transformers writes it: "
+                             f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)")
+        read_json(folder / name)
     check_tensors(folder, config)
 
 

@@ -49,6 +49,7 @@ def test_a_file_in_place_of_the_home(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with pytest.raises(StartError, match=r"can.t be written.*OPENCLAW_RL_HOME"):
         checks.check_home(Home(tmp_path / "home"), Config())
+    assert start.stop_all(Home(tmp_path / "home")) == []
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

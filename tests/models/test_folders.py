@@ -30,6 +30,7 @@ def write(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text("{}")
     save_file({name: np.zeros(shape, np.float16) for name, shape in ModelConfig.read(folder).tensors().items()},
               folder / "model.safetensors")
 
@@ -74,13 +75,16 @@ def test_missing_and_broken_files_are_named(folder: Path, tmp_path: Path) -> Non
     (folder / "model.safetensors").write_bytes(weights)
     for name, content, text in (("config.json", "{", "config.json: not JSON"),
                                 ("config.json", "[]", "config.json: must hold a mapping, not a list"),
-                                ("tokenizer.json", "nonsense", "tokenizer.json: not JSON")):
+                                ("tokenizer.json", "nonsense", "tokenizer.json: not JSON"),
+                                ("tokenizer_config.json", "{", "tokenizer_config.json: not JSON")):
         before = (folder / name).read_text()
         (folder / name).write_text(content)
         with pytest.raises(ModelError, match=text):
             ensure_model(str(folder), home)
         (folder / name).write_text(before)
-    for name, text in (("model.safetensors", "neither model.safetensors nor"), ("tokenizer.json", "is missing"),
+    for name, text in (("model.safetensors", "neither model.safetensors nor"),
+                       ("tokenizer_config.json", "tokenizer_config.json is missing"),
+                       ("tokenizer.json", "tokenizer.json is missing"),
                        ("config.json", "config.json: No such file")):
         (folder / name).unlink()
         with pytest.raises(ModelError, match=text):
