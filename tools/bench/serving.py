@@ -1,6 +1,6 @@
 """Serving while training: tokens/s and the gap between tokens while versions are trained and swapped, against idle.
 
-    python tools/bench/serving.py [--streams 16] [--seconds 60]
+    python tools/bench/serving.py [--streams 16] [--seconds 60] [--versions 3]
 
 Starts a mesh of its own (own folder, free ports, the embedded model) and talks to it over HTTP only. 16 clients stream
 answers without a pause between them. First with the trainer paused (idle), then while users' complaints keep it
@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import yaml
 
+from openclaw_rl.client import AsyncPolicyServiceClient, AsyncTrainerServiceClient
 from openclaw_rl.home import Home, read_record
 
 PROMPTS = ["What is a river?", "How do I boil an egg?", "Why is the sky blue?", "What does a bee eat?"]
@@ -83,10 +86,10 @@ async def stream(client: httpx.AsyncClient, messages: list[dict], session: str |
     return text
 
 
-async def talk(client: httpx.AsyncClient, number: int, until: float, complain: bool, figures: Figures) -> None:
-    """One client: asks, and in the training phase complains, until time is up."""
+async def talk(client: httpx.AsyncClient, number: int, stop: asyncio.Event, complain: bool, figures: Figures) -> None:
+    """One client: asks, and in the training phase complains, until it is told to stop."""
     turn = 0
-    while time.monotonic() < until:
+    while not stop.is_set():
         messages = [{"role": "user", "content": PROMPTS[(number + turn) % len(PROMPTS)]}]
         session = f"bench-{complain}-{number}-{turn}"
         kind = "main" if complain else "side"
@@ -97,12 +100,25 @@ async def talk(client: httpx.AsyncClient, number: int, until: float, complain: b
         turn += 1
 
 
-async def phase(url: str, streams: int, seconds: float, complain: bool) -> tuple[Figures, float]:
-    figures, started = Figures(), time.monotonic()
+async def phase(url: str, streams: int, complain: bool, until: Awaitable[None]) -> tuple[Figures, float]:
+    """All clients talk until `until` is there; what they saw and the seconds that it took."""
+    figures, started, stop = Figures(), time.monotonic(), asyncio.Event()
     limits = httpx.Limits(max_connections=streams)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
-        await asyncio.gather(*(talk(client, i, started + seconds, complain, figures) for i in range(streams)))
+        clients = [asyncio.create_task(talk(client, i, stop, complain, figures)) for i in range(streams)]
+        await until
+        stop.set()
+        await asyncio.gather(*clients)
     return figures, time.monotonic() - started
+
+
+async def activated(policy: AsyncPolicyServiceClient, version: int, limit: float) -> None:
+    """Wait until a version of at least this number is active, at most `limit` seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            async for response in policy.watch_policy():
+                if response.state.active_version >= version:
+                    return
 
 
 def summary(figures: Figures, elapsed: float) -> dict:
@@ -115,21 +131,21 @@ def summary(figures: Figures, elapsed: float) -> dict:
             "gap_max_ms": at(1), "answers": figures.answers, "failures": len(figures.failures)}
 
 
-async def run(home: Home, streams: int, seconds: float) -> dict:
-    from openclaw_rl.client import AsyncPolicyServiceClient, AsyncTrainerServiceClient
-
+async def run(home: Home, streams: int, seconds: float, wanted: int) -> dict:
     policy, trainer = read_record(home, "policy_server"), read_record(home, "trainer")
     assert policy and trainer
     control = AsyncTrainerServiceClient(trainer.address)
+    watcher = AsyncPolicyServiceClient(policy.address)
     await control.pause(reason="benchmark")
-    await phase(policy.http_address, streams, 5, False)  # warm-up
-    idle, idle_s = await phase(policy.http_address, streams, seconds, False)
+    await phase(policy.http_address, streams, False, asyncio.sleep(5))  # warm-up
+    idle, idle_s = await phase(policy.http_address, streams, False, asyncio.sleep(seconds))
     await control.resume()
-    busy, busy_s = await phase(policy.http_address, streams, seconds, True)
+    busy, busy_s = await phase(policy.http_address, streams, True, activated(watcher, wanted, 600))
     versions = await control.list_versions()
-    state = (await AsyncPolicyServiceClient(policy.address).get_policy()).state
+    state = (await watcher.get_policy()).state
     pauses = [v.manifest.metrics.get("pause_steps") for v in versions.versions if v.active or v.activated_at.seconds]
     return {"bench": "serving", "streams": streams, "idle": summary(idle, idle_s), "training": summary(busy, busy_s),
+            "training_seconds": round(busy_s, 1),
             "ratio": round((busy.tokens / busy_s) / (idle.tokens / idle_s), 3),
             "versions_activated": state.highest_version, "versions_seen": len(busy.versions),
             "pause_steps": pauses, "failures": (idle.failures + busy.failures)[:3]}
@@ -138,7 +154,8 @@ async def run(home: Home, streams: int, seconds: float) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=16, help="clients that stream at the same time")
-    parser.add_argument("--seconds", type=float, default=60, help="length of each of the two phases")
+    parser.add_argument("--seconds", type=float, default=60, help="length of the idle phase")
+    parser.add_argument("--versions", type=int, default=3, help="versions that end the training phase")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="openclaw-serving-") as folder:
         config = {"components": {"policy_server": {"port": 0, "grpc_port": 0, "max_batch": args.streams},
@@ -153,7 +170,7 @@ def main() -> None:
             (Path(folder) / "models").symlink_to(models)
         subprocess.run([*command, "local-start", "--config", str(path)], env=env, check=True, stdout=sys.stderr)
         try:
-            print(json.dumps(asyncio.run(run(Home(Path(folder)), args.streams, args.seconds))))
+            print(json.dumps(asyncio.run(run(Home(Path(folder)), args.streams, args.seconds, args.versions))))
         finally:
             subprocess.run([*command, "stop-all"], env=env, check=False, stdout=sys.stderr)
 
