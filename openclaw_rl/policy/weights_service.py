@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 import grpc
 
-from openclaw_rl.mesh.errors import MeshError, unavailable
+from openclaw_rl.mesh.errors import MeshError, invalid, unavailable
 from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
@@ -99,8 +99,10 @@ class WeightsService:
         """PolicyService.ActivateVersion.
 
         Raises:
-            MeshError: VERSION_UNKNOWN, or UNAVAILABLE when the engine can't load it; the active version goes on.
+            MeshError: INVALID_ARGUMENT without a version, VERSION_UNKNOWN, or UNAVAILABLE when the engine can't load it; the active version goes on.
         """
+        if not request.HasField("version"):
+            raise invalid("version", "unset", f"one of {list(self._versions.state().kept_versions)}")
         try:
             pause = await self._versions.activate(request.version, request.reason)
         except EngineError as error:

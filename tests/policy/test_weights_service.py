@@ -439,6 +439,8 @@ async def test_versions_that_cannot_be_activated(mesh):
     await mesh.start()
     with pytest.raises(MeshError, match="version 3 can't be activated: it is not kept here; those that are: 0"):
         await mesh.server.service.activate(pb.ActivateVersionRequest(version=3))
+    with pytest.raises(MeshError, match="version: 'unset' is not allowed"):
+        await mesh.server.service.activate(pb.ActivateVersionRequest(reason="no version is not version 0"))
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.active == 1)
     mesh.server.engine.fail = True
