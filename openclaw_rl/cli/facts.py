@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ..home import Home
-from .app import Json, addresses, app, clipped, err, out, print_json
+from .app import Json, addresses, app, clipped, out, print_json
 
 _METRICS = ("loss", "kl")  #: those that matter first
 _SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
@@ -91,15 +91,9 @@ def rollback(
 ) -> None:
     """Make a kept version the active one (back, or forward again). No request is refused meanwhile."""
     from ..client import PolicyServiceClient
-    from ..mesh.errors import MeshError
 
     with PolicyServiceClient(addresses().get("policy_server"), home=Home.default()) as policy:
-        try:
-            done = policy.activate_version(version=version, reason=reason)
-        except MeshError as error:
-            err.print(f"[red]error:[/] {error.message}", soft_wrap=True, highlight=False)
-            err.print(f"kept versions: {', '.join(map(str, policy.get_policy().state.kept_versions))}")
-            raise typer.Exit(1) from None
+        done = policy.activate_version(version=version, reason=reason)
     if as_json:
         print_json({"active_version": done.state.active_version, "kept_versions": list(done.state.kept_versions),
                     "withdrawn_versions": list(done.state.withdrawn_versions), "pause_ms": done.pause_ms})
