@@ -99,7 +99,8 @@ class WeightsService:
         """PolicyService.ActivateVersion.
 
         Raises:
-            MeshError: INVALID_ARGUMENT without a version, VERSION_UNKNOWN, or UNAVAILABLE when the engine can't load it; the active version goes on.
+            MeshError: INVALID_ARGUMENT without a version, VERSION_UNKNOWN, or UNAVAILABLE when the engine can't load
+                it; the active version goes on.
         """
         if not request.HasField("version"):
             raise invalid("version", "unset", f"one of {list(self._versions.state().kept_versions)}")
