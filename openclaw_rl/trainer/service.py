@@ -191,8 +191,8 @@ class TrainerService:
     async def _turn(self, learner: Learner) -> None:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
-        now = time.time()
-        decision = self._scheduler.decide(self._store.pending(), now)
+        now, pending = time.time(), self._store.pending()
+        decision = self._scheduler.decide(pending, now)
         if decision.due:
             await self._step(learner)
             return

@@ -84,7 +84,9 @@ def test_a_killed_component_comes_back_and_nothing_is_lost(mesh: Mesh, name: str
     if name != "policy_server":
         assert not users.failures, "nobody who talks notices"
     until(lambda: all_trained(mesh, users.turns), 300, "a fate for every turn")
-    assert all(fate["fate"] == "trained" for fate in fates_of(mesh, users.turns).values())
+    for fate in fates_of(mesh, users.turns).values():
+        # What is neither praised nor blamed trains when there is a step to ride along with, and else is let go.
+        assert fate["fate"] == "trained" or (fate["score"] == 0 and "no signal" in fate["reason"]), fate
     check_books(mesh)
 
 
