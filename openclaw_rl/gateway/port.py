@@ -31,6 +31,11 @@ class ChatCall:
     extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model
 
 
+def pinned(options: turn_pb2.TurnOptions) -> dict[str, Any]:
+    """The policy versions that may answer, as fields of a ChatCall: those that the client's options name."""
+    return {name: getattr(options, name) for name in ("min_version", "exact_version") if options.HasField(name)}
+
+
 class SampledToken(Protocol):
     """A token of a response, as engines give it."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from openclaw_rl.gateway.errors import ApiError, missing, wrong_type, wrong_value
 from openclaw_rl.gateway.fields import Fields
 from openclaw_rl.gateway.messages import check_tool_choice, parse_messages, parse_tools
-from openclaw_rl.gateway.port import ChatCall
+from openclaw_rl.gateway.port import ChatCall, pinned
 from openclaw_rl.v1 import turn_pb2
 
 MOST_CHOICES = 8
@@ -55,7 +55,8 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
     fields.object("response_format")
     parallel = fields.flag("parallel_tool_calls")
     call = ChatCall(messages=messages, tools=tools, tool_choice=check_tool_choice(_tool_choice(fields), tools),
-                    parallel_tool_calls=parallel is not False, sampling=sampling, logprobs=request.logprobs)
+                    parallel_tool_calls=parallel is not False, sampling=sampling, logprobs=request.logprobs,
+                    **pinned(request.options))
     request.n = fields.integer("n", 1, MOST_CHOICES) or 1
     call.extra = fields.rest()
     if data.get("response_format"):
@@ -83,7 +84,7 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiReq
         raise wrong_value("echo", True, "left out when logprobs are wanted: the prompt has none")
     request.n = fields.integer("n", 1, MOST_CHOICES) or 1
     for i, prompt in enumerate(_prompts(fields)):
-        call = ChatCall(sampling=sampling, logprobs=request.logprobs)
+        call = ChatCall(sampling=sampling, logprobs=request.logprobs, **pinned(request.options))
         if isinstance(prompt, str):
             call.prompt = prompt
             call.messages = [turn_pb2.ChatMessage(role="user", content=prompt)]
@@ -140,7 +141,10 @@ def _common(fields: Fields, headers: Mapping[str, str]) -> ApiRequest:
         raise wrong_type("session_done", body_done, "a boolean")
     streaming = Fields(fields.object("stream_options") or {}, "stream_options")
     return ApiRequest(
-        calls=[], options=turn_pb2.TurnOptions(session_id=session, turn_type=turn_type, session_done=done),
+        calls=[], options=turn_pb2.TurnOptions(
+            session_id=session, turn_type=turn_type, session_done=done,
+            min_version=_version(headers, "X-OpenClaw-Min-Version"),
+            exact_version=_version(headers, "X-OpenClaw-Exact-Version")),
         model=fields.text("model"), stream=fields.flag("stream") or False,
         include_usage=streaming.flag("include_usage") or False, user=fields.text("user") or "",
         metadata={str(key): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -155,6 +159,16 @@ def _label(value: str | None) -> str:
         return value.encode("latin-1").decode().strip()
     except UnicodeError:
         return value.strip()
+
+
+def _version(headers: Mapping[str, str], name: str) -> int | None:
+    """A header that names a policy version; None when it is absent or empty."""
+    text = (headers.get(name.lower()) or "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) >= _INT64:
+        raise wrong_value(name, text, f"an integer from 0 to {_INT64 - 1}")
+    return int(text)
 
 
 def _sampling(fields: Fields) -> turn_pb2.SamplingParams:

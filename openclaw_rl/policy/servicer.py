@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 import grpc
 
 from openclaw_rl.gateway.messages import check_messages, check_tool_choice, check_tools
-from openclaw_rl.gateway.port import ChatCall, End, SampledToken, Start
+from openclaw_rl.gateway.port import ChatCall, End, SampledToken, Start, pinned
 from openclaw_rl.mesh import errors
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.turns import Turns, client_digest
@@ -30,8 +29,8 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         messages, tools = list(request.messages), list(request.tools)
         check_messages(messages)
         check_tools(tools)
-        call = _call(request.turn, messages=messages, tools=tools, sampling=request.sampling,
-                     tool_choice=check_tool_choice(request.tool_choice, tools))
+        call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
+                        tool_choice=check_tool_choice(request.tool_choice, tools))
         head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
                                 metadata=dict(request.metadata))
         async with aclosing(self._turns.run(head, call)) as events:
@@ -53,7 +52,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         options.CopyFrom(request.turn)
         if not options.session_id:
             options.no_record = True
-        call = _call(options, prompt_ids=list(request.prompt_ids), sampling=request.sampling)
+        call = ChatCall(**pinned(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
         head = self._turns.open(options=options, client=_client(context), api="grpc.generate", messages=[],
                                 metadata={})
         async with aclosing(self._turns.run(head, call)) as events:
@@ -103,11 +102,6 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         if self.weights is None:
             raise errors.unavailable(self._turns.state, retry_after=2.0)
         return self.weights
-
-
-def _call(options: turn_pb2.TurnOptions, **fields: Any) -> ChatCall:
-    return ChatCall(min_version=options.min_version if options.HasField("min_version") else None,
-                    exact_version=options.exact_version if options.HasField("exact_version") else None, **fields)
 
 
 def _client(context: grpc.aio.ServicerContext) -> str:

@@ -164,6 +164,41 @@ async def test_the_sdk_raises_what_its_users_expect(door: Door) -> None:
         assert reply.status_code == 405 and reply.json()["error"]["message"]
 
 
+VERSIONS = ("X-OpenClaw-Min-Version", "X-OpenClaw-Exact-Version")
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+@pytest.mark.parametrize("value", ["newest", "-1", "1.5", "0x3", "1_000", "3, 4", str(2**63), "9" * 5000])
+async def test_a_version_that_is_no_integer(door: Door, name: str, value: str) -> None:
+    async with door.http() as http:
+        reply = await http.post("/v1/chat/completions", json={"messages": ASK}, headers={name: value})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (400, name, "invalid_value")
+    assert name in error["message"] and "an integer from 0" in error["message"] and not door.turns()
+
+
+@pytest.mark.parametrize("headers", [{VERSIONS[0]: "4"}, {VERSIONS[1]: "2"}, {VERSIONS[0]: "3", VERSIONS[1]: "4"}])
+@pytest.mark.parametrize(("path", "ask"), [("chat/completions", {"messages": ASK}), ("completions", {"prompt": "Hi"})])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_version_that_is_not_active(door: Door, headers: dict[str, str], path: str, ask: dict[str, Any],
+                                            stream: bool) -> None:
+    async with door.http() as http:
+        reply = await http.post(f"/v1/{path}", json={**ask, "stream": stream}, headers=headers)
+    error = reply.json()["error"]
+    assert (reply.status_code, reply.headers["retry-after"], error["code"]) == (409, "1", "version_not_active")
+    assert "version 3 is active" in error["message"] and not door.turns() and not door.engine.prompts
+
+
+@pytest.mark.parametrize("headers", [{VERSIONS[0]: "2"}, {VERSIONS[0]: "3"}, {VERSIONS[1]: "3"},
+                                     {VERSIONS[0]: "", VERSIONS[1]: ""}, {VERSIONS[0]: "0", VERSIONS[1]: "3"}])
+async def test_a_version_that_answers(door: Door, headers: dict[str, str]) -> None:
+    async with door.http() as http:
+        for path, ask in (("chat/completions", {"messages": ASK}), ("completions", {"prompt": ["Hi", "Ho"]})):
+            reply = await http.post(f"/v1/{path}", json=ask, headers=headers)
+            assert (reply.status_code, reply.headers["x-openclaw-policy-version"]) == (200, "3")
+    assert len(door.turns()) == 3
+
+
 async def test_keys(open_door: OpenDoor) -> None:
     door = await open_door(api_keys=("sekrit", "other"))
     async with door.http() as http:
