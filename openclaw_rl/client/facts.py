@@ -5,7 +5,7 @@ A component that does not answer makes its part of the facts unknown, not the wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from ..v1.environment_pb2 import TurnSummary
-    from ..v1.trainer_pb2 import SampleStatus
+    from ..v1.trainer_pb2 import PolicyVersion, SampleStatus
     from ..v1.turn_pb2 import Judgement
     from ..v1.weights_pb2 import VersionManifest
 
@@ -89,14 +89,15 @@ def turns(home: Home, *, session: str = "", limit: int | None = None,
         while limit is None or limit > 0:
             size = _PAGE if limit is None else min(_PAGE, limit)
             page = env.list_turns(session_id=session, page_size=size, page_token=token)
-            yield from _fates(home, addresses, page.turns)
+            yield from fates(home, addresses, page.turns)
             limit = None if limit is None else limit - len(page.turns)
             token = page.next_page_token
             if not token:
                 return
 
 
-def _fates(home: Home, addresses: dict[str, str], summaries: Any) -> Iterator[TurnFate]:
+def fates(home: Home, addresses: dict[str, str], summaries: Sequence[TurnSummary]) -> Iterator[TurnFate]:
+    """What became of turns, at most 1000 of them; the judge and the trainer are asked once."""
     main = [s.turn_id for s in summaries if s.turn_class == turn_pb2.TURN_CLASS_MAIN]
     judgements: dict[str, Judgement] = {}
     samples: dict[str, SampleStatus] = {}
@@ -166,32 +167,47 @@ def versions(home: Home, *, addresses: dict[str, str] | None = None) -> list[Ver
     Raises:
         MeshError: neither trainer nor policy server answers.
     """
-    addresses = addresses or {}
-    manifests: dict[int, VersionManifest] = {}
+    known, active = known_versions(home, addresses or {})
+    return [version_facts(v.manifest, active) for _, v in sorted(known.items())]
+
+
+def known_versions(home: Home, addresses: dict[str, str]) -> tuple[dict[int, PolicyVersion], int | None]:
+    """All versions by number, and the active one's; what only the trainer knows of them is unset without it.
+
+    Raises:
+        MeshError: neither trainer nor policy server answers.
+    """
+    known: dict[int, PolicyVersion] = {}
     failures: list[MeshError] = []
     active: int | None = None
     try:
         with PolicyServiceClient(addresses.get("policy_server"), home=home) as policy:
             state = policy.get_policy()
             active = state.state.active_version
-            manifests.update((m.version, m) for m in state.manifests)
+            known.update((m.version, trainer_pb2.PolicyVersion(manifest=m)) for m in state.manifests)
     except MeshError as error:
         failures.append(error)
     try:
         with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
             for version in trainer.list_versions().versions:
-                manifests[version.manifest.version] = version.manifest
+                known[version.manifest.version] = version
                 if active is None and version.active:
                     active = version.manifest.version
     except MeshError as error:
         failures.append(error)
     if len(failures) == 2:
         raise failures[0]
-    return [Version(
-        version=number, parent=m.parent if m.HasField("parent") else None, digest=m.digest, algorithm=m.algorithm,
-        created_at=_iso(m.created_at) if m.HasField("created_at") else None, active=number == active,
-        turns=list(m.turn_ids), metrics=dict(sorted(m.metrics.items()))) for number, m in sorted(manifests.items())]
+    return known, active
 
 
-def _iso(timestamp: Timestamp) -> str:
+def version_facts(m: VersionManifest, active: int | None) -> Version:
+    """A manifest's facts, given which version is active."""
+    return Version(
+        version=m.version, parent=m.parent if m.HasField("parent") else None, digest=m.digest, algorithm=m.algorithm,
+        created_at=iso(m.created_at) if m.HasField("created_at") else None, active=m.version == active,
+        turns=list(m.turn_ids), metrics=dict(sorted(m.metrics.items())))
+
+
+def iso(timestamp: Timestamp) -> str:
+    """ISO 8601, UTC."""
     return datetime.fromtimestamp(timestamp.seconds + timestamp.nanos / 1e9, UTC).isoformat(timespec="milliseconds")

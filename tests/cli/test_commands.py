@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from client.fake_door import FakeDoor
 from rich.console import Console
 from typer.testing import CliRunner
@@ -18,7 +19,8 @@ from openclaw_rl.cli.logs import _Tail
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 
-COMMANDS = ["init", "local-start", "status", "chat", "turns", "versions", "rollback", "logs", "stop-all"]
+COMMANDS = ["init", "local-start", "status", "chat", "turns", "versions", "versions show", "versions diff", "rollback",
+            "pause", "resume", "train-now", "logs", "stop-all"]
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +52,21 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command: str) -> None:
-    code, output = run(command, "--help")
+    code, output = run(*command.split(), "--help")
     assert code == 0 and f"openclaw-rl {command}" in output.split("Example:")[1]
 
 
 def test_every_command_is_looked_at() -> None:
-    assert sorted(c.name or c.callback.__name__ for c in app.registered_commands if c.callback) == sorted(COMMANDS)
+    def names(typer_app: typer.Typer, prefix: str = "") -> Iterator[str]:
+        for command in typer_app.registered_commands:
+            assert command.callback
+            yield prefix + (command.name or command.callback.__name__.replace("_", "-"))
+        for group in typer_app.registered_groups:
+            assert group.name and group.typer_instance
+            yield prefix + group.name
+            yield from names(group.typer_instance, f"{prefix}{group.name} ")
+
+    assert sorted(names(app)) == sorted(COMMANDS)
     assert run()[1].index("init") < run()[1].index("stop-all")
 
 
@@ -88,7 +99,9 @@ def test_status_with_nothing_running() -> None:
     assert code == 1 and output.count("STOPPED") == 4
 
 
-@pytest.mark.parametrize("args", [("turns",), ("versions",), ("rollback", "1"), ("turns", "--json")])
+@pytest.mark.parametrize("args", [("turns",), ("versions",), ("rollback", "1"), ("turns", "--json"),
+                                  ("versions", "show", "1"), ("versions", "diff", "0", "1"), ("pause",), ("resume",),
+                                  ("train-now",)])
 def test_facts_with_nothing_running(args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
                                     capsys: pytest.CaptureFixture[str]) -> None:
     code, error = run_main(monkeypatch, capsys, *args)
@@ -106,7 +119,8 @@ def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) ->
                         {f"metric_{i}": 0.123456 for i in range(20)} | {"loss": 0.25, "kl": 1e-05})]
     monkeypatch.setattr("openclaw_rl.client.facts.turns", lambda *_args, **_kwargs: iter(turns))
     monkeypatch.setattr("openclaw_rl.client.facts.versions", lambda *_args, **_kwargs: versions)
-    monkeypatch.setattr("openclaw_rl.cli.facts.out", Console(width=width))
+    for command in ("turns", "versions"):
+        monkeypatch.setattr(f"openclaw_rl.cli.{command}.out", Console(width=width))
     code, output = run("turns")
     rows, notes = output.splitlines()[1:6], output.splitlines()[6:]
     assert code == 0 and all(len(row) <= width for row in rows)

@@ -1,0 +1,47 @@
+"""pause, resume, train-now: when the trainer may learn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..home import Home
+from .app import Json, addresses, app, out, print_json
+
+if TYPE_CHECKING:
+    from ..client import TrainerServiceClient
+
+
+@app.command(epilog="Example: openclaw-rl pause --reason 'a demonstration'")
+def pause(reason: Annotated[str, typer.Option("--reason", help="Why, for the log and for status.",
+                                              show_default=False)] = "") -> None:
+    """Train no further, also after a restart. Answers, judgements and samples go on."""
+    with _trainer() as trainer:
+        trainer.pause(reason=reason)
+    out.print("training is paused; `openclaw-rl resume` ends it", highlight=False)
+
+
+@app.command(epilog="Example: openclaw-rl resume")
+def resume() -> None:
+    """End a pause."""
+    with _trainer() as trainer:
+        trainer.resume()
+    out.print("training goes on")
+
+
+@app.command(epilog="Example: openclaw-rl train-now")
+def train_now(as_json: Json = False) -> None:
+    """Train on the samples that are there, without waiting for their number or the interval."""
+    with _trainer() as trainer:
+        begun = trainer.train_now()
+    if as_json:
+        print_json({"samples": begun.samples, "message": begun.message})
+    else:
+        out.print(begun.message, highlight=False, markup=False)
+
+
+def _trainer() -> TrainerServiceClient:
+    from ..client import TrainerServiceClient
+
+    return TrainerServiceClient(addresses().get("trainer"), home=Home.default())

@@ -1,0 +1,55 @@
+"""turns: what was asked and answered, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ..home import Home
+from .app import Json, addresses, app, clipped, out, print_json
+
+SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
+
+
+@app.command(epilog="Example: openclaw-rl turns --session abc123; openclaw-rl turns --json | jq '.[] | .reason'")
+def turns(
+    session: Annotated[str, typer.Option("--session", "-s", help="Only this session's.", show_default=False)] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Most turns, newest first; 0 means all. Default "
+                                              "30, with --json all.", min=0, show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List turns with session, class, version, score and fate, and why a turn was not trained."""
+    from ..client import facts
+
+    if limit is None:
+        limit = 0 if as_json else 30
+    found = list(facts.turns(Home.default(), session=session, limit=limit or None, addresses=addresses()))
+    if as_json:
+        print_json([turn.json() for turn in found])
+        return
+    if not found:
+        out.print(f"no turns{f' in session {session}' if session else ''} yet; say something with `openclaw-rl chat`")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("turn", "class", "ver.", "score", "fate"):
+        table.add_column(column, no_wrap=True)
+    wide = out.width >= 140  # the terminal has room for more than the facts
+    if wide:
+        table.add_column("session", no_wrap=True)
+        table.add_column("request", no_wrap=True)
+    notes: list[str] = []  # reasons that don't fit into a row; many turns share one
+    for turn in found:
+        fate = f"trained {turn.trained_version}" if turn.fate == "trained" else turn.fate
+        if turn.reason and len(f"{fate}: {turn.reason}") <= (40 if wide else 20):
+            fate = f"{fate}: {turn.reason}"
+        elif turn.reason:
+            if turn.reason not in notes:
+                notes.append(turn.reason)
+            fate = f"{fate} ({notes.index(turn.reason) + 1})"
+        table.add_row(turn.turn, turn.turn_class, str(turn.version), SCORES[turn.score], clipped(fate, 50),
+                      *((clipped(turn.session, 40), clipped(turn.request_text, 40)) if wide else ()))
+    out.print(table)
+    for number, note in enumerate(notes, 1):
+        out.print(clipped(f"({number}) {note}", 1000), highlight=False, soft_wrap=True)

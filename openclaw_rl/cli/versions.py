@@ -1,0 +1,157 @@
+"""versions: which there are, what made one, what lies between two; rollback."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ..home import Home
+from .app import Json, addresses, app, clipped, out, print_json
+from .turns import SCORES
+
+if TYPE_CHECKING:
+    from ..client.facts import Version
+    from ..client.versions import TrainedTurn, VersionStory
+
+_METRICS = ("loss", "kl")  #: those that matter first
+_group = typer.Typer(invoke_without_command=True)
+app.add_typer(_group, name="versions")
+
+Number = Annotated[int, typer.Argument(help="A version; 0 is the base model.", min=0, show_default=False)]
+
+
+@_group.callback(epilog="Example: openclaw-rl versions --json | jq '.[] | select(.active)'")
+def versions(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the policy's versions: where each comes from and the turns that it was trained on."""
+    from ..client import facts
+
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise typer.BadParameter(f"write it behind `{ctx.invoked_subcommand}`", param_hint="--json")
+        return
+    found = facts.versions(Home.default(), addresses=addresses())
+    if as_json:
+        print_json([version.json() for version in found])
+        return
+    table = Table(box=None, pad_edge=False)
+    wide = out.width >= 140
+    for column in ("version", "parent", "algorithm", "created", "turns", *(("digest",) if wide else ()), "metrics"):
+        table.add_column(column, no_wrap=True)
+    for v in found:
+        table.add_row(_number(v), "" if v.parent is None else str(v.parent), v.algorithm, _when(v.created_at),
+                      str(len(v.turns)), *((v.digest[:12],) if wide else ()), clipped(_metrics(v, wide), 90))
+    out.print(table)
+    out.print("* answers now; `openclaw-rl rollback N` goes to another", highlight=False, style="dim")
+
+
+@_group.command(epilog="Example: openclaw-rl versions show 3; openclaw-rl versions show 3 --json | jq '.turns[].turn'")
+def show(version: Number, as_json: Json = False) -> None:
+    """Show what made a version: its parent, settings, metrics and each turn that it was trained on."""
+    from ..client import versions as client
+
+    story = client.show(Home.default(), version, addresses=addresses())
+    if as_json:
+        print_json(story.json())
+        return
+    v = story.facts
+    table = _grid()
+    table.add_row("version", _number(v))
+    table.add_row("parent", "" if v.parent is None else str(v.parent))
+    table.add_row("digest", v.digest)
+    table.add_row("algorithm", Text(v.algorithm))
+    table.add_row("settings", Text(", ".join(f"{name} {value}" for name, value in story.settings.items())))
+    table.add_row("created", _when(v.created_at))
+    table.add_row("activated", Text(_activation(story)))
+    table.add_row("metrics", _metrics(v, True))
+    table.add_row("turns", str(len(story.turns)))
+    out.print(table, highlight=False)
+    for turn in story.turns:
+        _print_turn(turn, "")
+
+
+@_group.command(epilog="Example: openclaw-rl versions diff 2 5; openclaw-rl versions diff 2 5 --json | jq .settings")
+def diff(old: Number, new: Number, as_json: Json = False) -> None:
+    """Show what turns one version into another: settings and metrics that differ, and the turns of those between."""
+    from ..client import versions as client
+
+    found = client.diff(Home.default(), old, new, addresses=addresses())
+    if as_json:
+        print_json(found.json())
+        return
+    table = _grid()
+    table.add_row("", f"version {old}", f"version {new}")
+    for name, settings in found.settings.items():
+        table.add_row(Text(name), *(Text("" if value is None else value) for value in settings))
+    for name, metrics in found.metrics.items():
+        table.add_row(Text(name), *("" if value is None else f"{value:.3g}" for value in metrics))
+    out.print(table if table.row_count > 1 else "settings and metrics are the same", highlight=False)
+    for step in found.steps:
+        sign, v = "+" if step.change == "added" else "-", step.story.facts
+        out.print(Text(f"{sign} version {v.version}: {_metrics(v, True)}", "green" if sign == "+" else "red"),
+                  no_wrap=True, overflow="ellipsis")
+        for turn in step.story.turns:
+            _print_turn(turn, f"{sign} ")
+
+
+def _grid() -> Table:
+    """Rows of a name and what there is to it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    return table
+
+
+def _number(v: Version) -> str:
+    return f"[green]{v.version} *[/]" if v.active else str(v.version)
+
+
+def _when(at: str | None) -> str:
+    return "" if at is None else f"{datetime.fromisoformat(at).astimezone():%F %T}"
+
+
+def _metrics(v: Version, every: bool) -> str:
+    names = [name for name in _METRICS if name in v.metrics]
+    if every:
+        names += [name for name in v.metrics if name not in names]
+    return ", ".join(f"{name} {v.metrics[name]:.3g}" for name in names)
+
+
+def _activation(story: VersionStory) -> str:
+    """When the version was activated, for how long decoding paused, and why it is not served."""
+    parts = [_when(story.activated_at)]
+    if story.pause_ms is not None:
+        parts.append(f"decoding paused for {story.pause_ms:.0f} ms")
+    return "; ".join(part for part in (*parts, story.detail) if part)
+
+
+def _print_turn(turn: TrainedTurn, prefix: str) -> None:
+    """A turn in three lines, each cut to the terminal."""
+    session = "session not known" if turn.session is None else turn.session
+    lines = [Text(f"{prefix}{turn.turn}  {SCORES[turn.score] or '?':>2}  ") + clipped(session, 256)]
+    for mark, text in (("<", turn.request), (">", turn.response)):
+        if text is not None:
+            lines.append(Text.assemble(prefix, (f"  {mark} ", "dim"), clipped(text, 256)))
+    for line in lines:
+        out.print(line, no_wrap=True, overflow="ellipsis")
+
+
+@app.command(epilog="Example: openclaw-rl rollback 3 --reason 'answers got vague'")
+def rollback(
+    version: Annotated[int, typer.Argument(help="The version that is to answer; 0 is the base model.", min=0)],
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the log.", show_default=False)] = "",
+    as_json: Json = False,
+) -> None:
+    """Make a kept version the active one (back, or forward again). No request is refused meanwhile."""
+    from ..client import PolicyServiceClient
+
+    with PolicyServiceClient(addresses().get("policy_server"), home=Home.default()) as policy:
+        done = policy.activate_version(version=version, reason=reason)
+    if as_json:
+        print_json({"active_version": done.state.active_version, "kept_versions": list(done.state.kept_versions),
+                    "withdrawn_versions": list(done.state.withdrawn_versions), "pause_ms": done.pause_ms})
+    else:
+        out.print(f"version {done.state.active_version} answers now (decoding paused for {done.pause_ms:.0f} ms)",
+                  highlight=False)

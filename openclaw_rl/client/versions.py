@@ -1,0 +1,166 @@
+"""What made a version, and what lies between two: asked of several components, put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..home import Home
+from ..mesh.errors import MeshError, not_found
+from ..v1 import turn_pb2
+from ..v1.environment_pb2 import TurnSummary
+from .environment import EnvironmentServiceClient
+from .facts import Version, fates, iso, known_versions, version_facts
+
+if TYPE_CHECKING:
+    from ..v1.trainer_pb2 import PolicyVersion
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class TrainedTurn:
+    """A turn that trained a version. None is what nobody who answers knows (any more)."""
+
+    turn: str
+    session: str | None
+    score: int | None  #: +1, 0 or -1
+    request: str | None  #: the request's last message, cut to 200 characters
+    response: str | None  #: the same of the response
+
+
+@dataclass(frozen=True)
+class VersionStory:
+    """One version with what made it."""
+
+    facts: Version
+    settings: dict[str, str]  #: of its algorithm
+    activated_at: str | None  #: ISO 8601, UTC; None when no policy server has activated it
+    detail: str  #: why it is not served; empty when it is, or when the trainer does not answer
+    turns: list[TrainedTurn]
+
+    @property
+    def pause_ms(self) -> float | None:
+        """Milliseconds for which decoding paused at its activation; None when that was not measured."""
+        return self.facts.metrics.get("pause_ms")
+
+    def json(self) -> dict[str, Any]:
+        """As `openclaw-rl versions show --json` prints it."""
+        return {**self.facts.json(), "settings": self.settings, "activated_at": self.activated_at,
+                "detail": self.detail, "pause_ms": self.pause_ms, "turns": [asdict(turn) for turn in self.turns]}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A version that one of two compared versions comes from and the other does not."""
+
+    change: Literal["added", "removed"]
+    story: VersionStory
+
+
+@dataclass(frozen=True)
+class VersionDiff:
+    """What turns one version into another."""
+
+    old: int
+    new: int
+    settings: dict[str, tuple[str | None, str | None]]  #: those that differ, in the old and the new version
+    metrics: dict[str, tuple[float | None, float | None]]  #: the same of the metrics
+    steps: list[Step]  #: back from the old one to their common ancestor, then forward to the new one
+
+    def json(self) -> dict[str, Any]:
+        """As `openclaw-rl versions diff --json` prints it."""
+        return {"old": self.old, "new": self.new, "settings": self.settings, "metrics": self.metrics,
+                "versions": [{"change": step.change, **step.story.json()} for step in self.steps]}
+
+
+def show(home: Home, number: int, *, addresses: dict[str, str] | None = None) -> VersionStory:
+    """One version with what made it.
+
+    Raises:
+        MeshError: there is no such version, or neither trainer nor policy server answers.
+    """
+    known, active = known_versions(home, addresses or {})
+    _check(known, number)
+    return _stories(home, addresses or {}, [known[number]], active)[0]
+
+
+def diff(home: Home, old: int, new: int, *, addresses: dict[str, str] | None = None) -> VersionDiff:
+    """What turns one version into another; they may come from different branches, as a rollback makes them.
+
+    Raises:
+        MeshError: as `show`.
+    """
+    known, active = known_versions(home, addresses or {})
+    _check(known, old, new)
+    back, forward = _lineage(known, old), _lineage(known, new)
+    removed = [number for number in back if number not in forward]
+    added = [number for number in reversed(forward) if number not in back]
+    stories = _stories(home, addresses or {}, [known[number] for number in removed + added], active)
+    m, n = known[old].manifest, known[new].manifest
+    return VersionDiff(
+        old, new, _differences({"algorithm": m.algorithm, **m.settings}, {"algorithm": n.algorithm, **n.settings}),
+        _differences(m.metrics, n.metrics),
+        [Step("removed" if story.facts.version in removed else "added", story) for story in stories])
+
+
+def _check(known: Mapping[int, PolicyVersion], *numbers: int) -> None:
+    for number in numbers:
+        if number not in known:
+            raise not_found("version", str(number), "`openclaw-rl versions` tells those that there are")
+
+
+def _lineage(known: Mapping[int, PolicyVersion], number: int) -> list[int]:
+    """A version and its ancestors as far as they are known, newest first."""
+    lineage: list[int] = []
+    at: int | None = number
+    while at is not None and at in known and at not in lineage:
+        lineage.append(at)
+        at = known[at].manifest.parent if known[at].manifest.HasField("parent") else None
+    return lineage
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+
+
+def _stories(home: Home, addresses: dict[str, str], versions: Sequence[PolicyVersion],
+             active: int | None) -> list[VersionStory]:
+    turns = _trained(home, addresses, [turn for v in versions for turn in v.manifest.turn_ids])
+    return [VersionStory(
+        facts=version_facts(v.manifest, active), settings=dict(sorted(v.manifest.settings.items())),
+        activated_at=iso(v.activated_at) if v.HasField("activated_at") else None, detail=v.detail,
+        turns=[turns[turn] for turn in v.manifest.turn_ids]) for v in versions]
+
+
+def _trained(home: Home, addresses: dict[str, str], ids: Sequence[str]) -> dict[str, TrainedTurn]:
+    found = _summaries(home, addresses, ids)
+    # What a turn was judged by is known of those, too, that the environment server has forgotten.
+    summaries = [found.get(turn) or TurnSummary(turn_id=turn, turn_class=turn_pb2.TURN_CLASS_MAIN) for turn in ids]
+    result: dict[str, TrainedTurn] = {}
+    for start in range(0, len(summaries), _PAGE):
+        for turn in fates(home, addresses, summaries[start:start + _PAGE]):
+            known = turn.turn in found
+            result[turn.turn] = TrainedTurn(turn.turn, turn.session if known else None, turn.score,
+                                            turn.request_text if known else None,
+                                            turn.response_text if known else None)
+    return result
+
+
+def _summaries(home: Home, addresses: dict[str, str], ids: Iterable[str]) -> dict[str, TurnSummary]:
+    """The turns that the environment server still knows, of those that are wanted."""
+    wanted = set(ids)
+    found: dict[str, TurnSummary] = {}
+    token = ""
+    try:
+        with EnvironmentServiceClient(addresses.get("env_server"), home=home) as env:
+            while len(found) < len(wanted):
+                page = env.list_turns(page_size=_PAGE, page_token=token, include_superseded=True)
+                found.update((turn.turn_id, turn) for turn in page.turns if turn.turn_id in wanted)
+                token = page.next_page_token
+                if not token:
+                    break
+    except MeshError:
+        pass  # its part of the facts is unknown, not the whole of them
+    return found
