@@ -22,6 +22,7 @@ import torch
 from openclaw_rl.models.config import ModelConfig, ModelError
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.models.llama import Weights, load_weights, rotary_table
+from openclaw_rl.models.memory import free_memory
 from openclaw_rl.policy.engines.base import (
     EngineBusy,
     EngineError,
@@ -95,6 +96,7 @@ class EmbeddedEngine:
         self._decoding = DecodeLoop(forward, cache, weights, max_batch=self._max_batch, threads=self._threads,
                                     flush=self._flush)
         self._decoding.start()
+        self._loader.submit(free_memory)  # what loading took beside the weights
         log.info("The embedded engine serves %s on %s: context %d, batch %d", self.info.model, self._device,
                  self.info.context_length, self._max_batch)
 
@@ -162,7 +164,7 @@ class EmbeddedEngine:
 
         def done(pause: Pause, old: list[Weights]) -> None:
             self._activations.discard(activation)
-            self._loader.submit(old.clear)  # hundreds of MB: neither decoding nor the event loop waits for that
+            self._loader.submit(_free, old)  # hundreds of MB: neither decoding nor the event loop waits for that
             if not activation.done():
                 activation.set_result(pause)
 
@@ -224,6 +226,11 @@ class EmbeddedEngine:
 def _deliver(sent: list[tuple[asyncio.Queue[Item], Item]]) -> None:
     for items, item in sent:
         items.put_nowait(item)
+
+
+def _free(old: list[Weights]) -> None:
+    old.clear()
+    free_memory()
 
 
 def _device(name: str) -> torch.device:
