@@ -180,6 +180,17 @@ class TrainerConfig(_Component):
     """Samples with a score or a hint that start a step at once; neutral ones ride along."""
     max_batch: Int = Field(16, ge=1)
     """Most samples of a step."""
+    max_per_session: Int = Field(4, ge=1)
+    """Most samples of one session in a step; its others wait for later steps."""
+    max_staleness: Int = Field(8, ge=0)
+    """Samples of a version that more versions than this followed are dropped."""
+    truncated: Literal["keep", "drop", "penalise"] = "keep"
+    """Responses that were cut by the length limit, the client or an error. penalise: they count as -1, whatever the
+    judge said."""
+    degenerate: Literal["drop", "keep"] = "drop"
+    """Responses without content, and those of one phrase again and again (four tokens make up over half of it).
+    Dropped by default also when they were judged -1: nearly all their tokens are the loop, which would outweigh other
+    turns, and a teacher that reads a loop goes on with it."""
     algorithm: Literal["combine", "binary_rl", "opd", "opd_full"] = "combine"
     """See openclaw_rl/trainer/README.md."""
     method: Literal["auto", "lora", "full"] = "auto"
@@ -194,8 +205,16 @@ class TrainerConfig(_Component):
     """Weight of the KL to the frozen base model."""
     clip_ratio: Float = Field(0.2, gt=0, lt=1)
     """Importance ratios are clipped to 1 minus and plus this."""
+    importance_cap: Float = Field(2.0, ge=1)
+    """Importance ratios weigh at most this (truncated importance sampling)."""
     max_grad_norm: Float = Field(1.0, gt=0)
     """Gradients are scaled down to this norm."""
+    max_kl: Float = Field(3.0, gt=0)
+    """A step that moves the policy further than this is not published: mean KL between before and after, in nats per
+    token."""
+    logprob_alarm: Float = Field(0.5, gt=0)
+    """`status` says DEGRADED when the log-probabilities of engine and trainer were further apart than this in the last
+    step (mean of the absolute difference, in nats)."""
     max_tokens_per_sample: Int = Field(2048, ge=16)
     """Longer samples are dropped, with the reason."""
     backend: Literal["auto", "torch"] = "auto"

@@ -81,25 +81,29 @@ class TorchBackend:
                 if stop():
                     raise Stopped
                 self._backward(example, objective)
-            metrics = objective.metrics()
+            loss = objective.metrics()["loss"]
             norm = float(nn.utils.clip_grad_norm_(self._parameters.values(), self._config.max_grad_norm))
             limit = EXPLODING * self._config.max_grad_norm
-            if not math.isfinite(metrics["loss"]):
-                raise AbnormalStep(f"the loss is {metrics['loss']}")
+            if not math.isfinite(loss):
+                raise AbnormalStep(f"the loss is {loss}")
             if not math.isfinite(norm) or norm > limit:
                 raise AbnormalStep(f"the gradient's norm is {norm:.3g}, the limit is {limit:g}")
             self._optimizer.step()
             if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
                 raise AbnormalStep("weights are NaN or infinite")
+            for example in examples:
+                self._compare(example, objective)
+            metrics = objective.metrics()
+            if not metrics["step_kl"] <= self._config.max_kl:
+                raise AbnormalStep(f"the policy moved {metrics['step_kl']:.3g} nats per token, max_kl is "
+                                   f"{self._config.max_kl:g}")
         finally:
             self._optimizer.zero_grad(set_to_none=True)
         return metrics | {"grad_norm": norm, "seconds": time.perf_counter() - started}
 
     def _backward(self, example: Example, objective: Objective) -> None:
         """Add one sample's gradients."""
-        response = torch.tensor(example.response_ids, device=self._device)
-        prompt = torch.tensor(example.prompt_ids, device=self._device)
-        behaviour = torch.tensor(example.behaviour, device=self._device)
+        prompt, response, behaviour = self._load_example(example)
         base = self._frozen_hidden(prompt, response)
         teacher = None
         if example.teacher_prompt_ids is not None and objective.distils:
@@ -107,8 +111,7 @@ class TorchBackend:
         self._model.train(len(prompt) + len(response) > CHECKPOINT_TOKENS)
         hidden = _hidden(self._model, prompt, response)
         leaf = hidden.detach().requires_grad_()
-        for begin in range(0, len(response), LOGIT_ROWS):
-            rows = slice(begin, begin + LOGIT_ROWS)
+        for rows in _pieces(response):
             loss = objective(
                 example, rows, response[rows], behaviour[rows],
                 student=self._model.lm_head(leaf[rows]),
@@ -116,6 +119,21 @@ class TorchBackend:
                 teacher=None if teacher is None else self._frozen.lm_head(teacher[rows]).detach())
             loss.backward()
         hidden.backward(leaf.grad)
+
+    @torch.no_grad()
+    def _compare(self, example: Example, objective: Objective) -> None:
+        """Measure what the step did to one sample."""
+        prompt, response, behaviour = self._load_example(example)
+        self._model.eval()
+        hidden = _hidden(self._model, prompt, response)
+        for rows in _pieces(response):
+            objective.moved(response[rows], behaviour[rows], self._model.lm_head(hidden[rows]))
+
+    def _load_example(self, example: Example) -> tuple[Tensor, Tensor, Tensor]:
+        """Prompt, response and the response's recorded log-probabilities."""
+        prompt, response, behaviour = (torch.tensor(values, device=self._device) for values in (
+            example.prompt_ids, example.response_ids, example.behaviour))
+        return prompt, response, behaviour
 
     @torch.no_grad()
     def _frozen_hidden(self, prompt: Tensor, response: Tensor) -> Tensor:
@@ -169,6 +187,10 @@ class TorchBackend:
 
 def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(device)  # type: ignore
+
+
+def _pieces(response: Tensor) -> Iterator[slice]:
+    return (slice(begin, begin + LOGIT_ROWS) for begin in range(0, len(response), LOGIT_ROWS))
 
 
 def _hidden(model: LlamaForCausalLM, prompt: Tensor, response: Tensor) -> Tensor:

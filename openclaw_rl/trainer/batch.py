@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Protocol
 
+from openclaw_rl.config import TrainerConfig
 from openclaw_rl.v1 import turn_pb2
 
 log = logging.getLogger(__name__)
+
+#: A phrase counts as repeated from so many tokens on; short answers repeat themselves by chance.
+REPETITION_TOKENS = 16
+_PHRASE = 4
+_CUT = {turn_pb2.FINISH_REASON_LENGTH: "the length limit was reached",
+        turn_pb2.FINISH_REASON_CANCELLED: "the client went away",
+        turn_pb2.FINISH_REASON_ERROR: "the engine failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,42 @@ def _record_problem(record: turn_pb2.TokenRecord) -> str | None:
     if min(min(record.prompt_ids), min(record.response_ids)) < 0:
         return "negative token id"
     return None
+
+
+def unwanted(turn: turn_pb2.Turn, config: TrainerConfig) -> str | None:
+    """Why a turn that could be trained on is not to be, as configured, or None; `problem` must have found nothing."""
+    if config.truncated == "drop" and truncated(turn):
+        return f"truncated: {_CUT[turn.finish_reason]}"
+    if config.degenerate == "keep":
+        return None
+    response, ids = turn.response, turn.tokens.response_ids
+    if not (response.content.strip() or response.parts or response.tool_calls):
+        return "degenerate: the response is empty"
+    repeated = repetition(ids)
+    if repeated >= REPETITION_TOKENS and 2 * repeated > len(ids):
+        return f"degenerate: the same {_PHRASE} tokens again and again are {repeated} of {len(ids)}"
+    return None
+
+
+def truncated(turn: turn_pb2.Turn) -> bool:
+    """Something other than the model ended the response."""
+    return turn.finish_reason in _CUT
+
+
+def repetition(ids: Sequence[int]) -> int:
+    """How many of the tokens belong to the 4-gram that covers most of them."""
+    last: dict[tuple[int, ...], int] = {}
+    covered: Counter[tuple[int, ...]] = Counter()
+    for at in range(len(ids) - _PHRASE + 1):
+        phrase = tuple(ids[at:at + _PHRASE])
+        covered[phrase] += min(_PHRASE, at - last.get(phrase, -_PHRASE))
+        last[phrase] = at
+    return max(covered.values(), default=0)
+
+
+def sampled_from(turn: turn_pb2.Turn) -> int:
+    """The oldest policy version that sampled a token of the response; `problem` must have found nothing."""
+    return min(span.version for span in turn.tokens.spans)
 
 
 def outside_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> str | None:

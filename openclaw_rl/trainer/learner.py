@@ -24,7 +24,8 @@ from openclaw_rl.weights.store import VersionStore
 
 log = logging.getLogger(__name__)
 
-_SETTINGS = ("method", "learning_rate", "lora_rank", "reward_weight", "kl_weight", "clip_ratio", "max_grad_norm")
+_SETTINGS = ("method", "learning_rate", "lora_rank", "reward_weight", "kl_weight", "clip_ratio", "importance_cap",
+             "max_grad_norm", "max_kl", "max_per_session", "max_staleness", "truncated", "degenerate")
 
 
 class CannotTrain(Exception):

@@ -32,28 +32,49 @@ def token_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
     return logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
 
 
-def policy_gradient(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, clip_ratio: float) -> Tensor:
+def importance_ratio(logprobs: Tensor, behaviour: Tensor, cap: float) -> Tensor:
+    """Truncated importance ratio min(pi / mu, cap) of each token: pi is the model in training, mu the one that sampled
+    the token, which may be an older version or compute a little differently.
+
+    Bounding the weight costs a bias where pi / mu is over the cap, and buys a variance that no single token can blow up
+    (Ionides, "Truncated Importance Sampling", JCGS 17(2), 2008; per token as in IMPALA, Espeholt et al.,
+    arXiv:1802.01561). The bound holds for the weight only: the gradient is min(pi / mu, cap) grad log pi, so tokens
+    over the cap still teach. Computed from the logarithms, so that no ratio overflows.
+
+    Args:
+        logprobs: (R,), with gradient or without.
+        behaviour: (R,), log-probabilities that the engine recorded when it sampled.
+        cap: at least 1.
+    """
+    difference = logprobs - behaviour
+    excess = (difference.detach() - math.log(cap)).clamp(min=0)
+    return (difference - excess).exp()
+
+
+def policy_gradient(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, clip_ratio: float,
+                    cap: float) -> Tensor:
     """PPO's clipped surrogate (arXiv:1707.06347, eq. 7), negated: -min(r A, clip(r, 1 - c, 1 + c) A).
 
-    r = exp(logprobs - behaviour) is the token's importance ratio against the model that sampled it, which may be an
-    older version than the one that is trained.
+    r is the token's `importance_ratio`. PPO's clip alone leaves r without a bound where A is negative; there the cap
+    is what holds.
 
     Args:
         logprobs: (R,), with gradient.
         behaviour: (R,), log-probabilities that the engine recorded when it sampled.
         advantages: (R,), without gradient.
         clip_ratio: c.
+        cap: of the ratio.
     """
-    ratio = (logprobs - behaviour).exp()
+    ratio = importance_ratio(logprobs, behaviour, cap)
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantages)
 
 
-def binary_rl(logprobs: Tensor, behaviour: Tensor, score: float, clip_ratio: float) -> Tensor:
+def binary_rl(logprobs: Tensor, behaviour: Tensor, score: float, clip_ratio: float, cap: float) -> Tensor:
     """Policy gradient whose advantage is the turn's score (+1, 0, -1) at each of its tokens (arXiv:2603.10165)."""
-    return policy_gradient(logprobs, behaviour, torch.full_like(logprobs, score), clip_ratio)
+    return policy_gradient(logprobs, behaviour, torch.full_like(logprobs, score), clip_ratio, cap)
 
 
-def opd(logprobs: Tensor, behaviour: Tensor, teacher: Tensor, clip_ratio: float) -> Tensor:
+def opd(logprobs: Tensor, behaviour: Tensor, teacher: Tensor, clip_ratio: float, cap: float) -> Tensor:
     """Sampled-token on-policy distillation: advantage = clamp(teacher - student, -5, 5) (arXiv:2603.10165).
 
     It is the policy gradient of the reverse KL from the student to the teacher, which reads the hint.
@@ -62,10 +83,10 @@ def opd(logprobs: Tensor, behaviour: Tensor, teacher: Tensor, clip_ratio: float)
         logprobs: (R,), the student's, with gradient; its value is the student of the advantage.
         behaviour: (R,), recorded by the engine.
         teacher: (R,), of the same tokens from the frozen base model with the hint in its prompt.
-        clip_ratio: as for `policy_gradient`.
+        clip_ratio, cap: as for `policy_gradient`.
     """
     advantages = (teacher - logprobs.detach()).clamp(-OPD_CLAMP, OPD_CLAMP)
-    return policy_gradient(logprobs, behaviour, advantages, clip_ratio)
+    return policy_gradient(logprobs, behaviour, advantages, clip_ratio, cap)
 
 
 def opd_full(student_logits: Tensor, teacher_logits: Tensor, beta: float = 0.5) -> Tensor:
@@ -73,6 +94,9 @@ def opd_full(student_logits: Tensor, teacher_logits: Tensor, beta: float = 0.5) 
 
     JSD_b(T, S) = b KL(T || M) + (1 - b) KL(S || M) with the mixture M = b T + (1 - b) S; b = 1/2 is the
     Jensen-Shannon divergence, between 0 and ln 2.
+
+    It has no importance weights: it compares whole distributions and needs no sampled token, the position that it
+    stands at may come from any policy (GKD mixes sources on purpose), and its value is bounded by itself.
 
     Args:
         student_logits: (R, V), without the hint, with gradient.
@@ -89,7 +113,8 @@ def opd_full(student_logits: Tensor, teacher_logits: Tensor, beta: float = 0.5) 
 def kl_k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     """Schulman's k3 estimate of KL(student || reference) at sampled tokens: exp(d) - 1 - d, d = reference - logprobs.
 
-    Never negative and, for tokens sampled from the student, unbiased.
+    Never negative and, for tokens sampled from the student, unbiased. For tokens of another policy it is weighted with
+    their `importance_ratio`: without, one token that the student has unlearned since counts exp(d) by itself.
 
     Args:
         logprobs: (R,), the student's, with gradient.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +39,8 @@ class Objective:
     | opd_full | `opd_full` | 0 |
     | combine | `opd_full` | `reward_weight` |
 
-    The KL is `kl_k3`, a mean over all tokens. `version` is the policy version that the student is before the step.
+    The KL is `kl_k3`, weighted by the importance ratio, a mean over all tokens. `version` is the policy version that
+    the student is before the step.
     """
 
     def __init__(self, config: TrainerConfig, totals: Totals, version: int) -> None:
@@ -46,7 +49,9 @@ class Objective:
         self._version = version
         self._reward_weight = {"binary_rl": 1.0, "combine": config.reward_weight}.get(config.algorithm, 0.0)
         self.distils = config.algorithm != "binary_rl"
-        self._sums = dict.fromkeys(("loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped"), 0.0)
+        self._sums = dict.fromkeys(("loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped",
+                                     "truncated", "step_kl"), 0.0)
+        self._before: deque[Tensor] = deque()  # log-probabilities before the step, piece by piece
         self._difference_sum, self._difference_max, self._compared = 0.0, 0.0, 0
 
     def __call__(self, example: Example, rows: slice, ids: Tensor, behaviour: Tensor, *, student: Tensor,
@@ -59,29 +64,34 @@ class Objective:
             ids, behaviour: (r,), those tokens and their recorded log-probabilities.
             student, base, teacher: (r, V) logits; teacher None without a hint.
         """
-        clip, totals = self._config.clip_ratio, self._totals
+        clip, cap, totals = self._config.clip_ratio, self._config.importance_cap, self._totals
         logprobs = losses.token_logprobs(student, ids)
         zero = logprobs.new_zeros(())
         distillation = reward = zero
         if teacher is not None:
-            values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), clip)
+            values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), clip, cap)
                       if self._config.algorithm == "opd" else losses.opd_full(student, teacher))
             distillation = losses.token_mean([values], totals.hinted)
         if self._reward_weight and example.score:
-            reward = losses.token_mean([losses.binary_rl(logprobs, behaviour, example.score, clip)], totals.tokens)
-        kl = losses.token_mean([losses.kl_k3(logprobs, losses.token_logprobs(base, ids))], totals.tokens)
+            reward = losses.token_mean([losses.binary_rl(logprobs, behaviour, example.score, clip, cap)],
+                                       totals.tokens)
+        ratio = losses.importance_ratio(logprobs.detach(), behaviour, cap)
+        kl = losses.token_mean([ratio * losses.kl_k3(logprobs, losses.token_logprobs(base, ids))], totals.tokens)
         loss = distillation + self._reward_weight * reward + self._config.kl_weight * kl
-        self._note(example, rows, logprobs.detach(), behaviour, loss=loss, distillation=distillation,
+        self._note(example, rows, logprobs.detach(), behaviour, ratio, loss=loss, distillation=distillation,
                    reward_loss=reward, kl=kl)
         return loss
 
     @torch.no_grad()
-    def _note(self, example: Example, rows: slice, logprobs: Tensor, behaviour: Tensor, **parts: Tensor) -> None:
+    def _note(self, example: Example, rows: slice, logprobs: Tensor, behaviour: Tensor, ratio: Tensor,
+              **parts: Tensor) -> None:
         for name, value in parts.items():
             self._sums[name] += value.item()
-        ratio = (logprobs - behaviour).exp()
-        self._sums["mean_ratio"] += ratio.sum().item() / self._totals.tokens
-        self._sums["clipped"] += ((ratio - 1).abs() > self._config.clip_ratio).sum().item() / self._totals.tokens
+        tokens, cap = self._totals.tokens, self._config.importance_cap
+        self._sums["mean_ratio"] += ratio.sum().item() / tokens
+        self._sums["clipped"] += ((ratio - 1).abs() > self._config.clip_ratio).sum().item() / tokens
+        self._sums["truncated"] += (logprobs - behaviour > math.log(cap)).sum().item() / tokens
+        self._before.append(logprobs)
         # Only tokens of the very version in training tell how far engine and trainer compute apart; for older ones
         # the difference is what was learned since.
         same = torch.tensor([v == self._version for v in example.versions[rows]], device=logprobs.device)
@@ -91,9 +101,25 @@ class Objective:
             self._difference_max = max(self._difference_max, difference.max().item())
             self._compared += difference.numel()
 
+    @torch.no_grad()
+    def moved(self, ids: Tensor, behaviour: Tensor, student: Tensor) -> None:
+        """Note how far the step moved the policy: `step_kl`, the mean KL(before || after) over the batch's tokens.
+
+        It is `kl_k3` with the importance ratio of before the step. Must be told the same pieces in the same order as
+        the loss was.
+
+        Args:
+            ids, behaviour: as for the loss.
+            student: (r, V) logits after the step.
+        """
+        after, before = losses.token_logprobs(student, ids), self._before.popleft()
+        ratio = losses.importance_ratio(before, behaviour, self._config.importance_cap)
+        self._sums["step_kl"] += losses.token_mean(
+            [ratio * losses.kl_k3(before, after)], self._totals.tokens).item()
+
     def metrics(self) -> dict[str, float]:
-        """Figures of the batch; `logprob_diff_*` (nats) compare engine and trainer and are left out when no token is
-        of the version in training."""
+        """Figures of the batch. `clipped` and `truncated` are shares of its tokens; `logprob_diff_*` (nats) compare
+        engine and trainer and are left out when no token is of the version in training."""
         figures = self._sums | {
             "samples": float(self._totals.samples),
             "tokens": float(self._totals.tokens),

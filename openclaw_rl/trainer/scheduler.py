@@ -19,8 +19,9 @@ class Decision:
 class Scheduler:
     """A step is due when `min_samples` with a signal wait, or when the oldest of them has waited `update_interval`.
 
-    A sample has a signal when the algorithm can learn from it. Neutral ones ride along and count for nothing: a step
-    that one complaint makes alone is as long as one that four make, and goes where that one complaint points.
+    A sample has a signal when the algorithm can learn from it; of one session only those count that fit into a step.
+    Neutral ones ride along and count for nothing: a step that one complaint makes alone is as long as one that four
+    make, and goes where that one complaint points.
 
     Args:
         min_samples: samples that make a step due at once.
@@ -46,7 +47,9 @@ class Scheduler:
             return Decision(True, None, "")
         # A clock that was set back must not make the wait longer than the interval.
         left = min(left, self._update_interval)
-        return Decision(False, left, f"needs {_samples(self._min_samples - pending.signal, 'more ')} or {left:.0f} s")
+        held = f" ({_samples(pending.held)} of the same sessions must wait for later steps)" if pending.held else ""
+        return Decision(False, left, f"needs {_samples(self._min_samples - pending.signal, 'more ')} or {left:.0f} s"
+                        + held)
 
 
 def _samples(count: int, what: str = "") -> str:

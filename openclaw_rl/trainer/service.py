@@ -36,6 +36,9 @@ NEUTRAL_INTERVALS, NEUTRAL_LIMIT = 10, 64
 NICE = 10
 
 _E = trainer_pb2
+#: Gauges of the last step, and the names of their figures.
+_GAUGES = {"loss": "loss", "kl": "kl", "step_kl": "step_kl", "grad_norm": "grad_norm",
+           "logprob_diff": "logprob_diff_mean"}
 
 
 class TrainerService:
@@ -104,7 +107,7 @@ class TrainerService:
             return 0, self._missing()
         self._scheduler.forced = True
         self._wake.set()
-        count = min(pending.total, 2 * pending.signal, self._config.max_batch)
+        count = min(pending.total - pending.held, 2 * pending.signal, self._config.max_batch)
         return count, f"a step on {count} samples begins" + (" when the running one has ended" * self._training)
 
     def pause(self, reason: str) -> None:
@@ -191,6 +194,7 @@ class TrainerService:
     async def _turn(self, learner: Learner) -> None:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
+        self._store.drop_stale()
         now, pending = time.time(), self._store.pending()
         decision = self._scheduler.decide(pending, now)
         if decision.due:
@@ -260,6 +264,12 @@ class TrainerService:
         problems = [*self._store.problems, *(self._learner.problems if self._learner else [])]
         if self._learner and self.ready.is_set():
             problems += self._learner.versions.problems
+        apart = self._metrics.get("logprob_diff_mean", 0.0)
+        if apart > self._config.logprob_alarm:
+            limit = self._config.logprob_alarm
+            problems.append(f"the log-probabilities of engine and trainer were {apart:.2f} nats apart in the last "
+                            f"step, logprob_alarm is {limit:g}: check that the policy server serves this trainer's "
+                            "model and versions")
         if self._problem:
             problems.append(f"can't train: {self._problem}")
         if self._learner is None:
@@ -280,7 +290,7 @@ class TrainerService:
                       "samples_pending": pending.total, "updates": counters.get("updates", 0),
                       "steps_skipped": counters.get("steps_skipped", 0)},
             gauges={"training": float(self._training), "pending": float(pending.total),
-                    **{name: self._metrics[name] for name in ("loss", "kl", "grad_norm") if name in self._metrics}})
+                    **{gauge: self._metrics[name] for gauge, name in _GAUGES.items() if name in self._metrics}})
         return status
 
 

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
-from openclaw_rl.trainer.batch import problem
+from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2, weights_pb2
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS samples (
     seq INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, fate TEXT NOT NULL, version INTEGER,
     reason TEXT NOT NULL DEFAULT '', score INTEGER, hinted INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-    accepted_at REAL NOT NULL, payload BLOB);
+    accepted_at REAL NOT NULL, payload BLOB, session TEXT NOT NULL DEFAULT '', sampled_from INTEGER);
 CREATE INDEX IF NOT EXISTS pending ON samples (score, hinted, accepted_at) WHERE fate = 'pending';
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, manifest BLOB NOT NULL, checkpoint TEXT NOT NULL DEFAULT '{}', activated_at REAL,
@@ -43,6 +43,9 @@ REJECTED = "rejected: "
 #: memory) must not do so for ever.
 MAX_ATTEMPTS = 5
 
+#: Columns that came later, for files of before. What is not known of their samples limits nothing.
+_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER"}
+
 _FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
           "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
 
@@ -56,8 +59,9 @@ class Pending:
     """Samples that wait for a step."""
 
     total: int
-    signal: int  #: those that a step can learn from
+    signal: int  #: those that a step can learn from, of one session at most `max_per_session`
     oldest_signal: float | None  #: when the oldest of those was accepted, seconds since the epoch
+    held: int = 0  #: those that the next step can't take, since it takes `max_per_session` others of their sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,21 @@ class TrainerStore:
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig) -> None:
         self._db = Store(path, durability, _SCHEMA)
+        self._add_columns()
+        self._config = config
         self._max_tokens = config.max_tokens_per_sample
         rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
         hints = config.algorithm != "binary_rl"
         #: Condition of a sample that the algorithm learns something from, beside staying close to the base model.
         self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints)
+
+    def _add_columns(self) -> None:
+        there = {row["name"] for row in self._db.query("PRAGMA table_info(samples)")}
+        with self._db.transaction() as db:
+            for name in _NEW_COLUMNS.keys() - there:
+                db.execute(f"ALTER TABLE samples ADD COLUMN {name} {_NEW_COLUMNS[name]}")
+            # A sample without a session is one of its own.
+            db.execute("UPDATE samples SET session = turn_id WHERE session = '' AND fate = 'pending'")
 
     @property
     def problems(self) -> list[str]:
@@ -118,13 +132,19 @@ class TrainerStore:
         return acks
 
     def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample) -> bool:
-        reason = problem(sample, self._max_tokens)
-        judgement = sample.judgement
+        turn, judgement = sample.transition.turn, sample.judgement
+        reason = problem(sample, self._max_tokens) or unwanted(turn, self._config)
+        version = None if reason else sampled_from(turn)
+        if version is not None and (age := _age(db, version)) > self._config.max_staleness:
+            reason = _stale(version, age)
+        if not reason and self._config.truncated == "penalise" and truncated(turn):
+            judgement.score = -1
         done = db.execute(
-            "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload, session,"
+            " sampled_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (turn_id, "dropped" if reason else "pending", reason or "", None if judgement.failed else judgement.score,
-             bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString()))
+             bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString(),
+             turn.session_id or turn_id, version))
         if not done.rowcount:
             return False
         _count(db, "accepted", 1)
@@ -134,18 +154,28 @@ class TrainerStore:
 
     def pending(self) -> Pending:
         """How many samples wait, and since when."""
-        row = self._db.query(f"SELECT COUNT(*) AS total, COUNT(*) FILTER (WHERE {self._signal}) AS signal,"
-                             f" MIN(accepted_at) FILTER (WHERE {self._signal}) AS oldest"
-                             " FROM samples WHERE fate = 'pending'")[0]
-        return Pending(row["total"], row["signal"], row["oldest"])
+        most = self._config.max_per_session
+        row = self._db.query("SELECT IFNULL(SUM(count), 0) AS total, IFNULL(SUM(MIN(signals, ?)), 0) AS signal,"
+                             " MIN(oldest) AS oldest, IFNULL(SUM(MAX(count - ?, 0)), 0) AS held FROM (SELECT COUNT(*)"
+                             f" AS count, COUNT(*) FILTER (WHERE {self._signal}) AS signals, MIN(accepted_at) FILTER"
+                             f" (WHERE {self._signal}) AS oldest FROM samples WHERE fate = 'pending' GROUP BY session)",
+                             (most, most))[0]
+        return Pending(row["total"], row["signal"], row["oldest"], row["held"])
 
     def batch(self, limit: int) -> list[turn_pb2.Sample]:
         """Samples of the next step, at most `limit`, each kind oldest first: those with a signal, then at most as many
-        neutral ones, which cost as much time and bring little. One that is not what was accepted is dropped."""
+        neutral ones, which cost as much time and bring little. Of one session there are at most `max_per_session`, its
+        oldest with a signal first; turns name no branch of their session, so branches share its places. One that is
+        stale, or not what was accepted, is dropped."""
+        self.drop_stale()
+
         def some(condition: str, limit: int) -> list[turn_pb2.Sample]:
             while True:
-                rows = self._db.query("SELECT turn_id, payload FROM samples WHERE fate = 'pending' AND "
-                                      f"{condition} ORDER BY seq LIMIT ?", (limit,))
+                rows = self._db.query(
+                    "SELECT turn_id, payload FROM samples JOIN (SELECT seq AS place, ROW_NUMBER() OVER (PARTITION BY"
+                    f" session ORDER BY NOT ({self._signal}), seq) AS rank FROM samples WHERE fate = 'pending')"
+                    f" ON seq = place WHERE rank <= ? AND {condition} ORDER BY seq LIMIT ?",
+                    (self._config.max_per_session, limit))
                 samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"]) for row in rows}
                 damaged = [turn_id for turn_id, sample in samples.items() if sample is None]
                 if not damaged:
@@ -188,6 +218,19 @@ class TrainerStore:
                                   " WHERE turn_id = ? AND fate = 'pending'", (reason, turn_id))
                 _count(db, f"dropped:{_reason_class(reason)}", done.rowcount)
             _count(db, "steps_skipped", int(skipped_step))
+
+    def drop_stale(self) -> int:
+        """Drop the samples that more than `max_staleness` versions followed since; how many there were."""
+        with self._db.transaction() as db:
+            ages = {row["sampled_from"]: _age(db, row["sampled_from"]) for row in db.execute(
+                "SELECT DISTINCT sampled_from FROM samples WHERE fate = 'pending' AND sampled_from NOT NULL")}
+            stale = {version: age for version, age in ages.items() if age > self._config.max_staleness}
+            turns = {version: [row["turn_id"] for row in db.execute(
+                "SELECT turn_id FROM samples WHERE fate = 'pending' AND sampled_from = ?", (version,))]
+                for version in stale}
+        for version, age in stale.items():
+            self.drop(turns[version], _stale(version, age))
+        return sum(map(len, turns.values()))
 
     def drop_neutral(self, older_than: float, beyond: int) -> int:
         """Drop neutral samples that waited since before `older_than`, and the oldest of more than `beyond`."""
@@ -327,6 +370,18 @@ def _raise_to(db: sqlite3.Connection, name: str, value: int) -> None:
     row = db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
     if row is None or int(row["value"]) < value:
         _set(db, name, str(value))
+
+
+def _age(db: sqlite3.Connection, version: int) -> int:
+    """How many versions were made after `version`, up to the one that the next step builds on. Numbers that no version
+    has don't count; versions that were rolled back do."""
+    row = db.execute("SELECT COUNT(*) AS age FROM versions WHERE version > ? AND version <="
+                     " (SELECT CAST(value AS INTEGER) FROM state WHERE name = 'head')", (version,)).fetchone()
+    return int(row["age"])
+
+
+def _stale(version: int, age: int) -> str:
+    return f"stale: sampled from version {version}, {age} versions old"
 
 
 def _reason_class(reason: str) -> str:

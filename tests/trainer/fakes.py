@@ -43,11 +43,11 @@ def encode(text: str) -> list[int]:
 
 
 def make_sample(turn_id: str, score: int = -1, hint: str = "", *, words: str = "hello you",
-                response: str = "long answer", version: int = 0) -> turn_pb2.Sample:
+                response: str = "long answer", version: int = 0, session: str = "s") -> turn_pb2.Sample:
     """A judged main turn."""
     ids = encode(response)
     turn = turn_pb2.Turn(
-        turn_id=turn_id, session_id="s", turn_class=turn_pb2.TURN_CLASS_MAIN,
+        turn_id=turn_id, session_id=session, turn_class=turn_pb2.TURN_CLASS_MAIN,
         messages=[turn_pb2.ChatMessage(role="user", content=words)],
         response=turn_pb2.ChatMessage(role="assistant", content=response), policy_version=version,
         tokens=turn_pb2.TokenRecord(prompt_ids=encode(f"[{words}]:"), response_ids=ids, logprobs=[-3.0] * len(ids),
@@ -62,6 +62,7 @@ class FakeBackend:
 
     created: ClassVar[list[FakeBackend]] = []
     fail: ClassVar[Exception | None] = None
+    apart: ClassVar[float] = 0.01
     during: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint) -> None:
@@ -78,7 +79,8 @@ class FakeBackend:
             raise FakeBackend.fail
         self.steps += 1
         self.batches.append([e.turn_id for e in examples])
-        return {"loss": 0.5, "kl": 0.1, "grad_norm": 1.0, "samples": float(len(examples)), "seconds": 0.0}
+        return {"loss": 0.5, "kl": 0.1, "grad_norm": 1.0, "logprob_diff_mean": self.apart,
+                "samples": float(len(examples)), "seconds": 0.0}
 
     def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
         yield "model.norm.weight", "BF16", [WIDTH], memoryview(bytes([self.steps, 63]) * WIDTH)
@@ -90,7 +92,7 @@ class FakeBackend:
     @classmethod
     def reset(cls) -> None:
         """Forget what other tests did."""
-        cls.created, cls.fail, cls.during = [], None, staticmethod(lambda: None)
+        cls.created, cls.fail, cls.apart, cls.during = [], None, 0.01, staticmethod(lambda: None)
 
 
 __all__ = ["AbnormalStep", "FakeBackend", "encode", "make_model", "make_sample"]

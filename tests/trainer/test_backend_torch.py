@@ -37,7 +37,8 @@ def make(turn_id: str = "t", score: int = -1, hint: bool = True, response: list[
 
 
 def config(**changes: object) -> TrainerConfig:
-    return TrainerConfig(**{"device": "cpu", "learning_rate": 1e-2, "kl_weight": 0.1, "reward_weight": 0.5, **changes})
+    return TrainerConfig(**{"device": "cpu", "learning_rate": 1e-2, "kl_weight": 0.1, "reward_weight": 0.5,
+                            "max_kl": 99.0, **changes})
 
 
 def never() -> bool:
@@ -72,11 +73,11 @@ def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypa
         with torch.no_grad():
             reference = losses.token_logprobs(logprob_rows(base, e.prompt_ids, e.response_ids), ids)
             hinted = logprob_rows(base, e.teacher_prompt_ids or PROMPT, e.response_ids)
-        reward.append(losses.binary_rl(own, behaviour, e.score, 0.2))
+        reward.append(losses.binary_rl(own, behaviour, e.score, 0.2, 2.0))
         kl.append(losses.kl_k3(own, reference))
         if e.teacher_prompt_ids:
             jsd.append(losses.opd_full(logits, hinted))
-            sampled.append(losses.opd(own, behaviour, losses.token_logprobs(hinted, ids), 0.2))
+            sampled.append(losses.opd(own, behaviour, losses.token_logprobs(hinted, ids), 0.2, 2.0))
     parts = {"combine": losses.token_mean(jsd) + 0.5 * losses.token_mean(reward),
              "binary_rl": losses.token_mean(reward), "opd": losses.token_mean(sampled),
              "opd_full": losses.token_mean(jsd)}
@@ -183,14 +184,43 @@ def test_a_loss_that_is_not_a_number_is_no_step(backend: TorchBackend) -> None:
         backend.step([make(), replace(make(), behaviour=[math.nan] * len(RESPONSE))], 0, never)
 
 
-def test_an_infinite_ratio_is_no_step(backend: TorchBackend) -> None:
-    with pytest.raises(AbnormalStep, match="the loss is inf"):
-        backend.step([replace(make(), behaviour=[-1e4] * len(RESPONSE))], 0, never)
+def test_an_exploding_gradient_is_no_step(backend: TorchBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_torch, "EXPLODING", 1e-9)
+    with pytest.raises(AbnormalStep, match=r"the gradient's norm is .*, the limit is 1e-09"):
+        backend.step([make()], 0, never)
 
 
-def test_an_exploding_gradient_is_no_step(backend: TorchBackend) -> None:
-    with pytest.raises(AbnormalStep, match=r"the gradient's norm is .*, the limit is 1000"):
-        backend.step([replace(make(), behaviour=[-40.0] * len(RESPONSE))], 0, never)
+def test_a_record_that_is_far_off_weighs_no_more_than_the_cap(model: Path) -> None:
+    metrics = TorchBackend(model, config(), StartPoint()).step(
+        [replace(make(), behaviour=[-1e4] * len(RESPONSE))], 0, never)
+    assert metrics["mean_ratio"] == pytest.approx(2, rel=1e-2)
+    assert metrics["truncated"] == 1
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["logprob_diff_mean"] > 9000
+
+
+@pytest.mark.parametrize("pieces", [7, 128])
+def test_how_far_a_step_went_is_measured(model: Path, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+    monkeypatch.setattr(backend_torch, "LOGIT_ROWS", pieces)
+    backend = TorchBackend(model, config(), StartPoint())
+    examples = [make("a"), make("b", 1, hint=False, response=encode("fine"))]
+
+    def own() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.cat([losses.token_logprobs(
+                logprob_rows(backend._model, e.prompt_ids, e.response_ids), torch.tensor(e.response_ids))
+                for e in examples])
+
+    before = own()
+    metrics = backend.step(examples, 0, never)
+    ratio = (before + 4.5).exp().clamp(max=2)
+    assert metrics["step_kl"] == pytest.approx((ratio * losses.kl_k3(before, own())).mean().item(), rel=1e-3)
+    assert metrics["step_kl"] > 0
+
+
+def test_a_step_that_goes_too_far_is_not_kept(model: Path) -> None:
+    with pytest.raises(AbnormalStep, match=r"the policy moved .* nats per token, max_kl is 1e-06"):
+        TorchBackend(model, config(max_kl=1e-6), StartPoint()).step([make()], 0, never)
 
 
 def test_a_step_can_be_given_up(backend: TorchBackend) -> None:

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.trainer.batch import FileCodec, example, outside_vocabulary, problem
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.trainer.batch import (
+    FileCodec,
+    example,
+    outside_vocabulary,
+    problem,
+    repetition,
+    sampled_from,
+    truncated,
+    unwanted,
+)
 from openclaw_rl.v1 import turn_pb2
 from tests.trainer.fakes import encode, make_sample
 
@@ -42,6 +52,54 @@ def test_a_bad_sample_is_refused_with_the_reason(spoil: Callable[[turn_pb2.Sampl
     sample = make_sample("t")
     spoil(sample)
     assert problem(sample, 100) == reason
+
+
+@pytest.mark.parametrize(("reason", "cut"), [
+    (turn_pb2.FINISH_REASON_LENGTH, "the length limit was reached"),
+    (turn_pb2.FINISH_REASON_CANCELLED, "the client went away"),
+    (turn_pb2.FINISH_REASON_ERROR, "the engine failed")])
+def test_a_cut_response_is_dropped_only_as_configured(reason: turn_pb2.FinishReason.ValueType, cut: str) -> None:
+    turn = make_sample("t").transition.turn
+    assert not truncated(turn)
+    turn.finish_reason = reason
+    assert truncated(turn)
+    assert unwanted(turn, TrainerConfig()) is None
+    assert unwanted(turn, TrainerConfig(truncated="penalise")) is None
+    assert unwanted(turn, TrainerConfig(truncated="drop")) == f"truncated: {cut}"
+
+
+def test_a_response_without_content_is_degenerate() -> None:
+    turn = make_sample("t", response=" ").transition.turn
+    assert unwanted(turn, TrainerConfig()) == "degenerate: the response is empty"
+    assert unwanted(turn, TrainerConfig(degenerate="keep")) is None
+    turn.response.tool_calls.add()
+    assert unwanted(turn, TrainerConfig()) is None
+
+
+@pytest.mark.parametrize(("response", "reason"), [
+    ("well, " + "again" * 3, None),  # 12 tokens of 21
+    ("so " + "no! " * 6, "degenerate: the same 4 tokens again and again are 24 of 27"),
+    ("a" * 30, "degenerate: the same 4 tokens again and again are 30 of 30"),
+    ("no! no! no!", None),  # short
+    ("no! " * 4 + "but then it said something else, and went on for a while", None),
+    ("the quick brown fox jumps over the lazy dog, and the dog sleeps on", None),
+])
+def test_a_phrase_again_and_again_is_degenerate(response: str, reason: str | None) -> None:
+    assert unwanted(make_sample("t", response=response).transition.turn, TrainerConfig()) == reason
+
+
+def test_repetition_counts_covered_tokens_once() -> None:
+    assert repetition([]) == repetition([1, 1, 1]) == 0
+    assert repetition([1, 2, 3, 4]) == 4
+    assert repetition([1, 1, 1, 1, 1, 1]) == 6
+    assert repetition([1, 2, 1, 2, 1, 2, 9]) == 6
+    assert repetition([1, 2, 3, 4, 9, 1, 2, 3, 4]) == 8
+
+
+def test_the_oldest_version_of_a_response_counts() -> None:
+    turn = make_sample("t", version=3).transition.turn
+    turn.tokens.spans.add(version=5, begin=11, end=12)
+    assert sampled_from(turn) == 3
 
 
 def test_a_token_of_another_vocabulary_is_refused() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from openclaw_rl.trainer import losses
 
-R, V, CLIP = 5, 7, 0.2
+R, V, CLIP, CAP = 5, 7, 0.2, 2.0
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_binary_rl(score: int) -> None:
     x = logits(2)
     behaviour = losses.token_logprobs(x, IDS) + SHIFT
 
-    check(lambda x: losses.binary_rl(losses.token_logprobs(x, IDS), behaviour, score, CLIP),
+    check(lambda x: losses.binary_rl(losses.token_logprobs(x, IDS), behaviour, score, CLIP, CAP),
           lambda row, i: naive_surrogate(naive_logprob(row, int(IDS[i])), behaviour[i].item(), score), x)
 
 
@@ -71,10 +71,26 @@ def test_opd_is_the_policy_gradient_of_the_clamped_difference() -> None:
     behaviour = before + SHIFT
     advantages = [5.0, 1.0, -1.0, -5.0, 0.5]
     one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
-    losses.opd(losses.token_logprobs(one, IDS), behaviour, teacher, CLIP).sum().backward()
+    losses.opd(losses.token_logprobs(one, IDS), behaviour, teacher, CLIP, CAP).sum().backward()
     sum(naive_surrogate(naive_logprob(two[i], int(IDS[i])), behaviour[i].item(), advantages[i])
         for i in range(R)).backward()
     torch.testing.assert_close(one.grad, two.grad)
+
+
+def test_a_ratio_weighs_at_most_the_cap_and_still_teaches() -> None:
+    logprobs = torch.tensor([-3.0, -1.0, -1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    behaviour = torch.tensor([-1.0, -1.0, -2.0, -1e5], dtype=torch.float64)
+    ratio = losses.importance_ratio(logprobs, behaviour, CAP)
+    expected = torch.tensor([math.exp(-2), 1.0, CAP, CAP], dtype=torch.float64)
+    torch.testing.assert_close(ratio.detach(), expected)
+    ratio.sum().backward()
+    torch.testing.assert_close(logprobs.grad, expected)  # min(r, cap) times the gradient of log pi
+
+
+def test_a_bad_token_that_became_likely_is_bounded_by_the_cap() -> None:
+    logprobs = torch.tensor([-1.0], requires_grad=True)
+    losses.binary_rl(logprobs, torch.tensor([-9.0]), -1, CLIP, CAP).sum().backward()
+    assert logprobs.grad is not None and logprobs.grad.item() == pytest.approx(CAP)
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])

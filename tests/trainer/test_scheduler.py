@@ -35,6 +35,11 @@ def test_a_pause_outranks_everything() -> None:
     assert scheduler.decide(Pending(9, 9, 0.0), 1e9).due
 
 
+def test_those_that_a_step_cannot_take_are_told() -> None:
+    assert Scheduler(4, 60).decide(Pending(4, 1, 100.0, 3), 119.0).missing == (
+        "needs 3 more samples or 41 s (3 samples of the same sessions must wait for later steps)")
+
+
 def test_forced_needs_no_number() -> None:
     scheduler = Scheduler(10, 60)
     scheduler.forced = True

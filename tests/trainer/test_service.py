@@ -146,6 +146,33 @@ async def test_it_says_what_is_missing_and_what_was_dropped(tmp_path: Path, mode
         assert dict(rig.status.dropped) == {"judge failed": 3}
 
 
+async def test_engine_and_trainer_that_differ_are_an_alarm_until_they_agree(tmp_path: Path, model: Path) -> None:
+    async with trainer(tmp_path, model) as rig:
+        FakeBackend.apart = 0.7
+        await make_versions(rig, 1)
+        await until(lambda: rig.status.gauges["logprob_diff"] == 0.7)
+        assert rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED
+        assert rig.status.detail.startswith("the log-probabilities of engine and trainer were 0.70 nats apart in the "
+                                            "last step, logprob_alarm is 0.5: check")
+        FakeBackend.apart = 0.1
+        await rig.submit(make_sample("c"), make_sample("d"))
+        await until(lambda: rig.status.gauges["logprob_diff"] == 0.1)
+        assert rig.status.state == component_pb2.COMPONENT_STATE_RUNNING
+
+
+async def test_a_session_with_much_to_say_waits_its_turn(tmp_path: Path, model: Path) -> None:
+    async with trainer(tmp_path, model, min_samples=3, max_per_session=2) as rig:
+        await rig.submit(*(make_sample(f"s{i}") for i in range(5)))
+        assert rig.status.detail.startswith("needs 1 more sample or ")
+        assert rig.status.detail.endswith(" s (3 samples of the same sessions must wait for later steps)")
+        await rig.submit(make_sample("o", session="other"))
+        await until(lambda: rig.publisher.offered == [1])
+        assert list((await rig.stub.GetVersion(pb.GetVersionRequest(version=1))).version.manifest.turn_ids) == [
+            "s0", "s1", "o"]
+        assert (await rig.stub.TrainNow(pb.TrainNowRequest())).samples == 2
+        await until(lambda: rig.publisher.offered == [1, 2])
+
+
 async def test_train_now_waits_for_nothing(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model, min_samples=99) as rig:
         assert (await rig.stub.TrainNow(pb.TrainNowRequest())).message == "waits for samples"

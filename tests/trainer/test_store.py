@@ -18,6 +18,10 @@ def store(tmp_path: Path):
     store.close()
 
 
+def ids(samples: list[turn_pb2.Sample]) -> list[str]:
+    return [sample.transition.turn.turn_id for sample in samples]
+
+
 def fate(store: TrainerStore, turn_id: str) -> trainer_pb2.SampleStatus:
     return store.statuses([turn_id])[0]
 
@@ -65,6 +69,82 @@ def test_a_batch_has_signals_first_then_the_oldest(store: TrainerStore) -> None:
 def test_neutral_samples_are_at_most_half_a_batch(store: TrainerStore) -> None:
     store.accept([make_sample(f"n{i}", 0) for i in range(4)] + [make_sample("s")])
     assert [s.transition.turn.turn_id for s in store.batch(16)] == ["s", "n0"]
+
+
+def test_one_session_has_at_most_so_many_samples_in_a_batch(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(max_per_session=2))
+    store.accept([make_sample(f"a{i}", session="a") for i in range(5)]
+                 + [make_sample("an", 0, session="a"), make_sample("b", session="b"), make_sample("bn", 0, session="b"),
+                    make_sample("x", session=""), make_sample("y", session=""), make_sample("z", session="")])
+    pending = store.pending()
+    assert (pending.total, pending.signal, pending.held) == (11, 6, 4)
+    seen = []
+    version = 0
+    while batch := ids(store.batch(16)):
+        seen.append(batch)
+        store.commit(manifest(version + 1, version, *batch), {})
+        version += 1
+    # Oldest first, and each in one batch: nobody waits for ever.
+    assert seen == [["a0", "a1", "b", "x", "y", "z", "bn"], ["a2", "a3"], ["a4", "an"]]
+    assert store.pending().total == 0
+    store.close()
+
+
+def make_history(store: TrainerStore, versions: int) -> None:
+    for version in range(1, versions + 1):
+        store.commit(manifest(version, version - 1), {})
+
+
+def test_a_stale_sample_is_dropped_when_it_comes(store: TrainerStore) -> None:
+    make_history(store, 9)
+    store.accept([make_sample("old", version=0), make_sample("new", version=1)])
+    assert fate(store, "old").reason == "stale: sampled from version 0, 9 versions old"
+    assert (ids(store.batch(9)), store.counters()["dropped:stale"]) == (["new"], 1)
+
+
+def test_a_sample_that_became_stale_is_dropped_when_a_batch_is_formed(store: TrainerStore) -> None:
+    store.accept([make_sample("a"), make_sample("b", 0), make_sample("c", version=2)])
+    make_history(store, 8)
+    assert store.drop_stale() == 0
+    store.commit(manifest(9, 8), {})
+    assert ids(store.batch(9)) == ["c"]
+    assert fate(store, "a").reason == fate(store, "b").reason == "stale: sampled from version 0, 9 versions old"
+
+
+def test_versions_are_counted_and_not_their_numbers(store: TrainerStore) -> None:
+    store.accept([make_sample("a"), make_sample("later", version=90)])
+    store.commit(manifest(50, 0), {})
+    assert ids(store.batch(9)) == ["a", "later"]
+
+
+def test_a_cut_response_is_penalised_as_configured(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(truncated="penalise"))
+    cut = make_sample("cut", 1)
+    cut.transition.turn.finish_reason = turn_pb2.FINISH_REASON_LENGTH
+    store.accept([cut, make_sample("whole", 1)])
+    assert [(s.turn_id, s.score) for s in store.statuses([])] == [("cut", -1), ("whole", 1)]
+    assert [s.judgement.score for s in store.batch(9)] == [-1, 1]
+    store.close()
+
+
+def test_a_degenerate_response_is_dropped_with_the_reason(store: TrainerStore) -> None:
+    store.accept([make_sample("a", 1, response="ha" * 20), make_sample("b", response="ha" * 20)])
+    assert fate(store, "a").reason == "degenerate: the same 4 tokens again and again are 40 of 40"
+    assert store.counters() == {"accepted": 2, "dropped:degenerate": 2}
+
+
+def test_a_file_of_before_is_taken_over(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
+    store.accept([make_sample(f"t{i}") for i in range(5)])
+    with store._db.transaction() as db:
+        for column in ("session", "sampled_from"):
+            db.execute(f"ALTER TABLE samples DROP COLUMN {column}")
+    store.close()
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
+    assert len(store.batch(9)) == 5
+    store.accept([make_sample("new")])
+    assert len(store.batch(9)) == 6
+    store.close()
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 30, b"", "text", make_sample("other").SerializeToString()])
