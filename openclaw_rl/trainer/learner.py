@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.models.memory import free_memory
 from openclaw_rl.trainer import backend as backends
 from openclaw_rl.trainer.backend import AbnormalStep, Backend, StartPoint, Stopped
 from openclaw_rl.trainer.batch import Example, FileCodec, example, outside_vocabulary
@@ -247,12 +246,3 @@ def settings(config: TrainerConfig) -> dict[str, str]:
     values = {name: getattr(config, name) for name in _SETTINGS}
     values |= {"method": backends.method(config), "learning_rate": backends.learning_rate(config)}
     return {name: str(value) for name, value in values.items()}
-
-
-def free_memory() -> None:
-    """Return freed memory to the system: glibc keeps it otherwise."""
-    gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except AttributeError:
-        pass  # no glibc
