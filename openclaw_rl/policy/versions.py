@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,8 +141,12 @@ class PolicyVersions:
                 self._engine.discard(version)
                 self._staged = None
 
-    async def commit(self, version: int) -> Pause:
+    async def commit(self, version: int, admit: Callable[[], None] = lambda: None) -> Pause:
         """Make a version the active one that was not active before. Cancelling the caller does not stop it halfway.
+
+        Args:
+            admit: raises when the version must not follow the one that is active. It is asked when no operator can
+                come between it and the switch.
 
         Returns:
             What it cost the running responses.
@@ -154,6 +158,7 @@ class PolicyVersions:
         """
         async def work() -> Pause:
             async with self._lock:
+                admit()
                 await self._stage(version)
                 record = self._record
                 others = sorted({*record.kept, record.active} - {0, version},

@@ -45,7 +45,7 @@ class WeightTarget(Protocol):
 
     async def discard(self, version: int) -> None: ...
 
-    async def commit(self, version: int) -> Pause: ...
+    async def commit(self, version: int, admit: Callable[[], None]) -> Pause: ...
 
 
 class WeightReceiver:
@@ -67,6 +67,7 @@ class WeightReceiver:
         self._distrusted: set[bytes] = set()
         self._part: Part | None = None  # its file; kept open from stream to stream
         self._manifest: VersionManifest | None = None  # of the offer that is being worked on
+        self._active_then = 0  # the version that was active when it was offered
         self._staged = False
         self._rejected = -1  # version whose chunks may still be on their way
         self._credit = 0  # bytes that may still come
@@ -111,6 +112,7 @@ class WeightReceiver:
 
     async def _offer(self, offer: pb.WeightOffer) -> AsyncIterator[SyncWeightsResponse]:
         self._admit(offer.manifest)
+        self._active_then = self._target.state().active_version
         if self._manifest is not None and self._manifest.version != offer.manifest.version:
             await self._target.discard(self._manifest.version)
         self._manifest, self._staged, self._rejected = None, False, -1
@@ -172,8 +174,7 @@ class WeightReceiver:
         manifest = self._manifest
         if manifest is None or not self._staged or version != manifest.version:
             raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"version {version} is not staged")
-        self._admit(manifest)  # an operator may have gone back meanwhile
-        pause = await self._engine(self._target.commit(version))
+        pause = await self._engine(self._target.commit(version, lambda: self._admit_still(manifest)))
         self._manifest, self._staged = None, False
         return SyncWeightsResponse(activated=pb.WeightActivated(
             version=version, pause_ms=pause.ms, pause_steps=pause.steps))
@@ -196,7 +197,7 @@ class WeightReceiver:
         """Await the target; whatever the engine fails with, the old version goes on and the stream too."""
         try:
             return await work
-        except OSError:
+        except (OSError, Rejection):
             raise
         except Exception as error:
             logger.exception("the engine did not take a version")
@@ -229,6 +230,14 @@ class WeightReceiver:
         if manifest.HasField("parent") and manifest.parent in state.withdrawn_versions:
             raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it was trained from version {manifest.parent}, which "
                             f"an operator took back; version {active} is active")
+
+    def _admit_still(self, manifest: VersionManifest) -> None:
+        """Whether an offered version may still become active: an operator may have gone back since it was offered."""
+        self._admit(manifest)
+        active = self._target.state().active_version
+        if active != self._active_then:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"an operator went from version {self._active_then} to "
+                            f"{active} while it was on its way", retryable=True)
 
     def _open(self, offer: pb.WeightOffer) -> Part | None:
         """Check the tensors and open the file for them; None when the version is on disk already."""

@@ -23,7 +23,7 @@ def test_a_streamed_answer_as_curl_gets_it(mesh: Mesh) -> None:
     events = [json.loads(line) for line in data[:-1]]
     assert data[-1] == "[DONE]"
     assert sum(bool(e["choices"] and e["choices"][0]["delta"].get("content")) for e in events) > 5, "token by token"
-    assert events[-1]["usage"]["completion_tokens"] == 24
+    assert 5 < events[-1]["usage"]["completion_tokens"] <= 24  # what it learned meanwhile may be to answer briefly
     assert response.headers["x-openclaw-turn-id"] and events[0]["session_id"]
 
 
@@ -94,8 +94,15 @@ def test_an_open_turn_is_pending_and_feedback_judges_it(mesh: Mesh) -> None:
 
 
 def test_rolling_back_and_forward_again(mesh: Mesh) -> None:
-    newest = until(lambda: next((v["version"] for v in mesh.json("versions") if v["active"] and v["version"]), None),
-                   300, "a version of its own")
+    def settled() -> int | None:
+        """The newest version, once it answers and no further one is on its way."""
+        trainer = next(c for c in mesh.json("status")["components"] if c["name"] == "trainer")
+        newest = mesh.json("versions")[-1]
+        return newest["version"] if trainer["detail"].startswith("paused") and newest["active"] else None
+
+    mesh.cli("pause")
+    newest = until(settled, 300, "the newest version answers")
+    assert newest > 0
     mesh.cli("rollback", "0")
     assert mesh.json("status")["policy_version"] == 0
     response = mesh.chat([{"role": "user", "content": "What is rain?"}])
@@ -105,6 +112,7 @@ def test_rolling_back_and_forward_again(mesh: Mesh) -> None:
     assert refused.returncode == 1 and "it is not kept here; those that are: 0" in refused.stderr
     mesh.cli("rollback", str(newest))
     assert mesh.json("status")["policy_version"] == newest
+    mesh.cli("resume")
 
 
 def test_chat_and_the_journal(mesh: Mesh) -> None:

@@ -298,8 +298,8 @@ async def test_an_activation_whose_answer_was_lost(mesh):
     await mesh.start([])
     commit = mesh.server.versions.commit
 
-    async def commit_and_break(version: int) -> Pause:
-        pause = await commit(version)
+    async def commit_and_break(version: int, admit: Callable[[], None]) -> Pause:
+        pause = await commit(version, admit)
         await mesh.server.kill()
         return pause
 
@@ -342,6 +342,26 @@ async def test_a_rollback_reaches_the_trainer_and_its_versions_are_refused(mesh)
     assert mesh.trainer.rejected[0][:2] == (4, "WRONG_BASE") and "version 2" in mesh.trainer.rejected[0][2]
     mesh.trainer.offer(5, parent=1)
     await mesh.trainer.until(lambda: mesh.active == 5)
+
+
+async def test_an_operator_who_goes_back_just_before_a_commit_has_the_last_word(mesh):
+    await mesh.start()
+    for version in (1, 2):
+        mesh.trainer.offer(version)
+        await mesh.trainer.until(lambda v=version: mesh.active == v and len(mesh.trainer.activated) == v)
+    commit = mesh.server.versions.commit
+
+    async def commit_too_late(version: int, admit: Callable[[], None]) -> Pause:
+        mesh.server.versions.commit = commit
+        await mesh.server.service.activate(pb.ActivateVersionRequest(version=0, reason="worse"))
+        return await commit(version, admit)
+
+    mesh.server.versions.commit = commit_too_late
+    mesh.trainer.offer(3, parent=2)
+    await mesh.trainer.until(lambda: mesh.trainer.rejected != [])
+    assert mesh.trainer.rejected[0][:2] == (3, "WRONG_BASE") and mesh.active == 0
+    mesh.trainer.offer(4, parent=0)
+    await mesh.trainer.until(lambda: mesh.active == 4)
 
 
 async def test_going_back_and_forward_again_reaches_the_trainer(mesh):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +70,9 @@ class FakeTarget:
     async def discard(self, version: int) -> None:
         self._call("discard", version)
 
-    async def commit(self, version: int) -> FakePause:
+    async def commit(self, version: int, admit: Callable[[], None]) -> FakePause:
         self._call("commit", version)
+        admit()
         self.active = version
         return FakePause()
 
