@@ -212,9 +212,9 @@ class TrainerConfig(_Component):
     max_kl: Float = Field(3.0, gt=0)
     """A step that moves the policy further than this is not published: mean KL between before and after, in nats per
     token."""
-    logprob_alarm: Float = Field(0.5, gt=0)
+    logprob_alarm: Float = Field(1.0, gt=0)
     """`status` says DEGRADED when the log-probabilities of engine and trainer were further apart than this in the last
-    step (mean of the absolute difference, in nats)."""
+    step (mean of the absolute difference, in nats, of 128 tokens or more: a few alone say little)."""
     max_tokens_per_sample: Int = Field(2048, ge=16)
     """Longer samples are dropped, with the reason."""
     backend: Literal["auto", "torch"] = "auto"

@@ -128,4 +128,5 @@ class Objective:
         if self._compared:
             figures["logprob_diff_mean"] = self._difference_sum / self._compared
             figures["logprob_diff_max"] = self._difference_max
+            figures["logprob_diff_tokens"] = float(self._compared)
         return figures

@@ -32,6 +32,8 @@ PREPARE = 60.0
 RETRY = 15.0
 #: Neutral samples wait this many intervals, and at most so many of them, for a step to ride along with.
 NEUTRAL_INTERVALS, NEUTRAL_LIMIT = 10, 64
+#: Tokens that engine and trainer are compared on before their difference is an alarm.
+ALARM_TOKENS = 128
 #: Niceness of the thread that trains: serving goes first.
 NICE = 10
 
@@ -265,7 +267,7 @@ class TrainerService:
         if self._learner and self.ready.is_set():
             problems += self._learner.versions.problems
         apart = self._metrics.get("logprob_diff_mean", 0.0)
-        if apart > self._config.logprob_alarm:
+        if apart > self._config.logprob_alarm and self._metrics.get("logprob_diff_tokens", 0) >= ALARM_TOKENS:
             limit = self._config.logprob_alarm
             problems.append(f"the log-probabilities of engine and trainer were {apart:.2f} nats apart in the last "
                             f"step, logprob_alarm is {limit:g}: check that the policy server serves this trainer's "

@@ -63,6 +63,7 @@ class FakeBackend:
     created: ClassVar[list[FakeBackend]] = []
     fail: ClassVar[Exception | None] = None
     apart: ClassVar[float] = 0.01
+    compared: ClassVar[int] = 400
     during: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint) -> None:
@@ -80,6 +81,7 @@ class FakeBackend:
         self.steps += 1
         self.batches.append([e.turn_id for e in examples])
         return {"loss": 0.5, "kl": 0.1, "grad_norm": 1.0, "logprob_diff_mean": self.apart,
+                "logprob_diff_tokens": float(self.compared),
                 "samples": float(len(examples)), "seconds": 0.0}
 
     def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
@@ -92,7 +94,8 @@ class FakeBackend:
     @classmethod
     def reset(cls) -> None:
         """Forget what other tests did."""
-        cls.created, cls.fail, cls.apart, cls.during = [], None, 0.01, staticmethod(lambda: None)
+        cls.created, cls.fail, cls.apart, cls.compared = [], None, 0.01, 400
+        cls.during = staticmethod(lambda: None)
 
 
 __all__ = ["AbnormalStep", "FakeBackend", "encode", "make_model", "make_sample"]

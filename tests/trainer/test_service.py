@@ -148,12 +148,15 @@ async def test_it_says_what_is_missing_and_what_was_dropped(tmp_path: Path, mode
 
 async def test_engine_and_trainer_that_differ_are_an_alarm_until_they_agree(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
-        FakeBackend.apart = 0.7
+        FakeBackend.apart, FakeBackend.compared = 1.7, 20
         await make_versions(rig, 1)
-        await until(lambda: rig.status.gauges["logprob_diff"] == 0.7)
-        assert rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED
-        assert rig.status.detail.startswith("the log-probabilities of engine and trainer were 0.70 nats apart in the "
-                                            "last step, logprob_alarm is 0.5: check")
+        await until(lambda: rig.status.gauges["logprob_diff"] == 1.7)
+        assert rig.status.state == component_pb2.COMPONENT_STATE_RUNNING, "a few tokens say little"
+        FakeBackend.compared = 400
+        await rig.submit(make_sample("a"), make_sample("b"))
+        await until(lambda: rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED)
+        assert rig.status.detail.startswith("the log-probabilities of engine and trainer were 1.70 nats apart in the "
+                                            "last step, logprob_alarm is 1: check")
         FakeBackend.apart = 0.1
         await rig.submit(make_sample("c"), make_sample("d"))
         await until(lambda: rig.status.gauges["logprob_diff"] == 0.1)
