@@ -16,7 +16,7 @@ from openclaw_rl.home import COMPONENTS
 from openclaw_rl.launch.supervisor import Supervisor
 
 from .mesh import Mesh, until
-from .test_ring import COMPLAINT, check_books
+from .test_ring import COMPLAINT, check_books, check_fates
 
 
 class Users:
@@ -84,9 +84,7 @@ def test_a_killed_component_comes_back_and_nothing_is_lost(mesh: Mesh, name: str
     if name != "policy_server":
         assert not users.failures, "nobody who talks notices"
     until(lambda: all_trained(mesh, users.turns), 300, "a fate for every turn")
-    for fate in fates_of(mesh, users.turns).values():
-        # What is neither praised nor blamed trains when there is a step to ride along with, and else is let go.
-        assert fate["fate"] == "trained" or (fate["score"] == 0 and "no signal" in fate["reason"]), fate
+    check_fates(fates_of(mesh, users.turns).values())
     check_books(mesh)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -55,7 +56,7 @@ def test_complaints_become_a_version_that_answers(mesh: Mesh) -> None:
     assert sorted(found) == sorted(turns)
     assert {t["class"] for t in found.values()} == {"main"}
     assert [found[turn]["score"] for turn in turns[:2]] == [-1, 1], "complained of, then thanked for"
-    assert {t["fate"] for t in found.values()} == {"trained"}
+    check_fates(found.values())
     assert all(t["trained_version"] not in before for t in found.values())
 
     versions = until(lambda: [v for v in mesh.json("versions") if v["active"] and v["version"] not in before], 60,
@@ -64,6 +65,12 @@ def test_complaints_become_a_version_that_answers(mesh: Mesh) -> None:
     response = mesh.chat([{"role": "user", "content": "What is rain?"}])
     assert int(response.headers["x-openclaw-policy-version"]) >= versions[0]["version"]
     check_books(mesh)
+
+
+def check_fates(turns: Iterable[dict[str, Any]]) -> None:
+    """All were trained. What is neither praised nor blamed may be let go when no step came to ride along with."""
+    for turn in turns:
+        assert turn["fate"] == "trained" or (turn["score"] == 0 and "no signal" in turn["reason"]), turn
 
 
 def check_books(mesh: Mesh) -> None:
