@@ -125,6 +125,9 @@ class PolicyServerConfig(_Component):
     """`cpu`, `cuda` or `auto`."""
     keep_versions: Int = Field(3, ge=1)
     """Versions kept on disk for rollback, beside the base model and the active one."""
+    weights_from: str | None = None
+    """HOST:PORT of another policy server that this one copies its versions from (a relay); default: the trainer brings
+    them."""
 
 
 class EnvironmentConfig(_Section):
@@ -169,6 +172,42 @@ class PrmJudgeConfig(_Component):
     """Turns that are judged at the same time."""
 
 
+class GateConfig(_Section):
+    """What a new version must pass before it is offered to the policy servers."""
+
+    enabled: bool = True
+    """False: versions are offered as they are."""
+    prompts: Path | None = None
+    """JSON lines of held-out prompts, {"prompt": ..., "answer": ...} each, `answer` being a good one; default: the set
+    that comes with the package."""
+    max_perplexity_ratio: Float = Field(2.0, gt=1)
+    """Perplexity of the good answers may be at most this many times the base model's."""
+    min_tokens_ratio: Float = Field(0.05, ge=0, lt=1)
+    """Mean tokens of an answer must be at least this part of the base model's."""
+    max_tokens_ratio: Float = Field(2.0, gt=1)
+    """Mean tokens of an answer may be at most this many times the base model's."""
+    max_degenerate: Float = Field(0.25, ge=0, le=1)
+    """At most this part of the answers may be empty or one phrase again and again, unless the base model's are."""
+    max_new_tokens: Int = Field(48, ge=1)
+    """Tokens of an answer at most."""
+    check: str | None = None
+    """Your own check, MODULE:FUNCTION of a Python function that gets a list of {"prompt", "answer"} and returns a list
+    of sentences, empty when all is well."""
+
+
+class WatchConfig(_Section):
+    """What happens when the live turns of a new version are judged worse."""
+
+    enabled: bool = True
+    """False: only an operator goes back."""
+    min_turns: Int = Field(20, ge=2)
+    """Judged turns of the new version, and of those before it, that are compared at least."""
+    significance: Float = Field(0.01, gt=0, lt=0.5)
+    """The policy goes back when a fall like the one seen were less probable than this by chance."""
+    min_drop: Float = Field(0.2, ge=0, le=2)
+    """A smaller fall of the mean score is no reason, however certain."""
+
+
 class TrainerConfig(_Component):
     """Updates the policy."""
 
@@ -182,6 +221,8 @@ class TrainerConfig(_Component):
     """Most samples of a step."""
     max_per_session: Int = Field(4, ge=1)
     """Most samples of one session in a step; its others wait for later steps."""
+    max_per_branch: Int = Field(4, ge=1)
+    """Most samples of one branch of a session (turns that continue one another) in a step."""
     max_staleness: Int = Field(8, ge=0)
     """Samples of a version that more versions than this followed are dropped."""
     truncated: Literal["keep", "drop", "penalise"] = "keep"
@@ -225,6 +266,12 @@ class TrainerConfig(_Component):
     """PyTorch threads."""
     keep_versions: Int = Field(3, ge=1)
     """Versions whose weights are kept on disk, beside the newest one."""
+    policy_servers: list[str] = []
+    """HOST:PORT of further policy servers that get each version, beside the mesh's own."""
+    full_every: Int = Field(10, ge=1)
+    """Every so many versions all tensors are sent whole; those between as what changed, where that is smaller."""
+    gate: GateConfig = GateConfig()
+    watch: WatchConfig = WatchConfig()
     gpus: Int | None = Field(None, ge=1)
     """GPUs of the megatron back end."""
     model_size: str | None = None
@@ -250,6 +297,24 @@ class JournalConfig(_Section):
     """Rotated files kept; older ones are deleted."""
 
 
+class TelemetryConfig(_Section):
+    """Traces and metrics by OpenTelemetry."""
+
+    enabled: bool = True
+    """False: no spans at all. The variable OTEL_SDK_DISABLED does the same."""
+    endpoint: str | None = None
+    """OTLP endpoint of a collector, such as http://127.0.0.1:4317; default: what the OTEL_EXPORTER_OTLP_* variables
+    say, else none. Spans are kept in the home folder too, for `openclaw-rl trace`."""
+    protocol: Literal["grpc", "http/protobuf"] = "grpc"
+    """Of the endpoint; OTEL_EXPORTER_OTLP_PROTOCOL comes first."""
+    capture_content: bool = False
+    """Put message texts into spans."""
+    keep_spans: Int = Field(200_000, ge=1000)
+    """Newest spans kept by each component in the home folder."""
+    metrics_interval: Float = Field(15, gt=0)
+    """Seconds between two exports of metrics to the collector."""
+
+
 class Config(_Section):
     """Configuration of a mesh."""
 
@@ -258,6 +323,7 @@ class Config(_Section):
     session_awareness: SessionAwareness = SessionAwareness()
     components: Components = Components()
     journal: JournalConfig = JournalConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     durability: Literal["group", "strict"] = "group"
     """What is on disk when a message is acknowledged: group survives a killed process, and loses at most the last
     100 ms to a power loss; strict loses nothing and waits for the disk."""

@@ -17,6 +17,8 @@ class _ComponentRpcs:
     """Tells the same again and again."""
     drain = Unary(pb.DrainRequest, pb.DrainResponse)
     """Takes no new work, ends the running one, and stops."""
+    forget = Unary(pb.ForgetRequest, pb.ForgetResponse)
+    """Removes a session's turns from everything that the component keeps, for good."""
 
 
 class ComponentServiceClient(_ComponentRpcs, Client):

@@ -27,6 +27,8 @@ class _PolicyRpcs:
     """Makes a kept version the active one (roll back, or forward again)."""
     submit_feedback = Unary(pb.SubmitFeedbackRequest, pb.SubmitFeedbackResponse)
     """Takes explicit feedback on a turn or a session."""
+    fetch_weights = ServerStream(pb.PolicyServiceFetchWeightsRequest, pb.PolicyServiceFetchWeightsResponse)
+    """Sends a kept version's tensors to another policy server (a relay)."""
 
 
 class PolicyServiceClient(_PolicyRpcs, Client):

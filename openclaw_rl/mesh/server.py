@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
-from openclaw_rl.mesh.errors import invalid
+from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.mesh.interceptor import ErrorInterceptor
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
@@ -54,6 +54,8 @@ class ComponentServer:
         self.http_address = ""  #: http://HOST:PORT; set it before start()
         self.address = ""  #: HOST:PORT, known after start()
         self.stop_requested = asyncio.Event()  #: somebody wants the component to end
+        #: Removes a session from all that the component keeps; set it before start().
+        self.on_forget: Callable[[component_pb2.ForgetRequest], Awaitable[component_pb2.ForgetResponse]] | None = None
         self._host, self._port, self._home = host, port, home
         self._status, self._on_drain = status, on_drain
         self._grace = 30.0
@@ -199,6 +201,14 @@ class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
             raise invalid("grace", f"{grace:g}s", "from 0 s to 1 h")
         self._server.request_stop(grace)
         return component_pb2.DrainResponse()
+
+    async def Forget(self, request: component_pb2.ForgetRequest,
+                     context: grpc.aio.ServicerContext) -> component_pb2.ForgetResponse:
+        if self._server.on_forget is None:
+            raise unimplemented(f"Forget of {self._server.name}")
+        if not request.session_id:
+            raise invalid("session_id", "", "the id of a session")
+        return await self._server.on_forget(request)
 
 
 def _join(host: str, port: int) -> str:

@@ -98,6 +98,12 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
                               context: grpc.aio.ServicerContext) -> policy_pb2.ActivateVersionResponse:
         return await self._weights().activate(request)
 
+    async def FetchWeights(self, request: policy_pb2.PolicyServiceFetchWeightsRequest,
+                           context: grpc.aio.ServicerContext
+                           ) -> AsyncIterator[policy_pb2.PolicyServiceFetchWeightsResponse]:
+        raise errors.unimplemented("FetchWeights")
+        yield  # makes it a generator, as a streaming handler must be
+
     def _weights(self) -> WeightsService:
         if self.weights is None:
             raise errors.unavailable(self._turns.state, retry_after=2.0)

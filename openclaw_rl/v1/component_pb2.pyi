@@ -54,6 +54,152 @@ COMPONENT_STATE_DRAINING: ComponentState.ValueType  # 4
 Global___ComponentState: _TypeAlias = ComponentState  # noqa: Y015
 
 @_typing.final
+class ForgetRequest(_message.Message):
+    """Request of ComponentService.Forget. Turns that come later and were asked for before `before` are removed as they
+    come.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TURN_IDS_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session. Required."""
+    @_builtins.property
+    def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its turns, as far as the caller knows them; a component adds those that it knows."""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Policy server only: versions that were trained on them, to be deleted unless active."""
+
+    @_builtins.property
+    def before(self) -> _timestamp_pb2.Timestamp:
+        """Unset means now."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        turn_ids: _abc.Iterable[_builtins.str] | None = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+        before: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "session_id", b"session_id", "turn_ids", b"turn_ids", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetRequest: _TypeAlias = ForgetRequest  # noqa: Y015
+
+@_typing.final
+class ForgetResponse(_message.Message):
+    """Answer of ComponentService.Forget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RemovedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TURN_IDS_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
+    REBUILDING_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    base_version: _builtins.int
+    """Trainer only: the version that training goes on from; unset when no version had one of the turns."""
+    rebuilding: _builtins.int
+    """Trainer only: samples that are trained on again to rebuild the void versions without the turns; 0 when that
+    can't be done, and `message` says why.
+    """
+    message: _builtins.str
+    """What happened, for a person."""
+    @_builtins.property
+    def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Turns of the session that the component knew or was told of."""
+
+    @_builtins.property
+    def removed(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """How much was removed, by kind ("turns", "samples", "journal lines", "spans", ...)."""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Trainer only: versions whose history has one of the turns; they are void."""
+
+    def __init__(
+        self,
+        *,
+        turn_ids: _abc.Iterable[_builtins.str] | None = ...,
+        removed: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+        base_version: _builtins.int | None = ...,
+        rebuilding: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base_version", b"_base_version", "base_version", b"base_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_version", b"_base_version", "base_version", b"base_version", "message", b"message", "rebuilding", b"rebuilding", "removed", b"removed", "turn_ids", b"turn_ids", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__base_version: _TypeAlias = _typing.Literal["base_version"]  # noqa: Y015
+    _WhichOneofArgType__base_version: _TypeAlias = _typing.Literal["_base_version", b"_base_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__base_version) -> _WhichOneofReturnType__base_version | None: ...
+
+Global___ForgetResponse: _TypeAlias = ForgetResponse  # noqa: Y015
+
+@_typing.final
+class Alarm(_message.Message):
+    """Something that should have moved and did not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Short name, such as "judge_failing"; the component's README lists them."""
+    message: _builtins.str
+    """What is wrong and what to do, a sentence for a tired operator."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        message: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "name", b"name", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alarm: _TypeAlias = Alarm  # noqa: Y015
+
+@_typing.final
 class OutboxStats(_message.Message):
     """One hop of the ring, seen from its sender."""
 
@@ -184,6 +330,7 @@ class ComponentStatus(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     OUTBOXES_FIELD_NUMBER: _builtins.int
     HTTP_ADDRESS_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"policy_server", "env_server", "prm_judge" or "trainer"."""
     state: Global___ComponentState.ValueType
@@ -220,6 +367,12 @@ class ComponentStatus(_message.Message):
     def outboxes(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutboxStats]:
         """Its outgoing ring stream; empty for a component that has none."""
 
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alarm]:
+        """What is wrong now; with any of them `state` is DEGRADED, and grpc.health.v1 says NOT_SERVING for
+        "SERVICE/alarms" (the service itself stays SERVING).
+        """
+
     def __init__(
         self,
         *,
@@ -236,10 +389,11 @@ class ComponentStatus(_message.Message):
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         outboxes: _abc.Iterable[Global___OutboxStats] | None = ...,
         http_address: _builtins.str = ...,
+        alarms: _abc.Iterable[Global___Alarm] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "address", b"address", "counters", b"counters", "detail", b"detail", "dropped", b"dropped", "gauges", b"gauges", "http_address", b"http_address", "name", b"name", "outboxes", b"outboxes", "package_version", b"package_version", "pid", b"pid", "policy_version", b"policy_version", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "address", b"address", "alarms", b"alarms", "counters", b"counters", "detail", b"detail", "dropped", b"dropped", "gauges", b"gauges", "http_address", b"http_address", "name", b"name", "outboxes", b"outboxes", "package_version", b"package_version", "pid", b"pid", "policy_version", b"policy_version", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__policy_version: _TypeAlias = _typing.Literal["policy_version"]  # noqa: Y015
     _WhichOneofArgType__policy_version: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version"]  # noqa: Y015

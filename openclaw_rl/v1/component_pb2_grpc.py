@@ -50,6 +50,11 @@ class ComponentServiceStub:
                 request_serializer=openclaw__rl_dot_v1_dot_component__pb2.DrainRequest.SerializeToString,
                 response_deserializer=openclaw__rl_dot_v1_dot_component__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/openclaw_rl.v1.ComponentService/Forget',
+                request_serializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetResponse.FromString,
+                _registered_method=True)
 
 
 class ComponentServiceServicer:
@@ -77,6 +82,13 @@ class ComponentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forget(self, request, context):
+        """Removes a session's turns from everything that this component keeps, for good.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ComponentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_ComponentServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=openclaw__rl_dot_v1_dot_component__pb2.DrainRequest.FromString,
                     response_serializer=openclaw__rl_dot_v1_dot_component__pb2.DrainResponse.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class ComponentService:
             '/openclaw_rl.v1.ComponentService/Drain',
             openclaw__rl_dot_v1_dot_component__pb2.DrainRequest.SerializeToString,
             openclaw__rl_dot_v1_dot_component__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/openclaw_rl.v1.ComponentService/Forget',
+            openclaw__rl_dot_v1_dot_component__pb2.ForgetRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_component__pb2.ForgetResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class ComponentServiceStub:
     """Tells the same again and again."""
     Drain: _grpc.UnaryUnaryMultiCallable[_component_pb2.DrainRequest, _component_pb2.DrainResponse]
     """Takes no new work, ends the running one, and stops."""
+    Forget: _grpc.UnaryUnaryMultiCallable[_component_pb2.ForgetRequest, _component_pb2.ForgetResponse]
+    """Removes a session's turns from everything that this component keeps, for good."""
 
 @_typing.type_check_only
 class ComponentServiceAsyncStub(ComponentServiceStub):
@@ -51,6 +53,8 @@ class ComponentServiceAsyncStub(ComponentServiceStub):
     """Tells the same again and again."""
     Drain: _aio.UnaryUnaryMultiCallable[_component_pb2.DrainRequest, _component_pb2.DrainResponse]  # type: ignore[assignment]
     """Takes no new work, ends the running one, and stops."""
+    Forget: _aio.UnaryUnaryMultiCallable[_component_pb2.ForgetRequest, _component_pb2.ForgetResponse]  # type: ignore[assignment]
+    """Removes a session's turns from everything that this component keeps, for good."""
 
 class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
     """What all four components tell of themselves."""
@@ -78,5 +82,13 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_component_pb2.DrainResponse, _abc.Awaitable[_component_pb2.DrainResponse]]:
         """Takes no new work, ends the running one, and stops."""
+
+    @_abc_1.abstractmethod
+    def Forget(
+        self,
+        request: _component_pb2.ForgetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_component_pb2.ForgetResponse, _abc.Awaitable[_component_pb2.ForgetResponse]]:
+        """Removes a session's turns from everything that this component keeps, for good."""
 
 def add_ComponentServiceServicer_to_server(servicer: ComponentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -28,7 +28,7 @@ from openclaw_rl.v1 import common_pb2 as openclaw__rl_dot_v1_dot_common__pb2
 from openclaw_rl.v1 import turn_pb2 as openclaw__rl_dot_v1_dot_turn__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n openclaw_rl/v1/environment.proto\x12\x0eopenclaw_rl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bopenclaw_rl/v1/common.proto\x1a\x19openclaw_rl/v1/turn.proto\"\x9d\x01\n\x0bPolicyEvent\x12$\n\x04turn\x18\x01 \x01(\x0b\x32\x14.openclaw_rl.v1.TurnH\x00\x12,\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x02 \x01(\x0b\x32\x18.openclaw_rl.v1.FeedbackH\x00\x12\x31\n\x0bsession_end\x18\x03 \x01(\x0b\x32\x1a.openclaw_rl.v1.SessionEndH\x00\x42\x07\n\x05\x65vent\"A\n\x12RecordTurnsRequest\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.openclaw_rl.v1.PolicyEvent\"8\n\x13RecordTurnsResponse\x12!\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x13.openclaw_rl.v1.Ack\"\xcc\x01\n\x0fInteractRequest\x12)\n\x04turn\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.TurnOptions\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.openclaw_rl.v1.ChatMessage\x12-\n\x05tools\x18\x03 \x03(\x0b\x32\x1e.openclaw_rl.v1.ToolDefinition\x12\x30\n\x08sampling\x18\x04 \x01(\x0b\x32\x1e.openclaw_rl.v1.SamplingParams\"T\n\x10InteractResponse\x12\x11\n\x07\x63ontent\x18\x01 \x01(\tH\x00\x12$\n\x04turn\x18\x02 \x01(\x0b\x32\x14.openclaw_rl.v1.TurnH\x00\x42\x07\n\x05\x65vent\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"j\n\x12GetSessionResponse\x12(\n\x07session\x18\x01 \x01(\x0b\x32\x17.openclaw_rl.v1.Session\x12*\n\x05turns\x18\x02 \x03(\x0b\x32\x1b.openclaw_rl.v1.TurnSummary\"\xb1\x01\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12.\n\nstarted_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0elast_active_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65nded\x18\x04 \x01(\x08\x12\r\n\x05turns\x18\x05 \x01(\x05\x12\x10\n\x08\x62ranches\x18\x06 \x01(\x05\"\xbf\x02\n\x0bTurnSummary\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12-\n\nturn_class\x18\x03 \x01(\x0e\x32\x19.openclaw_rl.v1.TurnClass\x12\x14\n\x0c\x63lass_reason\x18\x04 \x01(\t\x12\x16\n\x0epolicy_version\x18\x05 \x01(\x03\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.openclaw_rl.v1.TurnState\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12/\n\x0b\x66inished_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0crequest_text\x18\t \x01(\t\x12\x15\n\rresponse_text\x18\n \x01(\t\x12\x16\n\x0eparent_turn_id\x18\x0b \x01(\t\"\'\n\x11\x45ndSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"*\n\x12\x45ndSessionResponse\x12\x14\n\x0c\x63losed_turns\x18\x01 \x01(\x05\"i\n\x10ListTurnsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x1a\n\x12include_superseded\x18\x04 \x01(\x08\"X\n\x11ListTurnsResponse\x12*\n\x05turns\x18\x01 \x03(\x0b\x32\x1b.openclaw_rl.v1.TurnSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x81\x01\n\x0e\x41\x63quireRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\'\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x90\x01\n\x0f\x41\x63quireResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61\x63tion_schema_json\x18\x03 \x01(\t\x12\x1f\n\x17observation_schema_json\x18\x04 \x01(\t\".\n\x0bObservation\x12\x0c\n\x04json\x18\x01 \x01(\t\x12\x11\n\timage_png\x18\x02 \x01(\x0c\"M\n\x0cResetRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x11\n\x04seed\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_seed\"O\n\rResetResponse\x12\x30\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.Observation\x12\x0c\n\x04goal\x18\x02 \x01(\t\"n\n\x0bStepRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x13\n\x0b\x61\x63tion_json\x18\x03 \x01(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"}\n\x0cStepResponse\x12\x30\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.Observation\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\tB\t\n\x07_reward\"#\n\x0f\x45valuateRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"3\n\x10\x45valuateResponse\x12\x0f\n\x07outcome\x18\x01 \x01(\x01\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\" \n\x0cRenewRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"?\n\rRenewResponse\x12.\n\nexpires_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\"\n\x0eReleaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"\x11\n\x0fReleaseResponse\"\xaf\x01\n\x12RunEpisodesRequest\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x10\n\x08task_ids\x18\x02 \x03(\t\x12\x0e\n\x06groups\x18\x03 \x01(\x05\x12\x12\n\ngroup_size\x18\x04 \x01(\x05\x12\x10\n\x08parallel\x18\x05 \x01(\x05\x12\x11\n\tmax_steps\x18\x06 \x01(\x05\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x1e.openclaw_rl.v1.SamplingParams\"\x88\x01\n\x13RunEpisodesResponse\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x05\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12\x14\n\x07outcome\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x06 \x01(\tB\n\n\x08_outcome*\xa3\x01\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fTURN_STATE_OPEN\x10\x01\x12\x13\n\x0fTURN_STATE_SENT\x10\x02\x12\x1c\n\x18TURN_STATE_NOT_TRAINABLE\x10\x03\x12\x19\n\x15TURN_STATE_SUPERSEDED\x10\x04\x12\x17\n\x13TURN_STATE_REJECTED\x10\x05\x32\xcf\x07\n\x12\x45nvironmentService\x12Z\n\x0bRecordTurns\x12\".openclaw_rl.v1.RecordTurnsRequest\x1a#.openclaw_rl.v1.RecordTurnsResponse(\x01\x30\x01\x12Q\n\x08Interact\x12\x1f.openclaw_rl.v1.InteractRequest\x1a .openclaw_rl.v1.InteractResponse(\x01\x30\x01\x12S\n\nGetSession\x12!.openclaw_rl.v1.GetSessionRequest\x1a\".openclaw_rl.v1.GetSessionResponse\x12S\n\nEndSession\x12!.openclaw_rl.v1.EndSessionRequest\x1a\".openclaw_rl.v1.EndSessionResponse\x12P\n\tListTurns\x12 .openclaw_rl.v1.ListTurnsRequest\x1a!.openclaw_rl.v1.ListTurnsResponse\x12J\n\x07\x41\x63quire\x12\x1e.openclaw_rl.v1.AcquireRequest\x1a\x1f.openclaw_rl.v1.AcquireResponse\x12\x44\n\x05Reset\x12\x1c.openclaw_rl.v1.ResetRequest\x1a\x1d.openclaw_rl.v1.ResetResponse\x12\x41\n\x04Step\x12\x1b.openclaw_rl.v1.StepRequest\x1a\x1c.openclaw_rl.v1.StepResponse\x12M\n\x08\x45valuate\x12\x1f.openclaw_rl.v1.EvaluateRequest\x1a .openclaw_rl.v1.EvaluateResponse\x12\x44\n\x05Renew\x12\x1c.openclaw_rl.v1.RenewRequest\x1a\x1d.openclaw_rl.v1.RenewResponse\x12J\n\x07Release\x12\x1e.openclaw_rl.v1.ReleaseRequest\x1a\x1f.openclaw_rl.v1.ReleaseResponse\x12X\n\x0bRunEpisodes\x12\".openclaw_rl.v1.RunEpisodesRequest\x1a#.openclaw_rl.v1.RunEpisodesResponse0\x01\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n openclaw_rl/v1/environment.proto\x12\x0eopenclaw_rl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bopenclaw_rl/v1/common.proto\x1a\x19openclaw_rl/v1/turn.proto\"\x9d\x01\n\x0bPolicyEvent\x12$\n\x04turn\x18\x01 \x01(\x0b\x32\x14.openclaw_rl.v1.TurnH\x00\x12,\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x02 \x01(\x0b\x32\x18.openclaw_rl.v1.FeedbackH\x00\x12\x31\n\x0bsession_end\x18\x03 \x01(\x0b\x32\x1a.openclaw_rl.v1.SessionEndH\x00\x42\x07\n\x05\x65vent\"A\n\x12RecordTurnsRequest\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.openclaw_rl.v1.PolicyEvent\"8\n\x13RecordTurnsResponse\x12!\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x13.openclaw_rl.v1.Ack\"\xcc\x01\n\x0fInteractRequest\x12)\n\x04turn\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.TurnOptions\x12-\n\x08messages\x18\x02 \x03(\x0b\x32\x1b.openclaw_rl.v1.ChatMessage\x12-\n\x05tools\x18\x03 \x03(\x0b\x32\x1e.openclaw_rl.v1.ToolDefinition\x12\x30\n\x08sampling\x18\x04 \x01(\x0b\x32\x1e.openclaw_rl.v1.SamplingParams\"T\n\x10InteractResponse\x12\x11\n\x07\x63ontent\x18\x01 \x01(\tH\x00\x12$\n\x04turn\x18\x02 \x01(\x0b\x32\x14.openclaw_rl.v1.TurnH\x00\x42\x07\n\x05\x65vent\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"j\n\x12GetSessionResponse\x12(\n\x07session\x18\x01 \x01(\x0b\x32\x17.openclaw_rl.v1.Session\x12*\n\x05turns\x18\x02 \x03(\x0b\x32\x1b.openclaw_rl.v1.TurnSummary\"\xb1\x01\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12.\n\nstarted_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0elast_active_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x65nded\x18\x04 \x01(\x08\x12\r\n\x05turns\x18\x05 \x01(\x05\x12\x10\n\x08\x62ranches\x18\x06 \x01(\x05\"\xf8\x02\n\x0bTurnSummary\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12-\n\nturn_class\x18\x03 \x01(\x0e\x32\x19.openclaw_rl.v1.TurnClass\x12\x14\n\x0c\x63lass_reason\x18\x04 \x01(\t\x12\x16\n\x0epolicy_version\x18\x05 \x01(\x03\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.openclaw_rl.v1.TurnState\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12/\n\x0b\x66inished_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0crequest_text\x18\t \x01(\t\x12\x15\n\rresponse_text\x18\n \x01(\t\x12\x16\n\x0eparent_turn_id\x18\x0b \x01(\t\x12\x11\n\tbranch_id\x18\x0c \x01(\t\x12\x0c\n\x04\x66law\x18\r \x01(\t\x12\x16\n\x0e\x63ontext_change\x18\x0e \x01(\t\"\'\n\x11\x45ndSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"*\n\x12\x45ndSessionResponse\x12\x14\n\x0c\x63losed_turns\x18\x01 \x01(\x05\"{\n\x10ListTurnsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x1a\n\x12include_superseded\x18\x04 \x01(\x08\x12\x10\n\x08turn_ids\x18\x05 \x03(\t\"X\n\x11ListTurnsResponse\x12*\n\x05turns\x18\x01 \x03(\x0b\x32\x1b.openclaw_rl.v1.TurnSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x81\x01\n\x0e\x41\x63quireRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\'\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x90\x01\n\x0f\x41\x63quireResponse\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12.\n\nexpires_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x12\x61\x63tion_schema_json\x18\x03 \x01(\t\x12\x1f\n\x17observation_schema_json\x18\x04 \x01(\t\".\n\x0bObservation\x12\x0c\n\x04json\x18\x01 \x01(\t\x12\x11\n\timage_png\x18\x02 \x01(\x0c\"M\n\x0cResetRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x11\n\x04seed\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_seed\"O\n\rResetResponse\x12\x30\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.Observation\x12\x0c\n\x04goal\x18\x02 \x01(\t\"n\n\x0bStepRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x13\n\x0b\x61\x63tion_json\x18\x03 \x01(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"}\n\x0cStepResponse\x12\x30\n\x0bobservation\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.Observation\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\tB\t\n\x07_reward\"#\n\x0f\x45valuateRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"3\n\x10\x45valuateResponse\x12\x0f\n\x07outcome\x18\x01 \x01(\x01\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\" \n\x0cRenewRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"?\n\rRenewResponse\x12.\n\nexpires_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\"\n\x0eReleaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\"\x11\n\x0fReleaseResponse\"\xaf\x01\n\x12RunEpisodesRequest\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x10\n\x08task_ids\x18\x02 \x03(\t\x12\x0e\n\x06groups\x18\x03 \x01(\x05\x12\x12\n\ngroup_size\x18\x04 \x01(\x05\x12\x10\n\x08parallel\x18\x05 \x01(\x05\x12\x11\n\tmax_steps\x18\x06 \x01(\x05\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x1e.openclaw_rl.v1.SamplingParams\"\x88\x01\n\x13RunEpisodesResponse\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\r\n\x05steps\x18\x03 \x01(\x05\x12\x0c\n\x04\x64one\x18\x04 \x01(\x08\x12\x14\n\x07outcome\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x06 \x01(\tB\n\n\x08_outcome*\xa3\x01\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fTURN_STATE_OPEN\x10\x01\x12\x13\n\x0fTURN_STATE_SENT\x10\x02\x12\x1c\n\x18TURN_STATE_NOT_TRAINABLE\x10\x03\x12\x19\n\x15TURN_STATE_SUPERSEDED\x10\x04\x12\x17\n\x13TURN_STATE_REJECTED\x10\x05\x32\xcf\x07\n\x12\x45nvironmentService\x12Z\n\x0bRecordTurns\x12\".openclaw_rl.v1.RecordTurnsRequest\x1a#.openclaw_rl.v1.RecordTurnsResponse(\x01\x30\x01\x12Q\n\x08Interact\x12\x1f.openclaw_rl.v1.InteractRequest\x1a .openclaw_rl.v1.InteractResponse(\x01\x30\x01\x12S\n\nGetSession\x12!.openclaw_rl.v1.GetSessionRequest\x1a\".openclaw_rl.v1.GetSessionResponse\x12S\n\nEndSession\x12!.openclaw_rl.v1.EndSessionRequest\x1a\".openclaw_rl.v1.EndSessionResponse\x12P\n\tListTurns\x12 .openclaw_rl.v1.ListTurnsRequest\x1a!.openclaw_rl.v1.ListTurnsResponse\x12J\n\x07\x41\x63quire\x12\x1e.openclaw_rl.v1.AcquireRequest\x1a\x1f.openclaw_rl.v1.AcquireResponse\x12\x44\n\x05Reset\x12\x1c.openclaw_rl.v1.ResetRequest\x1a\x1d.openclaw_rl.v1.ResetResponse\x12\x41\n\x04Step\x12\x1b.openclaw_rl.v1.StepRequest\x1a\x1c.openclaw_rl.v1.StepResponse\x12M\n\x08\x45valuate\x12\x1f.openclaw_rl.v1.EvaluateRequest\x1a .openclaw_rl.v1.EvaluateResponse\x12\x44\n\x05Renew\x12\x1c.openclaw_rl.v1.RenewRequest\x1a\x1d.openclaw_rl.v1.RenewResponse\x12J\n\x07Release\x12\x1e.openclaw_rl.v1.ReleaseRequest\x1a\x1f.openclaw_rl.v1.ReleaseResponse\x12X\n\x0bRunEpisodes\x12\".openclaw_rl.v1.RunEpisodesRequest\x1a#.openclaw_rl.v1.RunEpisodesResponse0\x01\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'openclaw_rl.v1.environment_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\022org.openclaw.rl.v1P\001ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1'
-  _globals['_TURNSTATE']._serialized_start=2972
-  _globals['_TURNSTATE']._serialized_end=3135
+  _globals['_TURNSTATE']._serialized_start=3047
+  _globals['_TURNSTATE']._serialized_end=3210
   _globals['_POLICYEVENT']._serialized_start=174
   _globals['_POLICYEVENT']._serialized_end=331
   _globals['_RECORDTURNSREQUEST']._serialized_start=333
@@ -55,45 +55,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSION']._serialized_start=901
   _globals['_SESSION']._serialized_end=1078
   _globals['_TURNSUMMARY']._serialized_start=1081
-  _globals['_TURNSUMMARY']._serialized_end=1400
-  _globals['_ENDSESSIONREQUEST']._serialized_start=1402
-  _globals['_ENDSESSIONREQUEST']._serialized_end=1441
-  _globals['_ENDSESSIONRESPONSE']._serialized_start=1443
-  _globals['_ENDSESSIONRESPONSE']._serialized_end=1485
-  _globals['_LISTTURNSREQUEST']._serialized_start=1487
-  _globals['_LISTTURNSREQUEST']._serialized_end=1592
-  _globals['_LISTTURNSRESPONSE']._serialized_start=1594
-  _globals['_LISTTURNSRESPONSE']._serialized_end=1682
-  _globals['_ACQUIREREQUEST']._serialized_start=1685
-  _globals['_ACQUIREREQUEST']._serialized_end=1814
-  _globals['_ACQUIRERESPONSE']._serialized_start=1817
-  _globals['_ACQUIRERESPONSE']._serialized_end=1961
-  _globals['_OBSERVATION']._serialized_start=1963
-  _globals['_OBSERVATION']._serialized_end=2009
-  _globals['_RESETREQUEST']._serialized_start=2011
-  _globals['_RESETREQUEST']._serialized_end=2088
-  _globals['_RESETRESPONSE']._serialized_start=2090
-  _globals['_RESETRESPONSE']._serialized_end=2169
-  _globals['_STEPREQUEST']._serialized_start=2171
-  _globals['_STEPREQUEST']._serialized_end=2281
-  _globals['_STEPRESPONSE']._serialized_start=2283
-  _globals['_STEPRESPONSE']._serialized_end=2408
-  _globals['_EVALUATEREQUEST']._serialized_start=2410
-  _globals['_EVALUATEREQUEST']._serialized_end=2445
-  _globals['_EVALUATERESPONSE']._serialized_start=2447
-  _globals['_EVALUATERESPONSE']._serialized_end=2498
-  _globals['_RENEWREQUEST']._serialized_start=2500
-  _globals['_RENEWREQUEST']._serialized_end=2532
-  _globals['_RENEWRESPONSE']._serialized_start=2534
-  _globals['_RENEWRESPONSE']._serialized_end=2597
-  _globals['_RELEASEREQUEST']._serialized_start=2599
-  _globals['_RELEASEREQUEST']._serialized_end=2633
-  _globals['_RELEASERESPONSE']._serialized_start=2635
-  _globals['_RELEASERESPONSE']._serialized_end=2652
-  _globals['_RUNEPISODESREQUEST']._serialized_start=2655
-  _globals['_RUNEPISODESREQUEST']._serialized_end=2830
-  _globals['_RUNEPISODESRESPONSE']._serialized_start=2833
-  _globals['_RUNEPISODESRESPONSE']._serialized_end=2969
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=3138
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=4113
+  _globals['_TURNSUMMARY']._serialized_end=1457
+  _globals['_ENDSESSIONREQUEST']._serialized_start=1459
+  _globals['_ENDSESSIONREQUEST']._serialized_end=1498
+  _globals['_ENDSESSIONRESPONSE']._serialized_start=1500
+  _globals['_ENDSESSIONRESPONSE']._serialized_end=1542
+  _globals['_LISTTURNSREQUEST']._serialized_start=1544
+  _globals['_LISTTURNSREQUEST']._serialized_end=1667
+  _globals['_LISTTURNSRESPONSE']._serialized_start=1669
+  _globals['_LISTTURNSRESPONSE']._serialized_end=1757
+  _globals['_ACQUIREREQUEST']._serialized_start=1760
+  _globals['_ACQUIREREQUEST']._serialized_end=1889
+  _globals['_ACQUIRERESPONSE']._serialized_start=1892
+  _globals['_ACQUIRERESPONSE']._serialized_end=2036
+  _globals['_OBSERVATION']._serialized_start=2038
+  _globals['_OBSERVATION']._serialized_end=2084
+  _globals['_RESETREQUEST']._serialized_start=2086
+  _globals['_RESETREQUEST']._serialized_end=2163
+  _globals['_RESETRESPONSE']._serialized_start=2165
+  _globals['_RESETRESPONSE']._serialized_end=2244
+  _globals['_STEPREQUEST']._serialized_start=2246
+  _globals['_STEPREQUEST']._serialized_end=2356
+  _globals['_STEPRESPONSE']._serialized_start=2358
+  _globals['_STEPRESPONSE']._serialized_end=2483
+  _globals['_EVALUATEREQUEST']._serialized_start=2485
+  _globals['_EVALUATEREQUEST']._serialized_end=2520
+  _globals['_EVALUATERESPONSE']._serialized_start=2522
+  _globals['_EVALUATERESPONSE']._serialized_end=2573
+  _globals['_RENEWREQUEST']._serialized_start=2575
+  _globals['_RENEWREQUEST']._serialized_end=2607
+  _globals['_RENEWRESPONSE']._serialized_start=2609
+  _globals['_RENEWRESPONSE']._serialized_end=2672
+  _globals['_RELEASEREQUEST']._serialized_start=2674
+  _globals['_RELEASEREQUEST']._serialized_end=2708
+  _globals['_RELEASERESPONSE']._serialized_start=2710
+  _globals['_RELEASERESPONSE']._serialized_end=2727
+  _globals['_RUNEPISODESREQUEST']._serialized_start=2730
+  _globals['_RUNEPISODESREQUEST']._serialized_end=2905
+  _globals['_RUNEPISODESRESPONSE']._serialized_start=2908
+  _globals['_RUNEPISODESRESPONSE']._serialized_end=3044
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=3213
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=4188
 # @@protoc_insertion_point(module_scope)

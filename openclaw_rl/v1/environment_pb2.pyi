@@ -332,6 +332,9 @@ class TurnSummary(_message.Message):
     REQUEST_TEXT_FIELD_NUMBER: _builtins.int
     RESPONSE_TEXT_FIELD_NUMBER: _builtins.int
     PARENT_TURN_ID_FIELD_NUMBER: _builtins.int
+    BRANCH_ID_FIELD_NUMBER: _builtins.int
+    FLAW_FIELD_NUMBER: _builtins.int
+    CONTEXT_CHANGE_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Its id."""
     session_id: _builtins.str
@@ -352,6 +355,12 @@ class TurnSummary(_message.Message):
     """The response, cut to 200 characters."""
     parent_turn_id: _builtins.str
     """The turn that this one continues; empty when it opens a branch."""
+    branch_id: _builtins.str
+    """Branch of the session; see Turn.branch_id."""
+    flaw: _builtins.str
+    """What is wrong with the response, such as that the client cut it off; empty when nothing is."""
+    context_change: _builtins.str
+    """Why the session's context is not what it was (compacted or edited by the client); empty when it is."""
     @_builtins.property
     def finished_at(self) -> _timestamp_pb2.Timestamp:
         """When it was complete."""
@@ -370,10 +379,13 @@ class TurnSummary(_message.Message):
         request_text: _builtins.str = ...,
         response_text: _builtins.str = ...,
         parent_turn_id: _builtins.str = ...,
+        branch_id: _builtins.str = ...,
+        flaw: _builtins.str = ...,
+        context_change: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["finished_at", b"finished_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_reason", b"class_reason", "finished_at", b"finished_at", "parent_turn_id", b"parent_turn_id", "policy_version", b"policy_version", "reason", b"reason", "request_text", b"request_text", "response_text", b"response_text", "session_id", b"session_id", "state", b"state", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "class_reason", b"class_reason", "context_change", b"context_change", "finished_at", b"finished_at", "flaw", b"flaw", "parent_turn_id", b"parent_turn_id", "policy_version", b"policy_version", "reason", b"reason", "request_text", b"request_text", "response_text", b"response_text", "session_id", b"session_id", "state", b"state", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -433,6 +445,7 @@ class ListTurnsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     INCLUDE_SUPERSEDED_FIELD_NUMBER: _builtins.int
+    TURN_IDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Only turns of this session; empty means all."""
     page_size: _builtins.int
@@ -441,6 +454,10 @@ class ListTurnsRequest(_message.Message):
     """Where the last page ended; empty for the first page."""
     include_superseded: _builtins.bool
     """Also those that a retry superseded."""
+    @_builtins.property
+    def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these turns, at most 1000; empty means all. Excludes `session_id`."""
+
     def __init__(
         self,
         *,
@@ -448,10 +465,11 @@ class ListTurnsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         include_superseded: _builtins.bool = ...,
+        turn_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_superseded", b"include_superseded", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_superseded", b"include_superseded", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "turn_ids", b"turn_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

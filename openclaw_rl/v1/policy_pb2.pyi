@@ -23,6 +23,81 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class PolicyServiceFetchWeightsRequest(_message.Message):
+    """Request of PolicyService.FetchWeights."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    FROM_BYTE_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The version; unset means the active one."""
+    base_version: _builtins.int
+    """Version that the caller has, to send the differences only; unset takes all tensors dense."""
+    from_byte: _builtins.int
+    """Byte of the transfer to start from."""
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the tensors, in the order of sending; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.int | None = ...,
+        base_version: _builtins.int | None = ...,
+        tensors: _abc.Iterable[_builtins.str] | None = ...,
+        from_byte: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base_version", b"_base_version", "_version", b"_version", "base_version", b"base_version", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_version", b"_base_version", "_version", b"_version", "base_version", b"base_version", "from_byte", b"from_byte", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__base_version: _TypeAlias = _typing.Literal["base_version"]  # noqa: Y015
+    _WhichOneofArgType__base_version: _TypeAlias = _typing.Literal["_base_version", b"_base_version"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__base_version) -> _WhichOneofReturnType__base_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___PolicyServiceFetchWeightsRequest: _TypeAlias = PolicyServiceFetchWeightsRequest  # noqa: Y015
+
+@_typing.final
+class PolicyServiceFetchWeightsResponse(_message.Message):
+    """Answer of PolicyService.FetchWeights: one offer, then chunks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFER_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offer(self) -> _weights_pb2.WeightOffer:
+        """The version and its tensors."""
+
+    @_builtins.property
+    def chunk(self) -> _weights_pb2.WeightChunk:
+        """A piece of the transfer."""
+
+    def __init__(
+        self,
+        *,
+        offer: _weights_pb2.WeightOffer | None = ...,
+        chunk: _weights_pb2.WeightChunk | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "message", b"message", "offer", b"offer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "message", b"message", "offer", b"offer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["offer", "chunk"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___PolicyServiceFetchWeightsResponse: _TypeAlias = PolicyServiceFetchWeightsResponse  # noqa: Y015
+
+@_typing.final
 class ChatRequest(_message.Message):
     """Request of PolicyService.Chat."""
 
@@ -582,6 +657,7 @@ class PolicyState(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _builtins.int
     ACTIVATED_AT_FIELD_NUMBER: _builtins.int
     ACCEPTS_WEIGHTS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     active_version: _builtins.int
     """The version that answers."""
     active_digest: _builtins.str
@@ -600,6 +676,8 @@ class PolicyState(_message.Message):
     """Number of token ids; 0 for an API model."""
     accepts_weights: _builtins.bool
     """The engine takes new weights."""
+    pinned: _builtins.bool
+    """An operator pinned the active version: no other becomes active until the pin is lifted."""
     @_builtins.property
     def kept_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Versions that can be activated, ascending, the active one included."""
@@ -627,10 +705,11 @@ class PolicyState(_message.Message):
         vocab_size: _builtins.int = ...,
         activated_at: _timestamp_pb2.Timestamp | None = ...,
         accepts_weights: _builtins.bool = ...,
+        pinned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_weights", b"accepts_weights", "activated_at", b"activated_at", "active_digest", b"active_digest", "active_version", b"active_version", "context_length", b"context_length", "engine", b"engine", "highest_version", b"highest_version", "kept_versions", b"kept_versions", "model", b"model", "model_id", b"model_id", "vocab_size", b"vocab_size", "withdrawn_versions", b"withdrawn_versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_weights", b"accepts_weights", "activated_at", b"activated_at", "active_digest", b"active_digest", "active_version", b"active_version", "context_length", b"context_length", "engine", b"engine", "highest_version", b"highest_version", "kept_versions", b"kept_versions", "model", b"model", "model_id", b"model_id", "pinned", b"pinned", "vocab_size", b"vocab_size", "withdrawn_versions", b"withdrawn_versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -732,24 +811,35 @@ class ActivateVersionRequest(_message.Message):
 
     VERSION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    PIN_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """The version; must be set, and among the kept ones. (Optional in the wire's sense only: a request without it must
-    not be taken for one of version 0.)
+    """The version, among the kept ones; may be unset only with `pin`. (Optional in the wire's sense, so that a request
+    without it is not taken for one of version 0.)
     """
     reason: _builtins.str
     """Why, for the log; may be empty."""
+    pin: _builtins.bool
+    """true: stay with the version, whatever the trainer offers; false: lift the pin; unset: leave it as it is, but that
+    activating another version than the pinned one is refused. With it `version` may be unset: the active one.
+    """
     def __init__(
         self,
         *,
         version: _builtins.int | None = ...,
         reason: _builtins.str = ...,
+        pin: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pin", b"_pin", "_version", b"_version", "pin", b"pin", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "reason", b"reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pin", b"_pin", "_version", b"_version", "pin", b"pin", "reason", b"reason", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pin: _TypeAlias = _typing.Literal["pin"]  # noqa: Y015
+    _WhichOneofArgType__pin: _TypeAlias = _typing.Literal["_pin", b"_pin"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pin) -> _WhichOneofReturnType__pin | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___ActivateVersionRequest: _TypeAlias = ActivateVersionRequest  # noqa: Y015

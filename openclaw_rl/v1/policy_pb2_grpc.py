@@ -75,6 +75,11 @@ class PolicyServiceStub:
                 request_serializer=openclaw__rl_dot_v1_dot_policy__pb2.SubmitFeedbackRequest.SerializeToString,
                 response_deserializer=openclaw__rl_dot_v1_dot_policy__pb2.SubmitFeedbackResponse.FromString,
                 _registered_method=True)
+        self.FetchWeights = channel.unary_stream(
+                '/openclaw_rl.v1.PolicyService/FetchWeights',
+                request_serializer=openclaw__rl_dot_v1_dot_policy__pb2.PolicyServiceFetchWeightsRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_policy__pb2.PolicyServiceFetchWeightsResponse.FromString,
+                _registered_method=True)
 
 
 class PolicyServiceServicer:
@@ -137,6 +142,13 @@ class PolicyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchWeights(self, request, context):
+        """Sends a kept version's tensors to another policy server (a relay).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PolicyServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -179,6 +191,11 @@ def add_PolicyServiceServicer_to_server(servicer, server):
                     servicer.SubmitFeedback,
                     request_deserializer=openclaw__rl_dot_v1_dot_policy__pb2.SubmitFeedbackRequest.FromString,
                     response_serializer=openclaw__rl_dot_v1_dot_policy__pb2.SubmitFeedbackResponse.SerializeToString,
+            ),
+            'FetchWeights': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchWeights,
+                    request_deserializer=openclaw__rl_dot_v1_dot_policy__pb2.PolicyServiceFetchWeightsRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_policy__pb2.PolicyServiceFetchWeightsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -398,6 +415,33 @@ class PolicyService:
             '/openclaw_rl.v1.PolicyService/SubmitFeedback',
             openclaw__rl_dot_v1_dot_policy__pb2.SubmitFeedbackRequest.SerializeToString,
             openclaw__rl_dot_v1_dot_policy__pb2.SubmitFeedbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/openclaw_rl.v1.PolicyService/FetchWeights',
+            openclaw__rl_dot_v1_dot_policy__pb2.PolicyServiceFetchWeightsRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_policy__pb2.PolicyServiceFetchWeightsResponse.FromString,
             options,
             channel_credentials,
             insecure,

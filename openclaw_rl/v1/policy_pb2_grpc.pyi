@@ -49,6 +49,8 @@ class PolicyServiceStub:
     """Makes a kept version the active one (roll back, or forward again)."""
     SubmitFeedback: _grpc.UnaryUnaryMultiCallable[_policy_pb2.SubmitFeedbackRequest, _policy_pb2.SubmitFeedbackResponse]
     """Takes explicit feedback on a turn or a session."""
+    FetchWeights: _grpc.UnaryStreamMultiCallable[_policy_pb2.PolicyServiceFetchWeightsRequest, _policy_pb2.PolicyServiceFetchWeightsResponse]
+    """Sends a kept version's tensors to another policy server (a relay)."""
 
 @_typing.type_check_only
 class PolicyServiceAsyncStub(PolicyServiceStub):
@@ -71,6 +73,8 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     """Makes a kept version the active one (roll back, or forward again)."""
     SubmitFeedback: _aio.UnaryUnaryMultiCallable[_policy_pb2.SubmitFeedbackRequest, _policy_pb2.SubmitFeedbackResponse]  # type: ignore[assignment]
     """Takes explicit feedback on a turn or a session."""
+    FetchWeights: _aio.UnaryStreamMultiCallable[_policy_pb2.PolicyServiceFetchWeightsRequest, _policy_pb2.PolicyServiceFetchWeightsResponse]  # type: ignore[assignment]
+    """Sends a kept version's tensors to another policy server (a relay)."""
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
     """Answers requests, and takes new weights while it does."""
@@ -138,5 +142,13 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_policy_pb2.SubmitFeedbackResponse, _abc.Awaitable[_policy_pb2.SubmitFeedbackResponse]]:
         """Takes explicit feedback on a turn or a session."""
+
+    @_abc_1.abstractmethod
+    def FetchWeights(
+        self,
+        request: _policy_pb2.PolicyServiceFetchWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_policy_pb2.PolicyServiceFetchWeightsResponse], _abc.AsyncIterator[_policy_pb2.PolicyServiceFetchWeightsResponse]]:
+        """Sends a kept version's tensors to another policy server (a relay)."""
 
 def add_PolicyServiceServicer_to_server(servicer: PolicyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -71,6 +71,12 @@ class _TrainingEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tra
     """A policy server rejected a version."""
     TRAINING_EVENT_KIND_ROLLED_BACK: _TrainingEventKind.ValueType  # 6
     """An operator took versions back; training goes on from `version`."""
+    TRAINING_EVENT_KIND_VERSION_REFUSED: _TrainingEventKind.ValueType  # 7
+    """The gate refused a version: it is kept and not served."""
+    TRAINING_EVENT_KIND_WATCH_WENT_BACK: _TrainingEventKind.ValueType  # 8
+    """The watch found the live turns of a version judged worse than those before it, and went back to `version`."""
+    TRAINING_EVENT_KIND_FORGOTTEN: _TrainingEventKind.ValueType  # 9
+    """Turns were forgotten; training goes on from `version`, which knows none of them."""
 
 class TrainingEventKind(_TrainingEventKind, metaclass=_TrainingEventKindEnumTypeWrapper):
     """What happened in the trainer."""
@@ -89,6 +95,12 @@ TRAINING_EVENT_KIND_VERSION_REJECTED: TrainingEventKind.ValueType  # 5
 """A policy server rejected a version."""
 TRAINING_EVENT_KIND_ROLLED_BACK: TrainingEventKind.ValueType  # 6
 """An operator took versions back; training goes on from `version`."""
+TRAINING_EVENT_KIND_VERSION_REFUSED: TrainingEventKind.ValueType  # 7
+"""The gate refused a version: it is kept and not served."""
+TRAINING_EVENT_KIND_WATCH_WENT_BACK: TrainingEventKind.ValueType  # 8
+"""The watch found the live turns of a version judged worse than those before it, and went back to `version`."""
+TRAINING_EVENT_KIND_FORGOTTEN: TrainingEventKind.ValueType  # 9
+"""Turns were forgotten; training goes on from `version`, which knows none of them."""
 Global___TrainingEventKind: _TypeAlias = TrainingEventKind  # noqa: Y015
 
 @_typing.final
@@ -249,6 +261,8 @@ class PolicyVersion(_message.Message):
     ACTIVATED_AT_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    DELIVERIES_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
     active: _builtins.bool
     """A policy server answers with it."""
     detail: _builtins.str
@@ -263,6 +277,14 @@ class PolicyVersion(_message.Message):
     def activated_at(self) -> _timestamp_pb2.Timestamp:
         """When the policy server activated it; unset when it did not."""
 
+    @_builtins.property
+    def deliveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionDelivery]:
+        """Each policy server that the trainer syncs, and how far it is."""
+
+    @_builtins.property
+    def live(self) -> Global___LiveScore:
+        """How the turns that it answered were judged so far; unset before one was."""
+
     def __init__(
         self,
         *,
@@ -271,14 +293,78 @@ class PolicyVersion(_message.Message):
         activated_at: _timestamp_pb2.Timestamp | None = ...,
         detail: _builtins.str = ...,
         kept: _builtins.bool = ...,
+        deliveries: _abc.Iterable[Global___VersionDelivery] | None = ...,
+        live: Global___LiveScore | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at", "manifest", b"manifest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at", "live", b"live", "manifest", b"manifest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at", "active", b"active", "detail", b"detail", "kept", b"kept", "manifest", b"manifest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at", "active", b"active", "deliveries", b"deliveries", "detail", b"detail", "kept", b"kept", "live", b"live", "manifest", b"manifest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PolicyVersion: _TypeAlias = PolicyVersion  # noqa: Y015
+
+@_typing.final
+class VersionDelivery(_message.Message):
+    """One policy server, as far as one version goes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    ACTIVE_FIELD_NUMBER: _builtins.int
+    ACTIVATED_AT_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """Address of the policy server, HOST:PORT."""
+    active: _builtins.bool
+    """It answers with the version."""
+    detail: _builtins.str
+    """Why it does not, for a person; empty when it does."""
+    @_builtins.property
+    def activated_at(self) -> _timestamp_pb2.Timestamp:
+        """When it activated it; unset when it did not."""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        active: _builtins.bool = ...,
+        activated_at: _timestamp_pb2.Timestamp | None = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at", "active", b"active", "address", b"address", "detail", b"detail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionDelivery: _TypeAlias = VersionDelivery  # noqa: Y015
+
+@_typing.final
+class LiveScore(_message.Message):
+    """How the live turns of one version were judged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURNS_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    turns: _builtins.int
+    """Judged turns, failed judgements left out."""
+    mean: _builtins.float
+    """Mean of their scores, from -1 to 1."""
+    def __init__(
+        self,
+        *,
+        turns: _builtins.int = ...,
+        mean: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mean", b"mean", "turns", b"turns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiveScore: _TypeAlias = LiveScore  # noqa: Y015
 
 @_typing.final
 class GetVersionRequest(_message.Message):
@@ -579,10 +665,13 @@ class FetchWeightsRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     FROM_BYTE_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The version; unset means the newest."""
     from_byte: _builtins.int
     """Byte of the transfer to start from."""
+    base_version: _builtins.int
+    """Version that the caller has, to send the differences only; unset takes all tensors dense."""
     @_builtins.property
     def tensors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the tensors, in the order of sending; empty means all."""
@@ -593,13 +682,19 @@ class FetchWeightsRequest(_message.Message):
         version: _builtins.int | None = ...,
         tensors: _abc.Iterable[_builtins.str] | None = ...,
         from_byte: _builtins.int = ...,
+        base_version: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base_version", b"_base_version", "_version", b"_version", "base_version", b"base_version", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "from_byte", b"from_byte", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_version", b"_base_version", "_version", b"_version", "base_version", b"base_version", "from_byte", b"from_byte", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__base_version: _TypeAlias = _typing.Literal["base_version"]  # noqa: Y015
+    _WhichOneofArgType__base_version: _TypeAlias = _typing.Literal["_base_version", b"_base_version"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__base_version) -> _WhichOneofReturnType__base_version | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___FetchWeightsRequest: _TypeAlias = FetchWeightsRequest  # noqa: Y015

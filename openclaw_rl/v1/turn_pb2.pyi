@@ -500,6 +500,7 @@ class Turn(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     TURN_CLASS_FIELD_NUMBER: _builtins.int
     CLASS_REASON_FIELD_NUMBER: _builtins.int
+    BRANCH_ID_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Unique id, made by the policy server."""
     session_id: _builtins.str
@@ -528,6 +529,10 @@ class Turn(_message.Message):
     """Class that the environment server gave; unspecified before it saw the turn."""
     class_reason: _builtins.str
     """The rule that decided the class, for a person; empty before it was decided."""
+    branch_id: _builtins.str
+    """Branch of the session: turns that continue one another. Id of the turn that opened it; empty before the
+    environment server saw the turn.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """Messages of the request, in order."""
@@ -594,10 +599,11 @@ class Turn(_message.Message):
         choice_index: _builtins.int = ...,
         turn_class: Global___TurnClass.ValueType = ...,
         class_reason: _builtins.str = ...,
+        branch_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["finished_at", b"finished_at", "first_token_at", b"first_token_at", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "tokens", b"tokens", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api", b"api", "choice_index", b"choice_index", "class_reason", b"class_reason", "client", b"client", "declared_type", b"declared_type", "finish_reason", b"finish_reason", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "messages", b"messages", "metadata", b"metadata", "model", b"model", "policy_version", b"policy_version", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "session_done", b"session_done", "session_id", b"session_id", "session_source", b"session_source", "tokens", b"tokens", "tools", b"tools", "trace", b"trace", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api", b"api", "branch_id", b"branch_id", "choice_index", b"choice_index", "class_reason", b"class_reason", "client", b"client", "declared_type", b"declared_type", "finish_reason", b"finish_reason", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "messages", b"messages", "metadata", b"metadata", "model", b"model", "policy_version", b"policy_version", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "session_done", b"session_done", "session_id", b"session_id", "session_source", b"session_source", "tokens", b"tokens", "tools", b"tools", "trace", b"trace", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,6 +823,7 @@ class Judgement(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     HINT_FIELD_NUMBER: _builtins.int
     JUDGED_AT_FIELD_NUMBER: _builtins.int
+    PANEL_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """The turn that was judged."""
     score: _builtins.int
@@ -825,6 +832,8 @@ class Judgement(_message.Message):
     """No vote succeeded. Never trained on."""
     hint: _builtins.str
     """The hint that was chosen; empty when there is none."""
+    panel: _builtins.str
+    """How the judge is made up, such as "rules" or "3 x llm:glm-4-flash, guarded by rules"."""
     @_builtins.property
     def votes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Vote]:
         """All votes, failed ones included."""
@@ -842,10 +851,11 @@ class Judgement(_message.Message):
         failed: _builtins.bool = ...,
         hint: _builtins.str = ...,
         judged_at: _timestamp_pb2.Timestamp | None = ...,
+        panel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["judged_at", b"judged_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "hint", b"hint", "judged_at", b"judged_at", "score", b"score", "turn_id", b"turn_id", "votes", b"votes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "hint", b"hint", "judged_at", b"judged_at", "panel", b"panel", "score", b"score", "turn_id", b"turn_id", "votes", b"votes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from openclaw_rl.v1 import common_pb2 as openclaw__rl_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1copenclaw_rl/v1/weights.proto\x12\x0eopenclaw_rl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bopenclaw_rl/v1/common.proto\"\x91\x01\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x30\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x1e.openclaw_rl.v1.TensorEncoding\x12\x15\n\rencoded_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06sha256\x18\x06 \x01(\x0c\"\xaf\x03\n\x0fVersionManifest\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x13\n\x06parent\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x10\n\x08model_id\x18\x04 \x01(\t\x12\x11\n\talgorithm\x18\x05 \x01(\t\x12?\n\x08settings\x18\x06 \x03(\x0b\x32-.openclaw_rl.v1.VersionManifest.SettingsEntry\x12\x10\n\x08turn_ids\x18\x07 \x03(\t\x12=\n\x07metrics\x18\x08 \x03(\x0b\x32,.openclaw_rl.v1.VersionManifest.MetricsEntry\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btotal_bytes\x18\n \x01(\x03\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07_parent\"\x99\x01\n\x0bWeightOffer\x12\x31\n\x08manifest\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.VersionManifest\x12\x19\n\x0c\x62\x61se_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12+\n\x07tensors\x18\x03 \x03(\x0b\x32\x1a.openclaw_rl.v1.TensorSpecB\x0f\n\r_base_version\"W\n\nWeightNeed\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0f\n\x07tensors\x18\x02 \x03(\t\x12\x11\n\tfrom_byte\x18\x03 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x03\"L\n\x0bWeightChunk\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x04 \x01(\x07\"d\n\x0eWeightProgress\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x03\"\x1f\n\x0cWeightStaged\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x1f\n\x0cWeightCommit\x12\x0f\n\x07version\x18\x01 \x01(\x03\"v\n\x0fWeightActivated\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08pause_ms\x18\x02 \x01(\x01\x12\x13\n\x0bpause_steps\x18\x03 \x01(\x05\x12+\n\x05trace\x18\x04 \x01(\x0b\x32\x1c.openclaw_rl.v1.TraceContext\"y\n\x0eWeightRejected\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x32\n\x06reason\x18\x02 \x01(\x0e\x32\".openclaw_rl.v1.WeightRejectReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\".\n\x0bWeightAbort\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t*m\n\x0eTensorEncoding\x12\x1f\n\x1bTENSOR_ENCODING_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_ENCODING_DENSE\x10\x01\x12\x1f\n\x1bTENSOR_ENCODING_SPARSE_ZSTD\x10\x02*\xfd\x03\n\x12WeightRejectReason\x12$\n WEIGHT_REJECT_REASON_UNSPECIFIED\x10\x00\x12\'\n#WEIGHT_REJECT_REASON_ALREADY_ACTIVE\x10\x01\x12 \n\x1cWEIGHT_REJECT_REASON_TOO_OLD\x10\x02\x12$\n WEIGHT_REJECT_REASON_WRONG_MODEL\x10\x03\x12#\n\x1fWEIGHT_REJECT_REASON_WRONG_BASE\x10\x04\x12(\n$WEIGHT_REJECT_REASON_DIGEST_MISMATCH\x10\x05\x12#\n\x1fWEIGHT_REJECT_REASON_NOT_FINITE\x10\x06\x12\'\n#WEIGHT_REJECT_REASON_UNKNOWN_TENSOR\x10\x07\x12$\n WEIGHT_REJECT_REASON_WRONG_SHAPE\x10\x08\x12\"\n\x1eWEIGHT_REJECT_REASON_BAD_CHUNK\x10\t\x12 \n\x1cWEIGHT_REJECT_REASON_STORAGE\x10\n\x12$\n WEIGHT_REJECT_REASON_UNSUPPORTED\x10\x0b\x12!\n\x1dWEIGHT_REJECT_REASON_PROTOCOL\x10\x0c\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1copenclaw_rl/v1/weights.proto\x12\x0eopenclaw_rl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bopenclaw_rl/v1/common.proto\"\xc3\x01\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x30\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32\x1e.openclaw_rl.v1.TensorEncoding\x12\x15\n\rencoded_bytes\x18\x05 \x01(\x03\x12\x0e\n\x06sha256\x18\x06 \x01(\x0c\x12\x13\n\x0b\x62\x61se_sha256\x18\x07 \x01(\x0c\x12\x0c\n\x04rank\x18\x08 \x01(\x05\x12\r\n\x05scale\x18\t \x01(\x01\"?\n\rHeldOutAnswer\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x0e\n\x06tokens\x18\x03 \x01(\x05\"\xcd\x02\n\nGateReport\x12,\n\x07verdict\x18\x01 \x01(\x0e\x32\x1b.openclaw_rl.v1.GateVerdict\x12\x10\n\x08\x66\x61ilures\x18\x02 \x03(\t\x12\x38\n\x07metrics\x18\x03 \x03(\x0b\x32\'.openclaw_rl.v1.GateReport.MetricsEntry\x12\x36\n\x06\x62\x65\x66ore\x18\x04 \x03(\x0b\x32&.openclaw_rl.v1.GateReport.BeforeEntry\x12.\n\x07\x61nswers\x18\x05 \x03(\x0b\x32\x1d.openclaw_rl.v1.HeldOutAnswer\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0b\x42\x65\x66oreEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf2\x04\n\x0fVersionManifest\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x13\n\x06parent\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x10\n\x08model_id\x18\x04 \x01(\t\x12\x11\n\talgorithm\x18\x05 \x01(\t\x12?\n\x08settings\x18\x06 \x03(\x0b\x32-.openclaw_rl.v1.VersionManifest.SettingsEntry\x12\x10\n\x08turn_ids\x18\x07 \x03(\t\x12=\n\x07metrics\x18\x08 \x03(\x0b\x32,.openclaw_rl.v1.VersionManifest.MetricsEntry\x12.\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btotal_bytes\x18\n \x01(\x03\x12;\n\x06judges\x18\x0b \x03(\x0b\x32+.openclaw_rl.v1.VersionManifest.JudgesEntry\x12(\n\x04gate\x18\x0c \x01(\x0b\x32\x1a.openclaw_rl.v1.GateReport\x12+\n\x05trace\x18\r \x01(\x0b\x32\x1c.openclaw_rl.v1.TraceContext\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bJudgesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x42\t\n\x07_parent\"\x99\x01\n\x0bWeightOffer\x12\x31\n\x08manifest\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.VersionManifest\x12\x19\n\x0c\x62\x61se_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12+\n\x07tensors\x18\x03 \x03(\x0b\x32\x1a.openclaw_rl.v1.TensorSpecB\x0f\n\r_base_version\"W\n\nWeightNeed\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0f\n\x07tensors\x18\x02 \x03(\t\x12\x11\n\tfrom_byte\x18\x03 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x03\"L\n\x0bWeightChunk\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x04 \x01(\x07\"d\n\x0eWeightProgress\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x03\x12\x14\n\x0c\x63redit_bytes\x18\x04 \x01(\x03\"\x1f\n\x0cWeightStaged\x12\x0f\n\x07version\x18\x01 \x01(\x03\"\x1f\n\x0cWeightCommit\x12\x0f\n\x07version\x18\x01 \x01(\x03\"v\n\x0fWeightActivated\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x10\n\x08pause_ms\x18\x02 \x01(\x01\x12\x13\n\x0bpause_steps\x18\x03 \x01(\x05\x12+\n\x05trace\x18\x04 \x01(\x0b\x32\x1c.openclaw_rl.v1.TraceContext\"y\n\x0eWeightRejected\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x32\n\x06reason\x18\x02 \x01(\x0e\x32\".openclaw_rl.v1.WeightRejectReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\".\n\x0bWeightAbort\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t*\x90\x01\n\x0eTensorEncoding\x12\x1f\n\x1bTENSOR_ENCODING_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_ENCODING_DENSE\x10\x01\x12\x1f\n\x1bTENSOR_ENCODING_SPARSE_ZSTD\x10\x02\x12!\n\x1dTENSOR_ENCODING_LOW_RANK_ZSTD\x10\x03*]\n\x0bGateVerdict\x12\x1c\n\x18GATE_VERDICT_UNSPECIFIED\x10\x00\x12\x17\n\x13GATE_VERDICT_PASSED\x10\x01\x12\x17\n\x13GATE_VERDICT_FAILED\x10\x02*\x9e\x04\n\x12WeightRejectReason\x12$\n WEIGHT_REJECT_REASON_UNSPECIFIED\x10\x00\x12\'\n#WEIGHT_REJECT_REASON_ALREADY_ACTIVE\x10\x01\x12 \n\x1cWEIGHT_REJECT_REASON_TOO_OLD\x10\x02\x12$\n WEIGHT_REJECT_REASON_WRONG_MODEL\x10\x03\x12#\n\x1fWEIGHT_REJECT_REASON_WRONG_BASE\x10\x04\x12(\n$WEIGHT_REJECT_REASON_DIGEST_MISMATCH\x10\x05\x12#\n\x1fWEIGHT_REJECT_REASON_NOT_FINITE\x10\x06\x12\'\n#WEIGHT_REJECT_REASON_UNKNOWN_TENSOR\x10\x07\x12$\n WEIGHT_REJECT_REASON_WRONG_SHAPE\x10\x08\x12\"\n\x1eWEIGHT_REJECT_REASON_BAD_CHUNK\x10\t\x12 \n\x1cWEIGHT_REJECT_REASON_STORAGE\x10\n\x12$\n WEIGHT_REJECT_REASON_UNSUPPORTED\x10\x0b\x12!\n\x1dWEIGHT_REJECT_REASON_PROTOCOL\x10\x0c\x12\x1f\n\x1bWEIGHT_REJECT_REASON_PINNED\x10\rBe\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,38 +34,56 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'openclaw_rl.v1.weights_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\022org.openclaw.rl.v1P\001ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1'
+  _globals['_GATEREPORT_METRICSENTRY']._loaded_options = None
+  _globals['_GATEREPORT_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_GATEREPORT_BEFOREENTRY']._loaded_options = None
+  _globals['_GATEREPORT_BEFOREENTRY']._serialized_options = b'8\001'
   _globals['_VERSIONMANIFEST_SETTINGSENTRY']._loaded_options = None
   _globals['_VERSIONMANIFEST_SETTINGSENTRY']._serialized_options = b'8\001'
   _globals['_VERSIONMANIFEST_METRICSENTRY']._loaded_options = None
   _globals['_VERSIONMANIFEST_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_TENSORENCODING']._serialized_start=1474
-  _globals['_TENSORENCODING']._serialized_end=1583
-  _globals['_WEIGHTREJECTREASON']._serialized_start=1586
-  _globals['_WEIGHTREJECTREASON']._serialized_end=2095
+  _globals['_VERSIONMANIFEST_JUDGESENTRY']._loaded_options = None
+  _globals['_VERSIONMANIFEST_JUDGESENTRY']._serialized_options = b'8\001'
+  _globals['_TENSORENCODING']._serialized_start=2121
+  _globals['_TENSORENCODING']._serialized_end=2265
+  _globals['_GATEVERDICT']._serialized_start=2267
+  _globals['_GATEVERDICT']._serialized_end=2360
+  _globals['_WEIGHTREJECTREASON']._serialized_start=2363
+  _globals['_WEIGHTREJECTREASON']._serialized_end=2905
   _globals['_TENSORSPEC']._serialized_start=111
-  _globals['_TENSORSPEC']._serialized_end=256
-  _globals['_VERSIONMANIFEST']._serialized_start=259
-  _globals['_VERSIONMANIFEST']._serialized_end=690
-  _globals['_VERSIONMANIFEST_SETTINGSENTRY']._serialized_start=584
-  _globals['_VERSIONMANIFEST_SETTINGSENTRY']._serialized_end=631
-  _globals['_VERSIONMANIFEST_METRICSENTRY']._serialized_start=633
-  _globals['_VERSIONMANIFEST_METRICSENTRY']._serialized_end=679
-  _globals['_WEIGHTOFFER']._serialized_start=693
-  _globals['_WEIGHTOFFER']._serialized_end=846
-  _globals['_WEIGHTNEED']._serialized_start=848
-  _globals['_WEIGHTNEED']._serialized_end=935
-  _globals['_WEIGHTCHUNK']._serialized_start=937
-  _globals['_WEIGHTCHUNK']._serialized_end=1013
-  _globals['_WEIGHTPROGRESS']._serialized_start=1015
-  _globals['_WEIGHTPROGRESS']._serialized_end=1115
-  _globals['_WEIGHTSTAGED']._serialized_start=1117
-  _globals['_WEIGHTSTAGED']._serialized_end=1148
-  _globals['_WEIGHTCOMMIT']._serialized_start=1150
-  _globals['_WEIGHTCOMMIT']._serialized_end=1181
-  _globals['_WEIGHTACTIVATED']._serialized_start=1183
-  _globals['_WEIGHTACTIVATED']._serialized_end=1301
-  _globals['_WEIGHTREJECTED']._serialized_start=1303
-  _globals['_WEIGHTREJECTED']._serialized_end=1424
-  _globals['_WEIGHTABORT']._serialized_start=1426
-  _globals['_WEIGHTABORT']._serialized_end=1472
+  _globals['_TENSORSPEC']._serialized_end=306
+  _globals['_HELDOUTANSWER']._serialized_start=308
+  _globals['_HELDOUTANSWER']._serialized_end=371
+  _globals['_GATEREPORT']._serialized_start=374
+  _globals['_GATEREPORT']._serialized_end=707
+  _globals['_GATEREPORT_METRICSENTRY']._serialized_start=614
+  _globals['_GATEREPORT_METRICSENTRY']._serialized_end=660
+  _globals['_GATEREPORT_BEFOREENTRY']._serialized_start=662
+  _globals['_GATEREPORT_BEFOREENTRY']._serialized_end=707
+  _globals['_VERSIONMANIFEST']._serialized_start=710
+  _globals['_VERSIONMANIFEST']._serialized_end=1336
+  _globals['_VERSIONMANIFEST_SETTINGSENTRY']._serialized_start=1183
+  _globals['_VERSIONMANIFEST_SETTINGSENTRY']._serialized_end=1230
+  _globals['_VERSIONMANIFEST_METRICSENTRY']._serialized_start=614
+  _globals['_VERSIONMANIFEST_METRICSENTRY']._serialized_end=660
+  _globals['_VERSIONMANIFEST_JUDGESENTRY']._serialized_start=1280
+  _globals['_VERSIONMANIFEST_JUDGESENTRY']._serialized_end=1325
+  _globals['_WEIGHTOFFER']._serialized_start=1339
+  _globals['_WEIGHTOFFER']._serialized_end=1492
+  _globals['_WEIGHTNEED']._serialized_start=1494
+  _globals['_WEIGHTNEED']._serialized_end=1581
+  _globals['_WEIGHTCHUNK']._serialized_start=1583
+  _globals['_WEIGHTCHUNK']._serialized_end=1659
+  _globals['_WEIGHTPROGRESS']._serialized_start=1661
+  _globals['_WEIGHTPROGRESS']._serialized_end=1761
+  _globals['_WEIGHTSTAGED']._serialized_start=1763
+  _globals['_WEIGHTSTAGED']._serialized_end=1794
+  _globals['_WEIGHTCOMMIT']._serialized_start=1796
+  _globals['_WEIGHTCOMMIT']._serialized_end=1827
+  _globals['_WEIGHTACTIVATED']._serialized_start=1829
+  _globals['_WEIGHTACTIVATED']._serialized_end=1947
+  _globals['_WEIGHTREJECTED']._serialized_start=1949
+  _globals['_WEIGHTREJECTED']._serialized_end=2070
+  _globals['_WEIGHTABORT']._serialized_start=2072
+  _globals['_WEIGHTABORT']._serialized_end=2118
 # @@protoc_insertion_point(module_scope)

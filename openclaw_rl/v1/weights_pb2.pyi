@@ -32,8 +32,15 @@ class _TensorEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tensor
     TENSOR_ENCODING_DENSE: _TensorEncoding.ValueType  # 1
     """All values, little-endian, row-major."""
     TENSOR_ENCODING_SPARSE_ZSTD: _TensorEncoding.ValueType  # 2
-    """Changed bfloat16 values only, as index gaps and new values, compressed with zstd. Reserved for a later
-    minor release.
+    """Only the values that differ from those of the tensor whose digest is `base_sha256`: overwriting them gives the
+    tensor, however often it is done. One zstd frame of: the number of values (uint32), the width in bytes of a
+    gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the new values,
+    as they lie in memory. All little-endian.
+    """
+    TENSOR_ENCODING_LOW_RANK_ZSTD: _TensorEncoding.ValueType  # 3
+    """The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
+    (rank x columns), then B (rows x rank), float32, little-endian, row-major. The tensor is
+    base + scale * (B A), computed in float64 and rounded once to the tensor's type (to nearest, ties to even).
     """
 
 class TensorEncoding(_TensorEncoding, metaclass=_TensorEncodingEnumTypeWrapper):
@@ -44,10 +51,41 @@ TENSOR_ENCODING_UNSPECIFIED: TensorEncoding.ValueType  # 0
 TENSOR_ENCODING_DENSE: TensorEncoding.ValueType  # 1
 """All values, little-endian, row-major."""
 TENSOR_ENCODING_SPARSE_ZSTD: TensorEncoding.ValueType  # 2
-"""Changed bfloat16 values only, as index gaps and new values, compressed with zstd. Reserved for a later
-minor release.
+"""Only the values that differ from those of the tensor whose digest is `base_sha256`: overwriting them gives the
+tensor, however often it is done. One zstd frame of: the number of values (uint32), the width in bytes of a
+gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the new values,
+as they lie in memory. All little-endian.
+"""
+TENSOR_ENCODING_LOW_RANK_ZSTD: TensorEncoding.ValueType  # 3
+"""The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
+(rank x columns), then B (rows x rank), float32, little-endian, row-major. The tensor is
+base + scale * (B A), computed in float64 and rounded once to the tensor's type (to nearest, ties to even).
 """
 Global___TensorEncoding: _TypeAlias = TensorEncoding  # noqa: Y015
+
+class _GateVerdict:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GateVerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GateVerdict.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GATE_VERDICT_UNSPECIFIED: _GateVerdict.ValueType  # 0
+    """It was not asked."""
+    GATE_VERDICT_PASSED: _GateVerdict.ValueType  # 1
+    """All within bounds."""
+    GATE_VERDICT_FAILED: _GateVerdict.ValueType  # 2
+    """Something was out of bounds: the version is kept and not served."""
+
+class GateVerdict(_GateVerdict, metaclass=_GateVerdictEnumTypeWrapper):
+    """What the gate found before a version was offered."""
+
+GATE_VERDICT_UNSPECIFIED: GateVerdict.ValueType  # 0
+"""It was not asked."""
+GATE_VERDICT_PASSED: GateVerdict.ValueType  # 1
+"""All within bounds."""
+GATE_VERDICT_FAILED: GateVerdict.ValueType  # 2
+"""Something was out of bounds: the version is kept and not served."""
+Global___GateVerdict: _TypeAlias = GateVerdict  # noqa: Y015
 
 class _WeightRejectReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -81,6 +119,8 @@ class _WeightRejectReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_We
     """The engine takes no weights (an API model)."""
     WEIGHT_REJECT_REASON_PROTOCOL: _WeightRejectReason.ValueType  # 12
     """The messages came in an order that the protocol does not have."""
+    WEIGHT_REJECT_REASON_PINNED: _WeightRejectReason.ValueType  # 13
+    """An operator pinned the active version. Retryable: the trainer offers the newest again when the pin is lifted."""
 
 class WeightRejectReason(_WeightRejectReason, metaclass=_WeightRejectReasonEnumTypeWrapper):
     """Why a version was not taken."""
@@ -111,6 +151,8 @@ WEIGHT_REJECT_REASON_UNSUPPORTED: WeightRejectReason.ValueType  # 11
 """The engine takes no weights (an API model)."""
 WEIGHT_REJECT_REASON_PROTOCOL: WeightRejectReason.ValueType  # 12
 """The messages came in an order that the protocol does not have."""
+WEIGHT_REJECT_REASON_PINNED: WeightRejectReason.ValueType  # 13
+"""An operator pinned the active version. Retryable: the trainer offers the newest again when the pin is lifted."""
 Global___WeightRejectReason: _TypeAlias = WeightRejectReason  # noqa: Y015
 
 @_typing.final
@@ -125,6 +167,9 @@ class TensorSpec(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     ENCODED_BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    BASE_SHA256_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name in the Hugging Face checkpoint, such as "model.layers.0.mlp.up_proj.weight"."""
     dtype: _builtins.str
@@ -135,6 +180,12 @@ class TensorSpec(_message.Message):
     """Bytes on this stream, in this encoding."""
     sha256: _builtins.bytes
     """SHA-256 of the final tensor's dense bytes."""
+    base_sha256: _builtins.bytes
+    """SHA-256 of the dense bytes of the tensor that a sparse or low-rank encoding starts from; empty for a dense one."""
+    rank: _builtins.int
+    """Rank of the adapter; 0 unless the encoding is low-rank."""
+    scale: _builtins.float
+    """Factor of the adapter's product; 0 unless the encoding is low-rank."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Shape, outermost dimension first."""
@@ -148,14 +199,133 @@ class TensorSpec(_message.Message):
         encoding: Global___TensorEncoding.ValueType = ...,
         encoded_bytes: _builtins.int = ...,
         sha256: _builtins.bytes = ...,
+        base_sha256: _builtins.bytes = ...,
+        rank: _builtins.int = ...,
+        scale: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "encoded_bytes", b"encoded_bytes", "encoding", b"encoding", "name", b"name", "sha256", b"sha256", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_sha256", b"base_sha256", "dtype", b"dtype", "encoded_bytes", b"encoded_bytes", "encoding", b"encoding", "name", b"name", "rank", b"rank", "scale", b"scale", "sha256", b"sha256", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TensorSpec: _TypeAlias = TensorSpec  # noqa: Y015
+
+@_typing.final
+class HeldOutAnswer(_message.Message):
+    """An answer of a version to a held-out prompt, greedily decoded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    prompt: _builtins.str
+    """The prompt."""
+    answer: _builtins.str
+    """The answer, cut to 400 characters."""
+    tokens: _builtins.int
+    """Its tokens."""
+    def __init__(
+        self,
+        *,
+        prompt: _builtins.str = ...,
+        answer: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "prompt", b"prompt", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldOutAnswer: _TypeAlias = HeldOutAnswer  # noqa: Y015
+
+@_typing.final
+class GateReport(_message.Message):
+    """The gate's findings on one version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class BeforeEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    verdict: Global___GateVerdict.ValueType
+    """The verdict."""
+    @_builtins.property
+    def failures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was out of bounds, one sentence each; empty when it passed."""
+
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Figures on the held-out prompts, such as "perplexity" and "mean_tokens"."""
+
+    @_builtins.property
+    def before(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The same figures of the version that it was compared with."""
+
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldOutAnswer]:
+        """Its answers to the held-out prompts, a few of them."""
+
+    def __init__(
+        self,
+        *,
+        verdict: Global___GateVerdict.ValueType = ...,
+        failures: _abc.Iterable[_builtins.str] | None = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        before: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        answers: _abc.Iterable[Global___HeldOutAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "before", b"before", "failures", b"failures", "metrics", b"metrics", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GateReport: _TypeAlias = GateReport  # noqa: Y015
 
 @_typing.final
 class VersionManifest(_message.Message):
@@ -203,6 +373,26 @@ class VersionManifest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class JudgesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VERSION_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
@@ -213,6 +403,9 @@ class VersionManifest(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    JUDGES_FIELD_NUMBER: _builtins.int
+    GATE_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The version, which only grows."""
     parent: _builtins.int
@@ -241,6 +434,18 @@ class VersionManifest(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
 
+    @_builtins.property
+    def judges(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Who judged the turns that it was trained on: number of votes by judge, failed ones left out."""
+
+    @_builtins.property
+    def gate(self) -> Global___GateReport:
+        """What the gate found. Not part of the digest."""
+
+    @_builtins.property
+    def trace(self) -> _common_pb2.TraceContext:
+        """Trace context of the training step; unset when it is not traced."""
+
     def __init__(
         self,
         *,
@@ -254,10 +459,13 @@ class VersionManifest(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         total_bytes: _builtins.int = ...,
+        judges: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        gate: Global___GateReport | None = ...,
+        trace: _common_pb2.TraceContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "created_at", b"created_at", "parent", b"parent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "created_at", b"created_at", "gate", b"gate", "parent", b"parent", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "algorithm", b"algorithm", "created_at", b"created_at", "digest", b"digest", "metrics", b"metrics", "model_id", b"model_id", "parent", b"parent", "settings", b"settings", "total_bytes", b"total_bytes", "turn_ids", b"turn_ids", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "algorithm", b"algorithm", "created_at", b"created_at", "digest", b"digest", "gate", b"gate", "judges", b"judges", "metrics", b"metrics", "model_id", b"model_id", "parent", b"parent", "settings", b"settings", "total_bytes", b"total_bytes", "trace", b"trace", "turn_ids", b"turn_ids", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
