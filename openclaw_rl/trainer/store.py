@@ -7,80 +7,24 @@ a version are written before it, and deleted at the next start when it never cam
 from __future__ import annotations
 
 import json
-import logging
-import sqlite3
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from google.protobuf.message import DecodeError
-
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
-from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
-from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2, weights_pb2
+from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending, SampleTable
+from openclaw_rl.trainer.tables import SCHEMA, count, raise_to, set_value
+from openclaw_rl.trainer.version_table import REJECTED, Version, VersionTable
+from openclaw_rl.v1 import weights_pb2
 
-log = logging.getLogger(__name__)
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS samples (
-    seq INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, fate TEXT NOT NULL, version INTEGER,
-    reason TEXT NOT NULL DEFAULT '', score INTEGER, hinted INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-    accepted_at REAL NOT NULL, payload BLOB, session TEXT NOT NULL DEFAULT '', sampled_from INTEGER);
-CREATE INDEX IF NOT EXISTS pending ON samples (score, hinted, accepted_at) WHERE fate = 'pending';
-CREATE TABLE IF NOT EXISTS versions (
-    version INTEGER PRIMARY KEY, manifest BLOB NOT NULL, checkpoint TEXT NOT NULL DEFAULT '{}', activated_at REAL,
-    detail TEXT NOT NULL DEFAULT '', lost INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
-
-#: Beginning of the detail of a version that the policy server rejected.
-REJECTED = "rejected: "
-#: Steps that a sample may be part of without one of them ending: a sample that takes the process with it (out of
-#: memory) must not do so for ever.
-MAX_ATTEMPTS = 5
-
-#: Columns that came later, for files of before. What is not known of their samples limits nothing.
-_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER"}
-
-_FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
-          "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
+__all__ = ["MAX_ATTEMPTS", "REJECTED", "HeadMoved", "Pending", "TrainerStore", "Version"]
 
 
 class HeadMoved(Exception):
     """The version that a step began from is no longer the one to build on; the step's result is void."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Samples that wait for a step."""
-
-    total: int
-    signal: int  #: those that a step can learn from, of one session at most `max_per_session`
-    oldest_signal: float | None  #: when the oldest of those was accepted, seconds since the epoch
-    held: int = 0  #: those that the next step can't take, since it takes `max_per_session` others of their sessions
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version as it is known."""
-
-    manifest: weights_pb2.VersionManifest
-    files: dict[str, str]  #: name of each checkpoint file and its SHA-256
-    activated_at: float | None
-    detail: str
-    lost: bool  #: its checkpoint is damaged: nothing can be built on it
-
-    @property
-    def rejected(self) -> bool:
-        """The policy server will never take it."""
-        return self.detail.startswith(REJECTED)
-
-
-class TrainerStore:
+class TrainerStore(SampleTable, VersionTable):
     """The trainer's state.db. Any thread.
 
     Raises (all methods):
@@ -88,22 +32,9 @@ class TrainerStore:
     """
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig) -> None:
-        self._db = Store(path, durability, _SCHEMA)
-        self._add_columns()
-        self._config = config
-        self._max_tokens = config.max_tokens_per_sample
-        rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
-        hints = config.algorithm != "binary_rl"
-        #: Condition of a sample that the algorithm learns something from, beside staying close to the base model.
-        self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints)
-
-    def _add_columns(self) -> None:
-        there = {row["name"] for row in self._db.query("PRAGMA table_info(samples)")}
-        with self._db.transaction() as db:
-            for name in _NEW_COLUMNS.keys() - there:
-                db.execute(f"ALTER TABLE samples ADD COLUMN {name} {_NEW_COLUMNS[name]}")
-            # A sample without a session is one of its own.
-            db.execute("UPDATE samples SET session = turn_id WHERE session = '' AND fate = 'pending'")
+        db = Store(path, durability, SCHEMA)
+        SampleTable.__init__(self, db, config)
+        VersionTable.__init__(self, db)
 
     @property
     def problems(self) -> list[str]:
@@ -113,165 +44,6 @@ class TrainerStore:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
-
-    # Samples
-
-    def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
-        """Keep new samples, in one transaction; those that can't be trained on are dropped at once."""
-        acks = []
-        with self._db.transaction() as db:
-            for sample in samples:
-                turn_id = sample.transition.turn.turn_id
-                if not turn_id:
-                    acks.append(common_pb2.Ack(status=common_pb2.ACK_STATUS_REJECTED,
-                                               reason="transition.turn.turn_id: is empty, must name the turn"))
-                    continue
-                new = self._insert(db, turn_id, sample)
-                acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED if new
-                                           else common_pb2.ACK_STATUS_DUPLICATE))
-        return acks
-
-    def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample) -> bool:
-        turn, judgement = sample.transition.turn, sample.judgement
-        reason = problem(sample, self._max_tokens) or unwanted(turn, self._config)
-        version = None if reason else sampled_from(turn)
-        if version is not None and (age := _age(db, version)) > self._config.max_staleness:
-            reason = _stale(version, age)
-        if not reason and self._config.truncated == "penalise" and truncated(turn):
-            judgement.score = -1
-        done = db.execute(
-            "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload, session,"
-            " sampled_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (turn_id, "dropped" if reason else "pending", reason or "", None if judgement.failed else judgement.score,
-             bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString(),
-             turn.session_id or turn_id, version))
-        if not done.rowcount:
-            return False
-        _count(db, "accepted", 1)
-        if reason:
-            _count(db, f"dropped:{_reason_class(reason)}", 1)
-        return True
-
-    def pending(self) -> Pending:
-        """How many samples wait, and since when."""
-        most = self._config.max_per_session
-        row = self._db.query("SELECT IFNULL(SUM(count), 0) AS total, IFNULL(SUM(MIN(signals, ?)), 0) AS signal,"
-                             " MIN(oldest) AS oldest, IFNULL(SUM(MAX(count - ?, 0)), 0) AS held FROM (SELECT COUNT(*)"
-                             f" AS count, COUNT(*) FILTER (WHERE {self._signal}) AS signals, MIN(accepted_at) FILTER"
-                             f" (WHERE {self._signal}) AS oldest FROM samples WHERE fate = 'pending' GROUP BY session)",
-                             (most, most))[0]
-        return Pending(row["total"], row["signal"], row["oldest"], row["held"])
-
-    def batch(self, limit: int) -> list[turn_pb2.Sample]:
-        """Samples of the next step, at most `limit`, each kind oldest first: those with a signal, then at most as many
-        neutral ones, which cost as much time and bring little. Of one session there are at most `max_per_session`, its
-        oldest with a signal first; turns name no branch of their session, so branches share its places. One that is
-        stale, or not what was accepted, is dropped."""
-        self.drop_stale()
-
-        def some(condition: str, limit: int) -> list[turn_pb2.Sample]:
-            while True:
-                rows = self._db.query(
-                    "SELECT turn_id, payload FROM samples JOIN (SELECT seq AS place, ROW_NUMBER() OVER (PARTITION BY"
-                    f" session ORDER BY NOT ({self._signal}), seq) AS rank FROM samples WHERE fate = 'pending')"
-                    f" ON seq = place WHERE rank <= ? AND {condition} ORDER BY seq LIMIT ?",
-                    (self._config.max_per_session, limit))
-                samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"]) for row in rows}
-                damaged = [turn_id for turn_id, sample in samples.items() if sample is None]
-                if not damaged:
-                    return [sample for sample in samples.values() if sample is not None]
-                log.error("damaged samples in the trainer's file are dropped: %s", ", ".join(damaged))
-                self.drop(damaged, "damaged on disk")
-
-        signals = some(f"({self._signal})", limit)
-        return signals + some(f"NOT ({self._signal})", min(len(signals), limit - len(signals)))
-
-    def _read(self, turn_id: str, payload: bytes | None) -> turn_pb2.Sample | None:
-        """The sample of a row; None when its bytes are damaged."""
-        try:
-            sample = turn_pb2.Sample.FromString(payload or b"")
-        except (DecodeError, TypeError):
-            return None
-        sound = sample.transition.turn.turn_id == turn_id and not problem(sample, self._max_tokens)
-        return sample if sound else None
-
-    def attempt(self, turn_ids: Sequence[str]) -> list[str]:
-        """Note that a step on these samples begins; gives those that had `MAX_ATTEMPTS` without an end before."""
-        marks = ",".join("?" * len(turn_ids))
-        with self._db.transaction() as db:
-            worn = [row["turn_id"] for row in db.execute(
-                f"SELECT turn_id FROM samples WHERE turn_id IN ({marks}) AND attempts >= {MAX_ATTEMPTS}", turn_ids)]
-            db.execute(f"UPDATE samples SET attempts = attempts + 1 WHERE turn_id IN ({marks})", turn_ids)
-        return worn
-
-    def forgive(self, turn_ids: Sequence[str]) -> None:
-        """Take an attempt back that ended for a reason that was not the samples'."""
-        with self._db.transaction() as db:
-            db.executemany("UPDATE samples SET attempts = attempts - 1 WHERE turn_id = ? AND attempts > 0",
-                           [(turn_id,) for turn_id in turn_ids])
-
-    def drop(self, turn_ids: Sequence[str], reason: str, *, skipped_step: bool = False) -> None:
-        """Give pending samples their fate; what stands before a colon is the reason's class in `dropped`."""
-        with self._db.transaction() as db:
-            for turn_id in turn_ids:
-                done = db.execute("UPDATE samples SET fate = 'dropped', reason = ?, payload = NULL"
-                                  " WHERE turn_id = ? AND fate = 'pending'", (reason, turn_id))
-                _count(db, f"dropped:{_reason_class(reason)}", done.rowcount)
-            _count(db, "steps_skipped", int(skipped_step))
-
-    def drop_stale(self) -> int:
-        """Drop the samples that more than `max_staleness` versions followed since; how many there were."""
-        with self._db.transaction() as db:
-            ages = {row["sampled_from"]: _age(db, row["sampled_from"]) for row in db.execute(
-                "SELECT DISTINCT sampled_from FROM samples WHERE fate = 'pending' AND sampled_from NOT NULL")}
-            stale = {version: age for version, age in ages.items() if age > self._config.max_staleness}
-            turns = {version: [row["turn_id"] for row in db.execute(
-                "SELECT turn_id FROM samples WHERE fate = 'pending' AND sampled_from = ?", (version,))]
-                for version in stale}
-        for version, age in stale.items():
-            self.drop(turns[version], _stale(version, age))
-        return sum(map(len, turns.values()))
-
-    def drop_neutral(self, older_than: float, beyond: int) -> int:
-        """Drop neutral samples that waited since before `older_than`, and the oldest of more than `beyond`."""
-        rows = self._db.query(f"SELECT turn_id, accepted_at FROM samples WHERE fate = 'pending' AND NOT"
-                              f" ({self._signal}) ORDER BY seq DESC")
-        stale = [row["turn_id"] for i, row in enumerate(rows) if i >= beyond or row["accepted_at"] < older_than]
-        if stale:
-            self.drop(stale, "no signal: neither a score nor a hint, and no step came that it could ride along with")
-        return len(stale)
-
-    def statuses(self, turn_ids: Sequence[str]) -> list[trainer_pb2.SampleStatus]:
-        """Fates of these turns in this order, unknown ones left out; all pending ones when none are given."""
-        if not turn_ids:
-            rows = self._db.query("SELECT * FROM samples WHERE fate = 'pending' ORDER BY seq")
-        else:
-            found = {row["turn_id"]: row for row in self._db.query(
-                f"SELECT * FROM samples WHERE turn_id IN ({','.join('?' * len(turn_ids))})", list(turn_ids))}
-            rows = [found[turn_id] for turn_id in turn_ids if turn_id in found]
-        return [_status(row) for row in rows]
-
-    def counters(self) -> dict[str, int]:
-        """All counts: accepted, trained, updates, steps_skipped, and "dropped:REASON"."""
-        return {row["name"]: row["value"] for row in self._db.query("SELECT name, value FROM counters")}
-
-    # Versions
-
-    @property
-    def head(self) -> int:
-        """The version that the next step builds on; 0 is the base model."""
-        return int(self.get("head") or 0)
-
-    @property
-    def highest(self) -> int:
-        """The highest version number in use anywhere; the next version's is greater."""
-        return int(self.get("highest") or 0)
-
-    def add_base(self, manifest: weights_pb2.VersionManifest) -> None:
-        """Keep the base model as version 0."""
-        with self._db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO versions (version, manifest, activated_at) VALUES (0, ?,"
-                       " (SELECT activated_at FROM versions WHERE version = 0))", (manifest.SerializeToString(),))
 
     def commit(self, manifest: weights_pb2.VersionManifest, files: dict[str, str]) -> None:
         """The atomic point: the version is the head and its turns are trained.
@@ -288,113 +60,7 @@ class TrainerStore:
             for turn_id in manifest.turn_ids:
                 db.execute("UPDATE samples SET fate = 'trained', version = ?, payload = NULL"
                            " WHERE turn_id = ? AND fate = 'pending'", (manifest.version, turn_id))
-            _count(db, "trained", len(manifest.turn_ids))
-            _count(db, "updates", 1)
-            _set(db, "head", str(manifest.version))
-            _raise_to(db, "highest", manifest.version)
-
-    def move_head(self, version: int) -> None:
-        """Let the next step build on another version."""
-        self.set("head", str(version))
-
-    def raise_highest(self, version: int) -> None:
-        """Let the next version's number be greater than `version`."""
-        with self._db.transaction() as db:
-            _raise_to(db, "highest", version)
-
-    def versions(self) -> list[Version]:
-        """All versions, ascending."""
-        return [_version(row) for row in self._db.query("SELECT * FROM versions ORDER BY version")]
-
-    def version(self, number: int) -> Version | None:
-        """One version, or None."""
-        rows = self._db.query("SELECT * FROM versions WHERE version = ?", (number,))
-        return _version(rows[0]) if rows else None
-
-    def activated(self, version: int, at: float, metrics: dict[str, float] | None = None) -> None:
-        """A policy server answers with a version.
-
-        Args:
-            version: its number.
-            at: since when, in seconds since the epoch; kept the first time.
-            metrics: figures of the activation, added to the manifest's.
-        """
-        with self._db.transaction() as db:
-            row = db.execute("SELECT manifest FROM versions WHERE version = ?", (version,)).fetchone()
-            if row is not None and metrics:
-                manifest = weights_pb2.VersionManifest.FromString(row["manifest"])
-                manifest.metrics.update(metrics)
-                db.execute("UPDATE versions SET manifest = ? WHERE version = ?",
-                           (manifest.SerializeToString(), version))
-            db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = '' WHERE version = ?",
-                       (at, version))
-            _set(db, "active", str(version))
-
-    def note(self, version: int, detail: str) -> None:
-        """Why a version is not served."""
-        with self._db.transaction() as db:
-            db.execute("UPDATE versions SET detail = ? WHERE version = ?", (detail, version))
-
-    def lose(self, version: int, detail: str) -> None:
-        """Nothing can be built on a version any more."""
-        with self._db.transaction() as db:
-            db.execute("UPDATE versions SET lost = 1, detail = ? WHERE version = ?", (detail, version))
-
-    # Anything else
-
-    def get(self, name: str) -> str | None:
-        """A single value."""
-        rows = self._db.query("SELECT value FROM state WHERE name = ?", (name,))
-        return rows[0]["value"] if rows else None
-
-    def set(self, name: str, value: str | None) -> None:
-        """Keep a single value; None removes it."""
-        with self._db.transaction() as db:
-            if value is None:
-                db.execute("DELETE FROM state WHERE name = ?", (name,))
-            else:
-                _set(db, name, value)
-
-
-def _count(db: sqlite3.Connection, name: str, by: int) -> None:
-    if by:
-        db.execute("INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-                   (name, by))
-
-
-def _set(db: sqlite3.Connection, name: str, value: str) -> None:
-    db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
-
-
-def _raise_to(db: sqlite3.Connection, name: str, value: int) -> None:
-    row = db.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
-    if row is None or int(row["value"]) < value:
-        _set(db, name, str(value))
-
-
-def _age(db: sqlite3.Connection, version: int) -> int:
-    """How many versions were made after `version`, up to the one that the next step builds on. Numbers that no version
-    has don't count; versions that were rolled back do."""
-    row = db.execute("SELECT COUNT(*) AS age FROM versions WHERE version > ? AND version <="
-                     " (SELECT CAST(value AS INTEGER) FROM state WHERE name = 'head')", (version,)).fetchone()
-    return int(row["age"])
-
-
-def _stale(version: int, age: int) -> str:
-    return f"stale: sampled from version {version}, {age} versions old"
-
-
-def _reason_class(reason: str) -> str:
-    return reason.partition(":")[0]
-
-
-def _status(row: sqlite3.Row) -> trainer_pb2.SampleStatus:
-    status = trainer_pb2.SampleStatus(turn_id=row["turn_id"], fate=_FATES[row["fate"]], version=row["version"],
-                                      reason=row["reason"], score=row["score"])
-    status.accepted_at.FromNanoseconds(int(row["accepted_at"] * 1e9))
-    return status
-
-
-def _version(row: sqlite3.Row) -> Version:
-    return Version(weights_pb2.VersionManifest.FromString(row["manifest"]), json.loads(row["checkpoint"]),
-                   row["activated_at"], row["detail"], bool(row["lost"]))
+            count(db, "trained", len(manifest.turn_ids))
+            count(db, "updates", 1)
+            set_value(db, "head", str(manifest.version))
+            raise_to(db, "highest", manifest.version)

@@ -1,0 +1,228 @@
+"""The trainer's samples: those that wait for a step, and the fate of each."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
+from openclaw_rl.trainer.tables import age_of, count
+from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2
+
+log = logging.getLogger(__name__)
+
+#: Steps that a sample may be part of without one of them ending: a sample that takes the process with it (out of
+#: memory) must not do so for ever.
+MAX_ATTEMPTS = 5
+
+#: Columns that came later, for files of before. What is not known of their samples limits nothing.
+_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER"}
+
+_FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
+          "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Samples that wait for a step."""
+
+    total: int
+    signal: int  #: those that a step can learn from, of one session at most `max_per_session`
+    oldest_signal: float | None  #: when the oldest of those was accepted, seconds since the epoch
+    held: int = 0  #: those that the next step can't take, since it takes `max_per_session` others of their sessions
+
+
+class SampleTable:
+    """The samples in the trainer's state.db. Any thread.
+
+    Raises (all methods):
+        StoreError: the file can't be read or written.
+    """
+
+    def __init__(self, db: Store, config: TrainerConfig) -> None:
+        self._db = db
+        self._add_columns()
+        self._config = config
+        self._max_tokens = config.max_tokens_per_sample
+        rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
+        hints = config.algorithm != "binary_rl"
+        #: Condition of a sample that the algorithm learns something from, beside staying close to the base model.
+        self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints)
+
+    def _add_columns(self) -> None:
+        there = {row["name"] for row in self._db.query("PRAGMA table_info(samples)")}
+        with self._db.transaction() as db:
+            for name in _NEW_COLUMNS.keys() - there:
+                db.execute(f"ALTER TABLE samples ADD COLUMN {name} {_NEW_COLUMNS[name]}")
+            # A sample without a session is one of its own.
+            db.execute("UPDATE samples SET session = turn_id WHERE session = '' AND fate = 'pending'")
+
+    @property
+    def problems(self) -> list[str]:
+        """See delivery.store.Store."""
+        return self._db.problems
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
+        """Keep new samples, in one transaction; those that can't be trained on are dropped at once."""
+        acks = []
+        with self._db.transaction() as db:
+            for sample in samples:
+                turn_id = sample.transition.turn.turn_id
+                if not turn_id:
+                    acks.append(common_pb2.Ack(status=common_pb2.ACK_STATUS_REJECTED,
+                                               reason="transition.turn.turn_id: is empty, must name the turn"))
+                    continue
+                new = self._insert(db, turn_id, sample)
+                acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED if new
+                                           else common_pb2.ACK_STATUS_DUPLICATE))
+        return acks
+
+    def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample) -> bool:
+        turn, judgement = sample.transition.turn, sample.judgement
+        reason = problem(sample, self._max_tokens) or unwanted(turn, self._config)
+        version = None if reason else sampled_from(turn)
+        if version is not None and (age := age_of(db, version)) > self._config.max_staleness:
+            reason = _stale(version, age)
+        if not reason and self._config.truncated == "penalise" and truncated(turn):
+            judgement.score = -1
+        done = db.execute(
+            "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload, session,"
+            " sampled_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (turn_id, "dropped" if reason else "pending", reason or "", None if judgement.failed else judgement.score,
+             bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString(),
+             turn.session_id or turn_id, version))
+        if not done.rowcount:
+            return False
+        count(db, "accepted", 1)
+        if reason:
+            count(db, f"dropped:{_reason_class(reason)}", 1)
+        return True
+
+    def pending(self) -> Pending:
+        """How many samples wait, and since when."""
+        most = self._config.max_per_session
+        row = self._db.query("SELECT IFNULL(SUM(count), 0) AS total, IFNULL(SUM(MIN(signals, ?)), 0) AS signal,"
+                             " MIN(oldest) AS oldest, IFNULL(SUM(MAX(count - ?, 0)), 0) AS held FROM (SELECT COUNT(*)"
+                             f" AS count, COUNT(*) FILTER (WHERE {self._signal}) AS signals, MIN(accepted_at) FILTER"
+                             f" (WHERE {self._signal}) AS oldest FROM samples WHERE fate = 'pending' GROUP BY session)",
+                             (most, most))[0]
+        return Pending(row["total"], row["signal"], row["oldest"], row["held"])
+
+    def batch(self, limit: int) -> list[turn_pb2.Sample]:
+        """Samples of the next step, at most `limit`, each kind oldest first: those with a signal, then at most as many
+        neutral ones, which cost as much time and bring little. Of one session there are at most `max_per_session`, its
+        oldest with a signal first; turns name no branch of their session, so branches share its places. One that is
+        stale, or not what was accepted, is dropped."""
+        self.drop_stale()
+
+        def some(condition: str, limit: int) -> list[turn_pb2.Sample]:
+            while True:
+                rows = self._db.query(
+                    "SELECT turn_id, payload FROM samples JOIN (SELECT seq AS place, ROW_NUMBER() OVER (PARTITION BY"
+                    f" session ORDER BY NOT ({self._signal}), seq) AS rank FROM samples WHERE fate = 'pending')"
+                    f" ON seq = place WHERE rank <= ? AND {condition} ORDER BY seq LIMIT ?",
+                    (self._config.max_per_session, limit))
+                samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"]) for row in rows}
+                damaged = [turn_id for turn_id, sample in samples.items() if sample is None]
+                if not damaged:
+                    return [sample for sample in samples.values() if sample is not None]
+                log.error("damaged samples in the trainer's file are dropped: %s", ", ".join(damaged))
+                self.drop(damaged, "damaged on disk")
+
+        signals = some(f"({self._signal})", limit)
+        return signals + some(f"NOT ({self._signal})", min(len(signals), limit - len(signals)))
+
+    def _read(self, turn_id: str, payload: bytes | None) -> turn_pb2.Sample | None:
+        """The sample of a row; None when its bytes are damaged."""
+        try:
+            sample = turn_pb2.Sample.FromString(payload or b"")
+        except (DecodeError, TypeError):
+            return None
+        sound = sample.transition.turn.turn_id == turn_id and not problem(sample, self._max_tokens)
+        return sample if sound else None
+
+    def attempt(self, turn_ids: Sequence[str]) -> list[str]:
+        """Note that a step on these samples begins; gives those that had `MAX_ATTEMPTS` without an end before."""
+        marks = ",".join("?" * len(turn_ids))
+        with self._db.transaction() as db:
+            worn = [row["turn_id"] for row in db.execute(
+                f"SELECT turn_id FROM samples WHERE turn_id IN ({marks}) AND attempts >= {MAX_ATTEMPTS}", turn_ids)]
+            db.execute(f"UPDATE samples SET attempts = attempts + 1 WHERE turn_id IN ({marks})", turn_ids)
+        return worn
+
+    def forgive(self, turn_ids: Sequence[str]) -> None:
+        """Take an attempt back that ended for a reason that was not the samples'."""
+        with self._db.transaction() as db:
+            db.executemany("UPDATE samples SET attempts = attempts - 1 WHERE turn_id = ? AND attempts > 0",
+                           [(turn_id,) for turn_id in turn_ids])
+
+    def drop(self, turn_ids: Sequence[str], reason: str, *, skipped_step: bool = False) -> None:
+        """Give pending samples their fate; what stands before a colon is the reason's class in `dropped`."""
+        with self._db.transaction() as db:
+            for turn_id in turn_ids:
+                done = db.execute("UPDATE samples SET fate = 'dropped', reason = ?, payload = NULL"
+                                  " WHERE turn_id = ? AND fate = 'pending'", (reason, turn_id))
+                count(db, f"dropped:{_reason_class(reason)}", done.rowcount)
+            count(db, "steps_skipped", int(skipped_step))
+
+    def drop_stale(self) -> int:
+        """Drop the samples that more than `max_staleness` versions followed since; how many there were."""
+        with self._db.transaction() as db:
+            ages = {row["sampled_from"]: age_of(db, row["sampled_from"]) for row in db.execute(
+                "SELECT DISTINCT sampled_from FROM samples WHERE fate = 'pending' AND sampled_from NOT NULL")}
+            stale = {version: age for version, age in ages.items() if age > self._config.max_staleness}
+            turns = {version: [row["turn_id"] for row in db.execute(
+                "SELECT turn_id FROM samples WHERE fate = 'pending' AND sampled_from = ?", (version,))]
+                for version in stale}
+        for version, age in stale.items():
+            self.drop(turns[version], _stale(version, age))
+        return sum(map(len, turns.values()))
+
+    def drop_neutral(self, older_than: float, beyond: int) -> int:
+        """Drop neutral samples that waited since before `older_than`, and the oldest of more than `beyond`."""
+        rows = self._db.query(f"SELECT turn_id, accepted_at FROM samples WHERE fate = 'pending' AND NOT"
+                              f" ({self._signal}) ORDER BY seq DESC")
+        stale = [row["turn_id"] for i, row in enumerate(rows) if i >= beyond or row["accepted_at"] < older_than]
+        if stale:
+            self.drop(stale, "no signal: neither a score nor a hint, and no step came that it could ride along with")
+        return len(stale)
+
+    def statuses(self, turn_ids: Sequence[str]) -> list[trainer_pb2.SampleStatus]:
+        """Fates of these turns in this order, unknown ones left out; all pending ones when none are given."""
+        if not turn_ids:
+            rows = self._db.query("SELECT * FROM samples WHERE fate = 'pending' ORDER BY seq")
+        else:
+            found = {row["turn_id"]: row for row in self._db.query(
+                f"SELECT * FROM samples WHERE turn_id IN ({','.join('?' * len(turn_ids))})", list(turn_ids))}
+            rows = [found[turn_id] for turn_id in turn_ids if turn_id in found]
+        return [_status(row) for row in rows]
+
+    def counters(self) -> dict[str, int]:
+        """All counts: accepted, trained, updates, steps_skipped, and "dropped:REASON"."""
+        return {row["name"]: row["value"] for row in self._db.query("SELECT name, value FROM counters")}
+
+
+def _stale(version: int, age: int) -> str:
+    return f"stale: sampled from version {version}, {age} versions old"
+
+
+def _reason_class(reason: str) -> str:
+    return reason.partition(":")[0]
+
+
+def _status(row: sqlite3.Row) -> trainer_pb2.SampleStatus:
+    status = trainer_pb2.SampleStatus(turn_id=row["turn_id"], fate=_FATES[row["fate"]], version=row["version"],
+                                      reason=row["reason"], score=row["score"])
+    status.accepted_at.FromNanoseconds(int(row["accepted_at"] * 1e9))
+    return status

@@ -1,0 +1,122 @@
+"""The trainer's versions, and the one that the next step builds on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import dataclass
+
+from openclaw_rl.delivery.store import Store
+from openclaw_rl.trainer.tables import raise_to, set_value
+from openclaw_rl.v1 import weights_pb2
+
+#: Beginning of the detail of a version that the policy server rejected.
+REJECTED = "rejected: "
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version as it is known."""
+
+    manifest: weights_pb2.VersionManifest
+    files: dict[str, str]  #: name of each checkpoint file and its SHA-256
+    activated_at: float | None
+    detail: str
+    lost: bool  #: its checkpoint is damaged: nothing can be built on it
+
+    @property
+    def rejected(self) -> bool:
+        """The policy server will never take it."""
+        return self.detail.startswith(REJECTED)
+
+
+class VersionTable:
+    """The versions and single values in the trainer's state.db. Any thread.
+
+    Raises (all methods):
+        StoreError: the file can't be read or written.
+    """
+
+    def __init__(self, db: Store) -> None:
+        self._db = db
+
+    @property
+    def head(self) -> int:
+        """The version that the next step builds on; 0 is the base model."""
+        return int(self.get("head") or 0)
+
+    @property
+    def highest(self) -> int:
+        """The highest version number in use anywhere; the next version's is greater."""
+        return int(self.get("highest") or 0)
+
+    def add_base(self, manifest: weights_pb2.VersionManifest) -> None:
+        """Keep the base model as version 0."""
+        with self._db.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO versions (version, manifest, activated_at) VALUES (0, ?,"
+                       " (SELECT activated_at FROM versions WHERE version = 0))", (manifest.SerializeToString(),))
+
+    def move_head(self, version: int) -> None:
+        """Let the next step build on another version."""
+        self.set("head", str(version))
+
+    def raise_highest(self, version: int) -> None:
+        """Let the next version's number be greater than `version`."""
+        with self._db.transaction() as db:
+            raise_to(db, "highest", version)
+
+    def versions(self) -> list[Version]:
+        """All versions, ascending."""
+        return [_version(row) for row in self._db.query("SELECT * FROM versions ORDER BY version")]
+
+    def version(self, number: int) -> Version | None:
+        """One version, or None."""
+        rows = self._db.query("SELECT * FROM versions WHERE version = ?", (number,))
+        return _version(rows[0]) if rows else None
+
+    def activated(self, version: int, at: float, metrics: dict[str, float] | None = None) -> None:
+        """A policy server answers with a version.
+
+        Args:
+            version: its number.
+            at: since when, in seconds since the epoch; kept the first time.
+            metrics: figures of the activation, added to the manifest's.
+        """
+        with self._db.transaction() as db:
+            row = db.execute("SELECT manifest FROM versions WHERE version = ?", (version,)).fetchone()
+            if row is not None and metrics:
+                manifest = weights_pb2.VersionManifest.FromString(row["manifest"])
+                manifest.metrics.update(metrics)
+                db.execute("UPDATE versions SET manifest = ? WHERE version = ?",
+                           (manifest.SerializeToString(), version))
+            db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = '' WHERE version = ?",
+                       (at, version))
+            set_value(db, "active", str(version))
+
+    def note(self, version: int, detail: str) -> None:
+        """Why a version is not served."""
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET detail = ? WHERE version = ?", (detail, version))
+
+    def lose(self, version: int, detail: str) -> None:
+        """Nothing can be built on a version any more."""
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET lost = 1, detail = ? WHERE version = ?", (detail, version))
+
+    def get(self, name: str) -> str | None:
+        """A single value."""
+        rows = self._db.query("SELECT value FROM state WHERE name = ?", (name,))
+        return rows[0]["value"] if rows else None
+
+    def set(self, name: str, value: str | None) -> None:
+        """Keep a single value; None removes it."""
+        with self._db.transaction() as db:
+            if value is None:
+                db.execute("DELETE FROM state WHERE name = ?", (name,))
+            else:
+                set_value(db, name, value)
+
+
+def _version(row: sqlite3.Row) -> Version:
+    return Version(weights_pb2.VersionManifest.FromString(row["manifest"]), json.loads(row["checkpoint"]),
+                   row["activated_at"], row["detail"], bool(row["lost"]))
