@@ -8,6 +8,7 @@ from enum import IntEnum
 import google_crc32c
 
 from openclaw_rl.v1 import weights_pb2 as pb
+from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.weights.store import VersionStore
 
 #: Bytes of a chunk; larger ones are no quicker.
@@ -23,15 +24,49 @@ class Phase(IntEnum):
     COMMITTED = 3
 
 
+#: Refusals after which a version goes dense: the receiver lacks or distrusts the base, or computes something else.
+_WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH}
+
+
+def base_for(store: VersionStore, version: int, state: PolicyState, full_every: int) -> int | None:
+    """The version to build an update on: the newest that both ends have, at last the base model, 0.
+
+    Args:
+        store: the sender's.
+        version: to be sent.
+        state: what the receiver has.
+        full_every: each version that is a multiple of it goes dense.
+
+    Returns:
+        None when all tensors are to be sent dense.
+    """
+    if version % full_every == 0:
+        return None
+    kept = (set(state.kept_versions) & set(store.versions())) - set(state.withdrawn_versions) - {version}
+    active = state.active_version
+    if active in kept and store.manifest(active).digest == state.active_digest:
+        return active
+    return max(kept - {active}, default=0)
+
+
 class Transfer:
     """What was offered, asked for, granted and sent. Reads the version's file through memory, piece by piece.
 
+    Making one may take seconds and reads the disk (tensors are compared and compressed): do it on a thread.
+
+    Args:
+        store: where the version is.
+        version: to be sent.
+        base: a version of the store that the receiver has too; tensors travel as what changed since, where that is
+            smaller. None sends all dense. See `base_for`.
+
     Raises:
-        KeyError, CorruptFile, OSError: the version can't be read.
+        KeyError, CorruptFile, OSError: the version or the base can't be read.
     """
 
-    def __init__(self, store: VersionStore, version: int) -> None:
+    def __init__(self, store: VersionStore, version: int, base: int | None = None) -> None:
         self.version = version
+        self.base = base
         self.phase = Phase.OFFERED
         self.total = 0  #: bytes of the transfer
         self.received = 0  #: bytes of it that the receiver has
@@ -44,7 +79,7 @@ class Transfer:
         self._credit = 0
 
     def offer(self) -> pb.WeightOffer:
-        """The offer: all tensors, dense. (Sparse ones would be chosen here, against the receiver's active version.)"""
+        """The offer: all tensors, each in its encoding."""
         return pb.WeightOffer(manifest=self._manifest, tensors=self._specs.values())
 
     def need(self, need: pb.WeightNeed) -> None:
@@ -77,6 +112,10 @@ class Transfer:
         if self.phase != Phase.SENDING:
             return 0
         return max(0, min(chunk, self.total - self._sent, self._credit))
+
+    def wants_dense(self, rejected: pb.WeightRejected) -> bool:
+        """Whether the version, refused so, may be taken when it is sent again with base None."""
+        return self.base is not None and rejected.retryable and rejected.reason in _WANTS_DENSE
 
     def advance(self, size: int) -> int:
         """Count the next `size` bytes as sent; returns the place of the first one."""
