@@ -19,7 +19,7 @@ import grpc
 
 from ..home import Home, read_record
 from ..mesh import errors
-from ..mesh.channel import connect, sync_connect
+from ..mesh.channel import connect, sync_connect, with_true_status
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -238,7 +238,7 @@ class AsyncClient(_Base):
 
     def _bidi(self, rpc: Rpc[Any, Any]) -> AsyncBidiCall[Any, Any]:
         def bidi(requests: AsyncIterable[Any], /, *, timeout: float | None = None) -> AsyncIterator[Any]:
-            return self._read(getattr(self._stub, rpc.method)(requests, timeout=timeout))
+            return self._read(with_true_status(getattr(self._stub, rpc.method)(requests, timeout=timeout)))
 
         return bidi
 

@@ -39,3 +39,28 @@ def connect(address: str) -> grpc.aio.Channel:
 def sync_connect(address: str) -> grpc.Channel:
     """The same without asyncio."""
     return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
+
+
+class _TrueStatus:
+    """A call's core object whose failed writes don't take the place of the status that the server sent."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def set_internal_error(self, text: str) -> None:
+        """Nothing: a write fails only when the call has ended, and how it ended arrives a moment later."""
+
+
+def with_true_status(call: Any) -> Any:
+    """The same call of grpc.aio, whose status is the server's also when a write finds the call ended.
+
+    grpc.aio (1.85 and before) makes INTERNAL "Internal error from Core" of such a write, and then ignores the status
+    that the server gave. There is no public way round that; a grpc.aio that is built otherwise is left as it is.
+    """
+    core = getattr(call, "_cython_call", None)
+    if hasattr(core, "set_internal_error"):
+        call._cython_call = _TrueStatus(core)
+    return call

@@ -23,6 +23,7 @@ class Judge(judge_pb2_grpc.JudgeServiceServicer):
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
+        self.refuses = False
 
     async def Judge(self, request: judge_pb2.JudgeRequest, context: Any) -> judge_pb2.JudgeResponse:
         if not request.transition.turn.turn_id:
@@ -39,6 +40,8 @@ class Judge(judge_pb2_grpc.JudgeServiceServicer):
 
     async def JudgeTransitions(self, request_iterator: Any,
                                context: Any) -> AsyncIterator[judge_pb2.JudgeTransitionsResponse]:
+        if self.refuses:
+            raise errors.failed_precondition("PAUSED", "no more today")
         async for request in request_iterator:
             yield judge_pb2.JudgeTransitionsResponse(
                 acks=[common_pb2.Ack(id=t.turn.turn_id) for t in request.transitions])
@@ -107,3 +110,18 @@ def test_nobody_there(tmp_path: Path) -> None:
     write_record(Home(tmp_path), RunRecord("prm_judge", 1, "127.0.0.1:1"))
     with JudgeServiceClient(home=Home(tmp_path)) as client, pytest.raises(MeshError, match="does not answer at 127"):
         client.judge()
+
+
+async def test_writing_to_a_call_that_the_server_has_ended(served: tuple[Judge, Home]) -> None:
+    judge, home = served
+    judge.refuses = True
+    async with AsyncJudgeServiceClient(home=home) as client:
+
+        async def requests() -> AsyncIterator[judge_pb2.JudgeTransitionsRequest]:
+            while True:
+                yield judge_pb2.JudgeTransitionsRequest(transitions=[transition("a")] * 1000)
+
+        for _ in range(20):  # the write meets the end at one moment or another
+            with pytest.raises(MeshError, match="no more today") as refused:
+                _ = [r async for r in client.judge_transitions(requests())]
+            assert refused.value.reason == "PAUSED"
