@@ -101,8 +101,9 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     async def FetchWeights(self, request: policy_pb2.PolicyServiceFetchWeightsRequest,
                            context: grpc.aio.ServicerContext
                            ) -> AsyncIterator[policy_pb2.PolicyServiceFetchWeightsResponse]:
-        raise errors.unimplemented("FetchWeights")
-        yield  # makes it a generator, as a streaming handler must be
+        async with aclosing(self._weights().fetch(request)) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield response
 
     def _weights(self) -> WeightsService:
         if self.weights is None:

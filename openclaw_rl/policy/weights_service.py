@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import aclosing
 
 import grpc
 
-from openclaw_rl.mesh.errors import MeshError, invalid, unavailable
+from openclaw_rl.mesh.errors import MeshError, failed_precondition, invalid, unavailable
 from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
+from openclaw_rl.v1.weights_pb2 import WeightOffer
+from openclaw_rl.weights.fetch import fetch
 from openclaw_rl.weights.receiver import WeightReceiver
 
 
@@ -94,6 +97,22 @@ class WeightsService:
         """PolicyService.WatchPolicy."""
         async for state in self._versions.subscribe():
             yield pb.WatchPolicyResponse(state=state)
+
+    async def fetch(self, request: pb.PolicyServiceFetchWeightsRequest
+                    ) -> AsyncIterator[pb.PolicyServiceFetchWeightsResponse]:
+        """PolicyService.FetchWeights: of the versions that are or were active, not of those on their way.
+
+        Raises:
+            MeshError: NO_WEIGHTS of an API model; see weights.fetch.fetch.
+        """
+        state = self._versions.state()
+        if not state.accepts_weights:
+            raise failed_precondition("NO_WEIGHTS", f"{state.model} is behind an API: there are no weights to fetch")
+        pieces = fetch(self._versions.store, request, state.active_version, state.kept_versions)
+        async with aclosing(pieces):  # type: ignore[type-var]
+            async for piece in pieces:
+                yield (pb.PolicyServiceFetchWeightsResponse(offer=piece) if isinstance(piece, WeightOffer)
+                       else pb.PolicyServiceFetchWeightsResponse(chunk=piece))
 
     async def activate(self, request: pb.ActivateVersionRequest) -> pb.ActivateVersionResponse:
         """PolicyService.ActivateVersion.

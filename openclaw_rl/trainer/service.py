@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.mesh.errors import MeshError, failed_precondition
+from openclaw_rl.mesh.errors import MeshError, failed_precondition, unavailable
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.trainer.events import Events
 from openclaw_rl.trainer.learner import CannotTrain, Learner, Skipped
@@ -162,6 +162,18 @@ class TrainerService:
         self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, rejected.message, version=version)
 
     # Training
+
+    def weights(self) -> VersionStore:
+        """Where the versions' weights are.
+
+        Raises:
+            MeshError: NO_WEIGHTS of an API model; UNAVAILABLE until the model was prepared.
+        """
+        if self._learner is None:
+            raise failed_precondition("NO_WEIGHTS", "the policy is an API model: there are no weights to fetch")
+        if not self.ready.is_set():
+            raise unavailable("the trainer is preparing the model", retry_after=5.0)
+        return self._learner.versions
 
     def keeps(self, version: int) -> bool:
         """The version's weights are on disk."""

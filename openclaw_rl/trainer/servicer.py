@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.delivery.receiver import receive
-from openclaw_rl.mesh.errors import invalid, not_found, unimplemented
+from openclaw_rl.mesh.errors import invalid, not_found
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.store import TrainerStore, Version
-from openclaw_rl.v1 import trainer_pb2, trainer_pb2_grpc
+from openclaw_rl.v1 import trainer_pb2, trainer_pb2_grpc, weights_pb2
+from openclaw_rl.weights.fetch import fetch
 
 SERVICE = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name
 #: Most turns of a ListSamples request.
@@ -70,8 +72,11 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def FetchWeights(self, request: trainer_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
                            ) -> AsyncIterator[trainer_pb2.FetchWeightsResponse]:
-        raise unimplemented("FetchWeights (the trainer sends every version by SyncWeights)")
-        yield  # makes it a generator, as a streaming handler must be
+        weights = self._service.weights()
+        async with aclosing(fetch(weights, request, self._store.head)) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                yield (trainer_pb2.FetchWeightsResponse(offer=piece) if isinstance(piece, weights_pb2.WeightOffer)
+                       else trainer_pb2.FetchWeightsResponse(chunk=piece))
 
     def _translate(self, version: Version) -> trainer_pb2.PolicyVersion:
         number = version.manifest.version
