@@ -32,15 +32,19 @@ class _TensorEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tensor
     TENSOR_ENCODING_DENSE: _TensorEncoding.ValueType  # 1
     """All values, little-endian, row-major."""
     TENSOR_ENCODING_SPARSE_ZSTD: _TensorEncoding.ValueType  # 2
-    """Only the values that differ from those of the tensor whose digest is `base_sha256`: overwriting them gives the
-    tensor, however often it is done. One zstd frame of: the number of values (uint32), the width in bytes of a
-    gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the new values,
-    as they lie in memory. All little-endian.
+    """Only the values that differ from those of the tensor whose digest is `base_sha256`: worked out from that tensor,
+    the result is the same however often it is done. One zstd frame of: the number of values (uint32), the width in
+    bytes of a gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the
+    differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0, -1,
+    1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of all,
+    and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never larger
+    than the dense tensor, and its window at most 8 MiB.
     """
     TENSOR_ENCODING_LOW_RANK_ZSTD: _TensorEncoding.ValueType  # 3
     """The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
     (rank x columns), then B (rows x rank), float32, little-endian, row-major. The tensor is
-    base + scale * (B A), computed in float64 and rounded once to the tensor's type (to nearest, ties to even).
+    base + scale * (B A), computed in float64 and rounded once to the tensor's type (to nearest, ties to even). The
+    frame's content is never larger than the dense tensor, and its window at most 8 MiB.
     """
 
 class TensorEncoding(_TensorEncoding, metaclass=_TensorEncodingEnumTypeWrapper):
@@ -51,15 +55,19 @@ TENSOR_ENCODING_UNSPECIFIED: TensorEncoding.ValueType  # 0
 TENSOR_ENCODING_DENSE: TensorEncoding.ValueType  # 1
 """All values, little-endian, row-major."""
 TENSOR_ENCODING_SPARSE_ZSTD: TensorEncoding.ValueType  # 2
-"""Only the values that differ from those of the tensor whose digest is `base_sha256`: overwriting them gives the
-tensor, however often it is done. One zstd frame of: the number of values (uint32), the width in bytes of a
-gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the new values,
-as they lie in memory. All little-endian.
+"""Only the values that differ from those of the tensor whose digest is `base_sha256`: worked out from that tensor,
+the result is the same however often it is done. One zstd frame of: the number of values (uint32), the width in
+bytes of a gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the
+differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0, -1,
+1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of all,
+and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never larger
+than the dense tensor, and its window at most 8 MiB.
 """
 TENSOR_ENCODING_LOW_RANK_ZSTD: TensorEncoding.ValueType  # 3
 """The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
 (rank x columns), then B (rows x rank), float32, little-endian, row-major. The tensor is
-base + scale * (B A), computed in float64 and rounded once to the tensor's type (to nearest, ties to even).
+base + scale * (B A), computed in float64 and rounded once to the tensor's type (to nearest, ties to even). The
+frame's content is never larger than the dense tensor, and its window at most 8 MiB.
 """
 Global___TensorEncoding: _TypeAlias = TensorEncoding  # noqa: Y015
 
