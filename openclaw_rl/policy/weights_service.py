@@ -23,11 +23,18 @@ class WeightsService:
     Of two SyncWeights streams the newer one wins and the older one ends with ABORTED. A trainer that was killed
     leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the restarted
     trainer out for that long.
+
+    Args:
+        versions: the policy server's, started.
+        receiver: takes versions in; default one of its own.
+        weights_from: address of the policy server that this one copies; the trainer's stream is then refused.
     """
 
-    def __init__(self, versions: PolicyVersions, receiver: WeightReceiver | None = None) -> None:
+    def __init__(self, versions: PolicyVersions, receiver: WeightReceiver | None = None,
+                 weights_from: str | None = None) -> None:
         self._versions = versions
         self._receiver = receiver or WeightReceiver(versions)
+        self._weights_from = weights_from
         self._lock = asyncio.Lock()  # held by the stream that uses the receiver
         self._serving: asyncio.Task[None] | None = None
 
@@ -40,19 +47,26 @@ class WeightsService:
 
     async def sync(self, requests: AsyncIterable[pb.SyncWeightsRequest]) -> AsyncIterator[pb.SyncWeightsResponse]:
         """PolicyService.SyncWeights: the state, then an answer to each request, and the state whenever an operator
-        activates another version.
+        activates another version, pins one or lifts a pin.
 
         Raises:
-            MeshError: ABORTED, a newer stream took over.
+            MeshError: ABORTED, a newer stream took over; FED_BY_RELAY, this one copies another policy server's
+                versions.
         """
+        if self._weights_from:
+            raise failed_precondition(
+                "FED_BY_RELAY", f"this policy server copies its versions from {self._weights_from} "
+                "(components.policy_server.weights_from); take that line out of its configuration, or its address out "
+                "of the trainer's policy_servers")
         answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
         known = -1  # the active version that the trainer knows of
+        pinned = False  # the same of the pin
         committing = -1  # the one that `activated` will tell of
 
         def tell(state: pb.PolicyState) -> None:
-            nonlocal known
-            if state.active_version not in (known, committing):
-                known = state.active_version
+            nonlocal known, pinned
+            if state.active_version not in (known, committing) or state.pinned != pinned:
+                known, pinned = state.active_version, state.pinned
                 answers.put_nowait(pb.SyncWeightsResponse(state=state))
 
         async def watch() -> None:

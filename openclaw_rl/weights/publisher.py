@@ -12,14 +12,14 @@ from typing import Any
 import grpc
 from tenacity import AsyncRetrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
 
-from openclaw_rl.mesh.channel import connect
+from openclaw_rl.mesh.channel import connect, with_true_status
 from openclaw_rl.mesh.errors import from_rpc_error
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.weights.layout import CorruptFile
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer import CHUNK, Phase, Transfer
+from openclaw_rl.weights.transfer import CHUNK, Phase, Transfer, base_for
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ class WeightPublisher:
     A version whose bytes have begun to flow is finished before a newer one is offered, so versions that come faster
     than the line carries them can't starve each other; those in between are skipped, since each version is whole. A
     broken stream is opened again with growing pauses (0.1 to 5 s), and the transfer goes on from the receiver's
-    offset. Several policy servers take several publishers.
+    offset. While an operator has pinned the policy server's version nothing is offered; the newest version is, when
+    the pin is lifted. Several policy servers take several publishers: see fleet.py.
 
     Args:
         resolve: address of the policy server, asked before each connection; None while it is not known.
@@ -45,25 +46,35 @@ class WeightPublisher:
         on_activated: a version answers now. Also, without figures, for one that turns out to be active already.
         on_rejected: a version will never be taken.
         chunk: bytes of a chunk.
+        full_every: each version that is a multiple of it goes whole; see transfer.base_for.
 
     Callbacks are called on the event loop, one at a time; they may be coroutine functions.
+
+    Attributes:
+        connections: streams that the policy server has answered, since the start.
     """
 
     def __init__(self, resolve: Callable[[], str | None], store: VersionStore,
                  on_state: Callable[[PolicyState], Any], on_activated: Callable[[int, pb.WeightActivated], Any],
-                 on_rejected: Callable[[int, pb.WeightRejected], Any], chunk: int = CHUNK) -> None:
+                 on_rejected: Callable[[int, pb.WeightRejected], Any], chunk: int = CHUNK,
+                 full_every: int = 10) -> None:
+        self.connections = 0
         self._resolve = resolve
         self._store = store
         self._on_state = on_state
         self._on_activated = on_activated
         self._on_rejected = on_rejected
         self._chunk = chunk
+        self._full_every = full_every
         self._wanted: int | None = None  # newest version offered and not yet answered
         self._begun: int | None = None  # version of which bytes were sent; goes first
+        self._dense: int | None = None  # version that goes whole, since its differences were not taken
         self._activated: int | None = None  # newest version that was activated
+        self._taken_back: set[int] = set()  # not to be sent any more
         self._transfer: Transfer | None = None
         self._state: PolicyState | None = None  # None while there is no connection
-        self._active = 0  # version that the policy server said is active
+        self._active: int | None = None  # version that the policy server said is active, at its last connection
+        self._down_since: float | None = None  # seconds of the event loop's clock; None while it is connected
         self._superseded = 0
         self._bytes_sent = 0
         self._error = ""
@@ -76,6 +87,7 @@ class WeightPublisher:
     async def start(self) -> None:
         """Begin to connect; returns at once."""
         self._loop = asyncio.get_running_loop()
+        self._down_since = self._loop.time()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -100,14 +112,36 @@ class WeightPublisher:
         else:
             self._loop.call_soon_threadsafe(self._want, version)
 
+    def take_back(self, versions: set[int]) -> None:
+        """Send none of these versions any more; one that is under way is given up."""
+        self._taken_back = set(versions)
+        if self._wanted in versions:
+            self._wanted = None
+        if self._begun in versions:
+            self._begun = None
+        self._wake.set()
+
+    def needed(self) -> set[int]:
+        """Versions of the store that this policy server needs: what is on its way or waits for it, what that builds
+        on, and the active one, on which the next will build."""
+        transfer = self._transfer
+        versions = {self._wanted, self._begun, self._active, *((transfer.version, transfer.base) if transfer else ())}
+        return {version for version in versions if version is not None}
+
+    def down(self) -> float:
+        """Seconds for which there has been no connection; 0 while there is one."""
+        return 0.0 if self._down_since is None or self._loop is None else self._loop.time() - self._down_since
+
     def status(self) -> dict[str, Any]:
-        """`connected`; `active_version` of the policy server (None while it is not connected); the version `sending`
-        (also while its line is broken), with `received_bytes` of `total_bytes`; `waiting`, the version to come after
-        it; `superseded` and `bytes_sent`, counted since the start; `error`, the last one ("" when all is well)."""
+        """`connected`; `active_version` of the policy server (None while it is not connected) and whether it is
+        `pinned`; the version `sending` (also while its line is broken), with `received_bytes` of `total_bytes`;
+        `waiting`, the version to come after it; `superseded` and `bytes_sent`, counted since the start; `error`, the
+        last one ("" when all is well)."""
         transfer = self._transfer
         sending = transfer.version if transfer else self._begun
         return {"connected": self._state is not None,
                 "active_version": self._active if self._state else None,
+                "pinned": self._state is not None and self._state.pinned,
                 "sending": sending,
                 "received_bytes": transfer.received if transfer else 0,
                 "total_bytes": transfer.total if transfer else 0,
@@ -117,6 +151,7 @@ class WeightPublisher:
                 "error": self._error}
 
     def _want(self, version: int) -> None:
+        self._taken_back.discard(version)  # an operator may have gone forward to it again
         before = self._wanted
         if before is not None and before != version and before != self._begun:
             if before > version:
@@ -152,7 +187,7 @@ class WeightPublisher:
             if address is None:
                 raise _TryAgain("the policy server's address is not known yet")
             async with connect(address) as channel:
-                call = PolicyServiceStub(channel).SyncWeights()
+                call = with_true_status(PolicyServiceStub(channel).SyncWeights())
                 tasks = [asyncio.create_task(self._receive(call)), asyncio.create_task(self._send(call))]
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -174,6 +209,8 @@ class WeightPublisher:
             self._failed(error)
             raise
         finally:
+            if self._state is not None:
+                self._down_since = asyncio.get_running_loop().time()
             self._state = self._transfer = None
 
     def _failed(self, error: Exception) -> None:
@@ -210,6 +247,10 @@ class WeightPublisher:
         transfer = self._transfer
         if transfer is None:
             return await self._open()
+        if transfer.version in self._taken_back and transfer.phase < Phase.COMMITTED:
+            self._transfer = None
+            self._wake.set()
+            return SyncWeightsRequest(abort=pb.WeightAbort(version=transfer.version, reason="it was taken back"))
         if transfer.phase == Phase.STAGED:
             transfer.phase = Phase.COMMITTED
             return SyncWeightsRequest(commit=pb.WeightCommit(version=transfer.version))
@@ -223,13 +264,14 @@ class WeightPublisher:
 
     async def _open(self) -> SyncWeightsRequest | None:
         """Offer the version that was begun, else the newest."""
+        state = self._state
         version = self._wanted if self._begun is None else self._begun
-        if version is None:
+        if version is None or state is None or state.pinned:
             return None
         try:
             ancestor = self._withdrawn_ancestor(version)
             if ancestor is None:
-                self._transfer = await asyncio.to_thread(Transfer, self._store, version)
+                self._transfer = await asyncio.to_thread(self._prepare, version, state)
                 return SyncWeightsRequest(offer=self._transfer.offer())
             reason = pb.WEIGHT_REJECT_REASON_WRONG_BASE
             text = f"it was trained from version {ancestor}, which an operator took back"
@@ -237,6 +279,15 @@ class WeightPublisher:
             reason, text = pb.WEIGHT_REJECT_REASON_STORAGE, f"it can't be read from the trainer's disk: {error}"
         await self._reject(pb.WeightRejected(version=version, reason=reason, message=text))
         return None
+
+    def _prepare(self, version: int, state: PolicyState) -> Transfer:
+        base = None if version == self._dense else base_for(self._store, version, state, self._full_every)
+        try:
+            return Transfer(self._store, version, base)
+        except (KeyError, CorruptFile, OSError):
+            if base is None:
+                raise
+            return Transfer(self._store, version)  # the base was deleted just now, or is damaged
 
     def _withdrawn_ancestor(self, version: int) -> int | None:
         """The first of the versions it was made from that was taken back. The policy server sees the parent only,
@@ -285,17 +336,22 @@ class WeightPublisher:
                 await self._take_rejection(message)
 
     async def _take_state(self, state: PolicyState) -> None:
-        self._state, self._active, self._error = state, state.active_version, ""
+        self.connections += self._state is None
+        self._state, self._active, self._error, self._down_since = state, state.active_version, "", None
         lost = self._activated
         if (lost is not None and state.active_version < lost and lost not in state.withdrawn_versions
-                and self._wanted is None and lost in self._store.versions()):
+                and lost not in self._taken_back and self._wanted is None and lost in self._store.versions()):
             self._wanted = lost  # the policy server lost it
         await _call(self._on_state, state)
 
     async def _take_rejection(self, rejected: pb.WeightRejected) -> None:
         if rejected.reason == pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE:  # its `activated` was lost on the way
             await self._done(pb.WeightActivated(version=rejected.version))
+        elif rejected.reason == pb.WEIGHT_REJECT_REASON_PINNED and self._state is not None and self._state.pinned:
+            self._transfer = self._begun = None  # `state` will say that the pin is lifted
         elif rejected.retryable:
+            if self._transfer is not None and self._transfer.wants_dense(rejected):
+                self._dense = rejected.version
             self._begun = None  # should there be a newer one, that goes first now
             raise _TryAgain(f"version {rejected.version} was not taken: {rejected.message}")
         else:
@@ -315,7 +371,7 @@ class WeightPublisher:
         await _call(self._on_rejected, rejected.version, rejected)
 
     def _forget(self, version: int) -> None:
-        self._transfer = self._begun = None
+        self._transfer = self._begun = self._dense = None
         if self._wanted == version:
             self._wanted = None
         self._wake.set()
