@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import sqlite3
 
+from openclaw_rl.delivery.checked import add_columns
 from openclaw_rl.delivery.store import Store
 
 #: Ids remembered. A message comes again only while its sender lacks the acknowledgement, so that is far more than a
 #: window; at 32 characters it is some 20 MB.
 KEEP = 200_000
 _PRUNE_EVERY = 1_000
+
+
+class Forged(ValueError):
+    """Two messages of one id differ: the second is not taken."""
 
 
 class Inbox:
@@ -24,15 +29,25 @@ class Inbox:
         self._since_pruned = 0
         with store.transaction() as db:
             db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (seq INTEGER PRIMARY KEY, "
-                       "id TEXT NOT NULL UNIQUE)")
+                       "id TEXT NOT NULL UNIQUE, content INTEGER)")
+            add_columns(db, self._table, {"content": "INTEGER"})
 
-    def accept(self, db: sqlite3.Connection, id: str) -> bool:
+    def accept(self, db: sqlite3.Connection, id: str, content: int | None = None) -> bool:
         """Remember `id` within the caller's transaction, the one that stores the message too.
+
+        Args:
+            content: `checked.content_key` of the message as it came; None when it doesn't matter.
 
         Returns:
             False when it is known: the message is a duplicate.
+
+        Raises:
+            Forged: the id was used before, for a message with another content.
         """
-        if not db.execute(f"INSERT OR IGNORE INTO {self._table} (id) VALUES (?)", (id,)).rowcount:
+        if not db.execute(f"INSERT OR IGNORE INTO {self._table} (id, content) VALUES (?, ?)", (id, content)).rowcount:
+            first = db.execute(f"SELECT content FROM {self._table} WHERE id = ?", (id,)).fetchone()[0]
+            if None not in (first, content) and first != content:
+                raise Forged("this id was used before, for a message with another content; the first one stands")
             return False
         self._since_pruned += 1
         if self._since_pruned >= _PRUNE_EVERY:

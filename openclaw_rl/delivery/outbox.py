@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from openclaw_rl.delivery.aside import trim
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.v1 import common_pb2, component_pb2
 
 log = logging.getLogger(__name__)
 
-#: Rejected messages that are kept; beyond these the oldest go.
-KEEP_REJECTED = 10_000
+#: Rejected messages that are kept, and their bytes; beyond these the oldest go.
+KEEP_REJECTED, KEEP_REJECTED_BYTES = 10_000, 256 * 2**20
 
 
 class Row(NamedTuple):
@@ -39,6 +40,7 @@ class Outbox:
 
     Attributes:
         connected, last_error: the stream's state, kept by the sender.
+        last_rejected: when a message was last set aside, in seconds since the epoch.
         waits_for_disk: each change takes as long as the disk does.
     """
 
@@ -66,7 +68,8 @@ class Outbox:
             # Counted once here and kept up with each commit: counting is slow when much waits.
             self._pending, self._bytes = db.execute(
                 f"SELECT COUNT(*), COALESCE(SUM(LENGTH(payload)), 0) FROM {self._table}").fetchone()
-            self._rejected = db.execute(f"SELECT COUNT(*) FROM {self._table}_rejected").fetchone()[0]
+            self._rejected, self.last_rejected = db.execute(
+                f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()
 
     def put(self, id: str, payload: bytes, db: sqlite3.Connection | None = None) -> None:
         """Add a message; nothing happens when one of this id waits already.
@@ -188,13 +191,15 @@ class Outbox:
                 self._delete(db, [id])
                 moved.append((id, reason))
         if moved:
-            db.execute(f"DELETE FROM {self._table}_rejected WHERE seq <= "
-                       f"(SELECT MAX(seq) FROM {self._table}_rejected) - ?", (KEEP_REJECTED,))
+            trim(db, f"{self._table}_rejected", KEEP_REJECTED, KEEP_REJECTED_BYTES)
+            count, last = db.execute(f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()
+            self._store.after_commit(lambda: self._kept_aside(count, last))
         return moved
 
+    def _kept_aside(self, count: int, last: float) -> None:
+        self._rejected, self.last_rejected = count, last
+
     def _tell(self, refused: list[tuple[str, str]]) -> None:
-        with self._counts:
-            self._rejected += len(refused)
         for id, reason in refused:
             log.error("outbox %s: %s is set aside: %s", self.name, id, reason)
             if self._on_rejected is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -35,10 +36,25 @@ HARD_WAL = 64 * 2**20
 #: Unused pages (of 4 KiB) with which a file is opened as it is; with more, and more than used ones, it is shrunk first.
 #: (SQLite could give pages back as it goes; that costs a page more with each commit.)
 FREE_PAGES = 4096
+#: Format of the files that this release writes, in SQLite's user_version. It grows when an older release could not
+#: work with a file any more; tables and columns that are only added don't make it grow.
+FORMAT = 1
+#: SQLite's application_id of our files: "OCRL".
+APPLICATION = 0x4F43524C
+#: Damaged or foreign files of one store that are kept aside; beyond these the oldest go.
+KEEP_DAMAGED = 3
 
 
 class StoreError(MeshError):
-    """The file can't be read or written. Reasons: DISK_FULL (retryable), STORE_UNUSABLE."""
+    """The file can't be read or written. Reasons: DISK_FULL (retryable), STORE_UNUSABLE, STORE_NEWER."""
+
+    @classmethod
+    def newer(cls, path: Path, found: int) -> StoreError:
+        """A newer release wrote the file."""
+        return cls(grpc.StatusCode.FAILED_PRECONDITION, "STORE_NEWER",
+                   f"{path} was written by a newer release (format {found}; this one knows up to {FORMAT}) and is left "
+                   "as it is: install that release again, or move the file away to begin anew, without what waits in "
+                   "it")
 
     @classmethod
     def of(cls, path: Path, error: sqlite3.Error | OSError) -> StoreError:
@@ -89,8 +105,10 @@ class Store:
         self._closed = threading.Event()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._check_header()
             self._db = self._open_sound()
             self._db.executescript(schema)
+            self._sign()
             self._reader = self._connect()
             self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CREAT, 0o644)
         except (sqlite3.Error, OSError) as error:
@@ -185,6 +203,41 @@ class Store:
         db.execute("PRAGMA secure_delete = OFF")
         return db
 
+    def _check_header(self) -> None:
+        """Look at the file's first bytes, without SQLite, which would change it: one of a newer release must stay as
+        it is, one of another program is set aside.
+
+        Raises:
+            StoreError: a newer release wrote it.
+        """
+        if self.path.is_dir():
+            self._set_aside("a folder stands in its place")
+            return
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(100)
+        except FileNotFoundError:
+            return
+        if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+            return  # empty, or what `_open_sound` finds damaged
+        # https://www.sqlite.org/fileformat2.html#database_header
+        version, application = (int.from_bytes(head[at:at + 4], "big") for at in (60, 68))
+        if application not in (0, APPLICATION):
+            self._set_aside(f"another program wrote it (application_id {application:#x})")
+        elif version > FORMAT:
+            raise StoreError.newer(self.path, version)
+
+    def _sign(self) -> None:
+        """Note the format in the file's header."""
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found > FORMAT:  # told in the log only: its writer was killed at the first start
+            self._db.close()
+            raise StoreError.newer(self.path, found)
+        if found < FORMAT:
+            self._db.execute(f"PRAGMA application_id = {APPLICATION}")
+            self._db.execute(f"PRAGMA user_version = {FORMAT}")
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def _open_sound(self) -> sqlite3.Connection:
         """Open the file; a damaged one is set aside first."""
         db = None
@@ -200,15 +253,27 @@ class Store:
             verdict = str(error)
         if db is not None:
             db.close()
+        self._set_aside(" ".join(verdict.split()))
+        return self._connect()
+
+    def _set_aside(self, why: str) -> None:
+        """Move the file, and those that belong to it, out of the way."""
+        older = sorted(path for path in self.path.parent.glob(f"{self.path.name}.corrupt-*")
+                       if not path.name.endswith(("-wal", "-shm")))
+        for path in older[:max(0, len(older) - KEEP_DAMAGED + 1)]:
+            log.warning("%s is deleted: there are newer ones", path)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                for suffix in ("", "-wal", "-shm"):
+                    Path(f"{path}{suffix}").unlink(missing_ok=True)
         aside = f"{self.path}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}"
         for suffix in ("", "-wal", "-shm"):
             if os.path.exists(f"{self.path}{suffix}"):
                 os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        why = " ".join(verdict.split())
         problem = f"{self.path} was damaged ({why}); it was set aside as {aside}, and a new one begun"
         self.problems.append(problem)
         log.error(problem)
-        return self._connect()
 
     @staticmethod
     def _is_of_the_file(error: sqlite3.Error) -> bool:

@@ -33,6 +33,9 @@ _OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # take the keepalive of our channels
 ]
 
+#: Seconds between two looks at the alarms, for the health "SERVICE/alarms".
+ALARM_SECONDS = 2.0
+
 
 class ComponentServer:
     """One component's server.
@@ -42,7 +45,8 @@ class ComponentServer:
         host, port: where to listen; port 0 means any free one.
         home: where its address is recorded.
         status: gives state, detail, counters and the like; the server fills in what it knows itself (name, pid,
-            addresses, package version, start).
+            addresses, package version, start). It is also asked every ALARM_SECONDS: while there is an alarm, health
+            says NOT_SERVING for each "SERVICE/alarms", and for "alarms"; the services themselves stay as they are.
         on_drain: ends the running work within so many seconds; awaited once, before the server stops. Streams that
             are still open afterwards are ended with UNAVAILABLE.
     """
@@ -63,6 +67,7 @@ class ComponentServer:
         self._draining = False
         self._serving = True
         self._names: list[str] = []
+        self._alarm_watch: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()
         self._interceptor = ErrorInterceptor()
         self._server = grpc.aio.server(interceptors=[self._interceptor], options=_OPTIONS)
@@ -91,6 +96,8 @@ class ComponentServer:
         await self._server.start()
         self.address = _join(self._host, port)
         await self.set_serving(self._serving)
+        await self._tell_alarms()
+        self._alarm_watch = asyncio.create_task(self._watch_alarms(), name="alarms")
         write_record(self._home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
         log.info("%s serves gRPC on %s", self.name, self.address)
         return self.address
@@ -98,8 +105,21 @@ class ComponentServer:
     def set_serving(self, serving: bool) -> asyncio.Future[Any]:
         """Tell the health of all services. It needn't be awaited. Before start(): what start() shall tell."""
         self._serving = serving
-        value = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-        return asyncio.gather(*(self._health.set(name, value) for name in ("", *self._names)))
+        return asyncio.gather(*(self._health.set(name, _health(serving)) for name in ("", *self._names)))
+
+    async def _watch_alarms(self) -> None:
+        while True:
+            await asyncio.sleep(ALARM_SECONDS)
+            await self._tell_alarms()
+
+    async def _tell_alarms(self) -> None:
+        try:
+            well = not self._status().alarms
+        except Exception:  # a store that can't be read now: that is no reason to stop looking
+            log.exception("asking for the alarms of %s", self.name)
+            well = False
+        for name in ("alarms", *(f"{name}/alarms" for name in self._names)):
+            await self._health.set(name, _health(well))
 
     def request_stop(self, grace: float | None = None) -> None:
         """Make `run_until_stopped` go on to the end; `grace` in seconds."""
@@ -131,6 +151,8 @@ class ComponentServer:
     async def stop(self, grace: float = 5) -> None:
         """Stop serving: streams end, other calls have `grace` seconds. The record goes."""
         self.request_stop()
+        if self._alarm_watch is not None:
+            self._alarm_watch.cancel()
         await self.set_serving(False)
         self._interceptor.end_streams()
         await self._server.stop(grace)
@@ -209,6 +231,10 @@ class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
         if not request.session_id:
             raise invalid("session_id", "", "the id of a session")
         return await self._server.on_forget(request)
+
+
+def _health(well: bool) -> health_pb2.HealthCheckResponse.ServingStatus.ValueType:
+    return health_pb2.HealthCheckResponse.SERVING if well else health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def _join(host: str, port: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import pytest
 
 from openclaw_rl.delivery import store as store_module
 from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store, StoreError
+from openclaw_rl.delivery.store import FORMAT, KEEP_DAMAGED, Store, StoreError
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY, data BLOB);"
 
@@ -209,9 +210,62 @@ def test_a_place_that_cant_be_used_is_named(tmp_path):
     with pytest.raises(StoreError) as caught:
         Store(tmp_path / "file" / "state.db")
     assert str(tmp_path / "file" / "state.db") in str(caught.value)
+
+
+def test_a_folder_in_the_files_place_is_set_aside(tmp_path):
     (tmp_path / "state.db").mkdir()
-    with pytest.raises(StoreError, match="it can't be opened"):
-        Store(tmp_path / "state.db")
+    (tmp_path / "state.db" / "letter.txt").write_text("mine")
+    store = Store(tmp_path / "state.db")
+    [aside] = tmp_path.glob("state.db.corrupt-*")
+    assert (aside / "letter.txt").read_text() == "mine" and str(aside) in store.problems[0]
+    store.close()
+
+
+def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "state.db"
+    Store(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone()[0] == FORMAT
+        db.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(StoreError, match=f"newer release .format {FORMAT + 1}.*left as it is") as caught:
+        Store(path)
+    assert caught.value.reason == "STORE_NEWER"
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_newer_format_that_stands_in_the_log_only_is_refused_too(tmp_path):
+    store = Store(tmp_path / "state.db", schema=SCHEMA)
+    with contextlib.closing(sqlite3.connect(store.path)) as db:
+        db.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for file in tmp_path.glob("state.db*"):
+            shutil.copy(file, copy)
+    store.close()
+    with pytest.raises(StoreError, match="newer release"):
+        Store(copy / "state.db")
+
+
+def test_a_file_of_another_program_is_set_aside(tmp_path):
+    path = tmp_path / "state.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+        db.execute("PRAGMA application_id = 1234")
+    store = Store(path, schema=SCHEMA)
+    assert "another program" in store.problems[0]
+    assert len(list(tmp_path.glob("state.db.corrupt-*"))) == 1
+    assert not store.query("SELECT name FROM sqlite_master WHERE name = 'bookmarks'")
+    store.close()
+
+
+def test_damaged_files_are_kept_in_bounds(tmp_path):
+    for number in range(KEEP_DAMAGED):
+        (tmp_path / f"state.db.corrupt-2025010{number}T000000").write_text("old")
+    (tmp_path / "state.db").write_text("no database" * 1000)
+    Store(tmp_path / "state.db").close()
+    there = sorted(path.name for path in tmp_path.glob("state.db.corrupt-*"))
+    assert len(there) == KEEP_DAMAGED and "state.db.corrupt-20250100T000000" not in there
 
 
 def test_the_log_stays_small_while_commits_never_pause(tmp_path, monkeypatch):

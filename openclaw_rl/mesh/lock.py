@@ -1,0 +1,54 @@
+"""One process for one component of one home."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from openclaw_rl.home import Home
+
+#: Seconds that a process which was just killed may still hold the lock.
+_PATIENCE = 2.0
+
+
+class AlreadyRuns(OSError):
+    """Another process runs this component in this home; the text names it."""
+
+
+@contextmanager
+def only_process(home: Home, name: str) -> Iterator[None]:
+    """Be the only process that works on a component's folder, which is made. The lock ends with the process, however
+    it ends.
+
+    Raises:
+        AlreadyRuns: another one holds it.
+        OSError: the folder can't be written.
+    """
+    folder = home.component(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "process.lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                    raise AlreadyRuns(f"{name} of {home.root} runs already, as pid {pid}: two of them would train and "
+                                      "answer against each other. Stop that one, or give this one a home of its own "
+                                      "(OPENCLAW_RL_HOME)") from None
+                time.sleep(0.05)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            pass  # a full disk: the lock holds, only its owner can't be named
+        yield
+    finally:
+        os.close(fd)
