@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
 
 #: Columns that came later, for files of before. What is not known of their samples limits nothing.
-_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER"}
+_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER", "branch": "TEXT NOT NULL DEFAULT ''"}
 
 _FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
           "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
@@ -34,9 +34,9 @@ class Pending:
     """Samples that wait for a step."""
 
     total: int
-    signal: int  #: those that a step can learn from, of one session at most `max_per_session`
+    signal: int  #: those that a step can learn from, of one session and of one branch at most as many as it takes
     oldest_signal: float | None  #: when the oldest of those was accepted, seconds since the epoch
-    held: int = 0  #: those that the next step can't take, since it takes `max_per_session` others of their sessions
+    held: int = 0  #: those that the next step can't take, since it takes enough others of their sessions or branches
 
 
 class SampleTable:
@@ -61,8 +61,9 @@ class SampleTable:
         with self._db.transaction() as db:
             for name in _NEW_COLUMNS.keys() - there:
                 db.execute(f"ALTER TABLE samples ADD COLUMN {name} {_NEW_COLUMNS[name]}")
-            # A sample without a session is one of its own.
-            db.execute("UPDATE samples SET session = turn_id WHERE session = '' AND fate = 'pending'")
+            # A sample without a session is one of its own; the same of a branch.
+            for name in ("session", "branch"):
+                db.execute(f"UPDATE samples SET {name} = turn_id WHERE {name} = '' AND fate = 'pending'")
 
     @property
     def problems(self) -> list[str]:
@@ -98,10 +99,10 @@ class SampleTable:
             judgement.score = -1
         done = db.execute(
             "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload, session,"
-            " sampled_from) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " sampled_from, branch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (turn_id, "dropped" if reason else "pending", reason or "", None if judgement.failed else judgement.score,
              bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString(),
-             turn.session_id or turn_id, version))
+             turn.session_id or turn_id, version, turn.branch_id or turn_id))
         if not done.rowcount:
             return False
         count(db, "accepted", 1)
@@ -111,28 +112,33 @@ class SampleTable:
 
     def pending(self) -> Pending:
         """How many samples wait, and since when."""
-        most = self._config.max_per_session
-        row = self._db.query("SELECT IFNULL(SUM(count), 0) AS total, IFNULL(SUM(MIN(signals, ?)), 0) AS signal,"
-                             " MIN(oldest) AS oldest, IFNULL(SUM(MAX(count - ?, 0)), 0) AS held FROM (SELECT COUNT(*)"
-                             f" AS count, COUNT(*) FILTER (WHERE {self._signal}) AS signals, MIN(accepted_at) FILTER"
-                             f" (WHERE {self._signal}) AS oldest FROM samples WHERE fate = 'pending' GROUP BY session)",
-                             (most, most))[0]
+        limits = {"session": self._config.max_per_session, "branch": self._config.max_per_branch}
+        row = self._db.query(
+            "SELECT IFNULL(SUM(total), 0) AS total, IFNULL(SUM(MIN(signals, :session)), 0) AS signal, MIN(oldest) AS"
+            " oldest, IFNULL(SUM(total - MIN(takes, :session)), 0) AS held FROM (SELECT SUM(count) AS total,"
+            " SUM(MIN(count, :branch)) AS takes, SUM(MIN(signals, :branch)) AS signals, MIN(oldest) AS oldest FROM"
+            f" (SELECT session, COUNT(*) AS count, COUNT(*) FILTER (WHERE {self._signal}) AS signals, MIN(accepted_at)"
+            f" FILTER (WHERE {self._signal}) AS oldest FROM samples WHERE fate = 'pending' GROUP BY session, branch)"
+            " GROUP BY session)", limits)[0]
         return Pending(row["total"], row["signal"], row["oldest"], row["held"])
 
     def batch(self, limit: int) -> list[turn_pb2.Sample]:
         """Samples of the next step, at most `limit`, each kind oldest first: those with a signal, then at most as many
-        neutral ones, which cost as much time and bring little. Of one session there are at most `max_per_session`, its
-        oldest with a signal first; turns name no branch of their session, so branches share its places. One that is
-        stale, or not what was accepted, is dropped."""
+        neutral ones, which cost as much time and bring little. Of one branch there are at most `max_per_branch`, and
+        of all branches of one session at most `max_per_session`; the oldest with a signal first. One that is stale, or
+        not what was accepted, is dropped."""
         self.drop_stale()
 
         def some(condition: str, limit: int) -> list[turn_pb2.Sample]:
             while True:
                 rows = self._db.query(
-                    "SELECT turn_id, payload FROM samples JOIN (SELECT seq AS place, ROW_NUMBER() OVER (PARTITION BY"
-                    f" session ORDER BY NOT ({self._signal}), seq) AS rank FROM samples WHERE fate = 'pending')"
-                    f" ON seq = place WHERE rank <= ? AND {condition} ORDER BY seq LIMIT ?",
-                    (self._config.max_per_session, limit))
+                    f"WITH ranked AS (SELECT seq, session, NOT ({self._signal}) AS neutral, ROW_NUMBER() OVER"
+                    f" (PARTITION BY session, branch ORDER BY NOT ({self._signal}), seq) AS in_branch FROM samples"
+                    " WHERE fate = 'pending'), taken AS (SELECT seq AS place, ROW_NUMBER() OVER (PARTITION BY session"
+                    " ORDER BY neutral, seq) AS in_session FROM ranked WHERE in_branch <= ?) SELECT turn_id, payload"
+                    f" FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND {condition} ORDER BY seq"
+                    " LIMIT ?",
+                    (self._config.max_per_branch, self._config.max_per_session, limit))
                 samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"]) for row in rows}
                 damaged = [turn_id for turn_id, sample in samples.items() if sample is None]
                 if not damaged:

@@ -71,6 +71,26 @@ def test_neutral_samples_are_at_most_half_a_batch(store: TrainerStore) -> None:
     assert [s.transition.turn.turn_id for s in store.batch(16)] == ["s", "n0"]
 
 
+def test_one_branch_has_at_most_so_many_samples_in_a_batch(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(max_per_branch=2, max_per_session=3))
+
+    def sample(turn_id: str, branch: str, score: int = 1) -> turn_pb2.Sample:
+        made = make_sample(turn_id, score, session="s")
+        made.transition.turn.branch_id = branch
+        return made
+
+    store.accept([sample("n", "a", 0), *(sample(f"a{i}", "a") for i in range(4)), sample("b0", "b"), sample("b1", "b"),
+                  make_sample("other", session="o")])
+    pending = store.pending()
+    assert (pending.total, pending.signal, pending.held) == (8, 4, 4)
+    assert ids(store.batch(16)) == ["a0", "a1", "b0", "other"], "two of branch a, three of session s"
+    store.close()
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(max_per_branch=9, max_per_session=9))
+    assert store.pending().held == 0
+    assert ids(store.batch(16)) == ["a0", "a1", "a2", "a3", "b0", "b1", "other", "n"]
+    store.close()
+
+
 def test_one_session_has_at_most_so_many_samples_in_a_batch(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(max_per_session=2))
     store.accept([make_sample(f"a{i}", session="a") for i in range(5)]
@@ -137,7 +157,7 @@ def test_a_file_of_before_is_taken_over(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
     store.accept([make_sample(f"t{i}") for i in range(5)])
     with store._db.transaction() as db:
-        for column in ("session", "sampled_from"):
+        for column in ("session", "sampled_from", "branch"):
             db.execute(f"ALTER TABLE samples DROP COLUMN {column}")
     store.close()
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
