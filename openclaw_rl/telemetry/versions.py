@@ -1,0 +1,124 @@
+"""Spans of a version: the step that makes it, its way to a policy server, staging and activation there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from opentelemetry.trace import Span, SpanKind
+
+from openclaw_rl.telemetry import context, names, turns
+from openclaw_rl.telemetry.state import guarded
+from openclaw_rl.v1.common_pb2 import TraceContext
+from openclaw_rl.v1.weights_pb2 import VersionManifest
+
+
+class Step:
+    """A training step under way; a trace of its own, linked to the traces of its turns."""
+
+    def __init__(self) -> None:
+        self.began = time.time_ns()
+        self._span: Span | None = None
+        self._ended = False
+
+    @guarded
+    def on(self, turn_ids: Sequence[str], parent: int) -> None:
+        """It trains on these turns, from version `parent`. A step without turns has no span."""
+        self._span = context.start(names.STEP, None, {
+            "openclaw.policy.version.parent": parent, "openclaw.step.samples": len(turn_ids)},
+            begin=self.began, links=turns.step_links(turn_ids))
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """Its context, for the manifest; None when it is not traced."""
+        return _message(self._span)
+
+    @guarded
+    def made(self, manifest: VersionManifest) -> None:
+        """It made this version: it ends, and the turns' traces say so too."""
+        if self._span is not None:
+            self._span.set_attributes({
+                names.TRAINED: manifest.version, names.VERSION: manifest.version,
+                "openclaw.algorithm": manifest.algorithm,
+                **{f"openclaw.metric.{name}": value for name, value in manifest.metrics.items()}})
+        self.ended()
+        turns.trained(manifest, self.began)
+
+    @guarded
+    def ended(self, reason: str = "") -> None:
+        """It made no version, for a reason ("": there was nothing to do)."""
+        if self._span is not None and not self._ended:
+            self._ended = True
+            if reason:
+                self._span.set_attribute("openclaw.step.skipped", reason)
+            context.finish(self._span, reason)
+
+
+@guarded
+def _message(span: Span | None) -> TraceContext | None:
+    return context.to_message(span)
+
+
+@contextmanager
+def step() -> Iterator[Step]:
+    """Around a training step; an exception ends its span as failed."""
+    running = Step()
+    try:
+        yield running
+    except BaseException as error:
+        running.ended(f"{type(error).__name__}: {error}")
+        raise
+    running.ended()
+
+
+@guarded
+def sync(manifest: VersionManifest, target: str, version_bytes: int) -> Span:
+    """The trainer begins to send a version to a policy server."""
+    return context.start(names.SYNC, context.of_message(manifest.trace), {
+        names.VERSION: manifest.version, "server.address": target, "openclaw.transfer.bytes": version_bytes},
+        kind=SpanKind.CLIENT)
+
+
+def sync_trace(span: Span | None) -> TraceContext | None:
+    """Context of a sync, for the offer."""
+    return _message(span)
+
+
+@guarded
+def synced(span: Span | None, error: str = "", figures: Mapping[str, float] | None = None,
+           activation: TraceContext | None = None) -> None:
+    """The version answers there (`figures`: what its activation cost; `activation`: that span's context), or the
+    sending ended with an error."""
+    if span is None or not span.is_recording():
+        return
+    for name, value in (figures or {}).items():
+        span.set_attribute(f"openclaw.activation.{name}", value)
+    if activation is not None and (target := context.span_context(context.of_message(activation))) is not None:
+        span.add_link(target)
+    context.finish(span, error)
+
+
+@guarded
+def staged(offer: TraceContext, version: int, began: int, received: int) -> None:
+    """A policy server has a version whole, checked and loaded beside the active one. `began`: when it was offered,
+    nanoseconds since the epoch; `received`: bytes that came."""
+    context.emit(names.STAGE, context.of_message(offer), {
+        names.VERSION: version, "openclaw.transfer.bytes": received}, kind=SpanKind.SERVER, begin=began)
+
+
+@guarded
+def activated(offer: TraceContext, version: int, before: int, began: int, pause_ms: float,
+              pause_steps: int) -> TraceContext | None:
+    """A policy server answers with a version from now on. `before`: the one that answered until now."""
+    span = context.emit(names.ACTIVATE, context.of_message(offer), {
+        names.VERSION: version, "openclaw.policy.version.before": before, "openclaw.activation.pause_ms": pause_ms,
+        "openclaw.activation.pause_steps": pause_steps}, begin=began)
+    return context.to_message(span)
+
+
+@guarded
+def refused(offer: TraceContext, version: int, reason: str) -> None:
+    """A policy server did not take a version."""
+    context.emit("refuse version", context.of_message(offer), {names.VERSION: version, names.ERROR: "rejected"},
+                 kind=SpanKind.SERVER, error=reason)
