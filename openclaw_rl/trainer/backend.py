@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from typing_extensions import Buffer
+
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer.batch import Example
+from openclaw_rl.trainer.held_out import HeldOut
 
 WEIGHTS_FILE = "weights.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -30,6 +33,22 @@ class StartPoint:
     optimizer: Path | None = None  #: file with the optimizer's state; unset begins with a fresh one
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A greedily decoded answer."""
+
+    text: str
+    ids: list[int]  #: its tokens, the one that ends it left out
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a model does on held-out prompts."""
+
+    answers: list[Answer]  #: in the order of the prompts
+    perplexity: float  #: exp of the mean negative log-likelihood of all tokens of the good answers, in nats
+
+
 class Backend(Protocol):
     """A policy in training. Built from a StartPoint; holds the model until it is dropped. Used by one thread."""
 
@@ -46,8 +65,24 @@ class Backend(Protocol):
             Stopped: it was given up, and changed nothing.
         """
 
-    def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
-        """The policy as it is now: (name, dtype, shape, bytes) of each tensor that differs from the base model's."""
+    def evaluate(self, prompts: Sequence[HeldOut], max_new_tokens: int, stop: Callable[[], bool], *,
+                 base: bool = False) -> Evaluation:
+        """Try the policy as it is now on held-out prompts; changes nothing.
+
+        Args:
+            prompts: each is a conversation of its own.
+            max_new_tokens: tokens of an answer at most.
+            stop: asked between tokens; true gives it up.
+            base: try the frozen base model instead.
+
+        Raises:
+            Stopped: it was given up.
+            ValueError: the model's tokenizer or chat template can't write the prompts.
+        """
+
+    def tensors(self) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
+        """The policy as it is now: (name, dtype, shape, bytes) of each tensor that differs from the base model's;
+        those that adapters made are encoding.Adapted."""
 
     def save(self, folder: Path) -> None:
         """Write what a StartPoint needs into `folder`: WEIGHTS_FILE and OPTIMIZER_FILE."""

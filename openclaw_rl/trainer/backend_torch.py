@@ -15,25 +15,29 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
+from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer.backend import (
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
     AbnormalStep,
+    Evaluation,
     StartPoint,
     Stopped,
     learning_rate,
     method,
 )
 from openclaw_rl.trainer.batch import Example
+from openclaw_rl.trainer.evaluate import evaluate
+from openclaw_rl.trainer.held_out import HeldOut
 from openclaw_rl.trainer.objective import Objective, Totals
 from openclaw_rl.weights.digest import ITEM_SIZE
-from openclaw_rl.weights.layout import read_folder
+from openclaw_rl.weights.encoding import Adapted, Adapter, merge
+from openclaw_rl.weights.layout import Tensors, read_folder
 
 LOGIT_ROWS = 128
 #: Samples with more tokens compute their activations twice instead of keeping them (Llama has no dropout, so
@@ -42,6 +46,7 @@ CHECKPOINT_TOKENS = 1024
 #: Norms beyond this many times `max_grad_norm` are not clipped but refused.
 EXPLODING = 1000.0
 _BETAS = (0.9, 0.95)
+_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class TorchBackend:
@@ -135,6 +140,11 @@ class TorchBackend:
             example.prompt_ids, example.response_ids, example.behaviour))
         return prompt, response, behaviour
 
+    def evaluate(self, prompts: Sequence[HeldOut], max_new_tokens: int, stop: Callable[[], bool], *,
+                 base: bool = False) -> Evaluation:
+        with self._peft.disable_adapter() if base and self._peft is not None else contextlib.nullcontext():
+            return evaluate(self._frozen if base else self._model, self._folder, prompts, max_new_tokens, stop)
+
     @torch.no_grad()
     def _frozen_hidden(self, prompt: Tensor, response: Tensor) -> Tensor:
         self._frozen.eval()
@@ -142,22 +152,22 @@ class TorchBackend:
             return _hidden(self._frozen, prompt, response)
 
     @torch.no_grad()
-    def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
+    def tensors(self) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
         adapted = {f"{name}.weight": module for name, module in self._model.named_modules()
                    if hasattr(module, "get_delta_weight")}
-        places = read_folder(self._folder)
+        base = Tensors(read_folder(self._folder))
         # Wide element types first, as the file wants them.
-        for name in sorted(places.keys() & (adapted.keys() | self._parameters.keys()),
-                           key=lambda name: (-ITEM_SIZE[places[name].dtype], name)):
-            with safe_open(places[name].path, framework="pt") as file:
-                base = file.get_tensor(name)
+        for name in sorted(base.places.keys() & (adapted.keys() | self._parameters.keys()),
+                           key=lambda name: (-ITEM_SIZE[base.places[name].dtype], name)):
+            dtype, shape = base.places[name].dtype, list(base.places[name].shape)
             if name in adapted:
-                # Added in fp32 to the file's weights, so that rounding happens once.
-                tensor = base.float() + adapted[name].get_delta_weight("default").float().cpu()
+                adapter = _adapter(adapted[name])
+                tensor = Adapted((name, dtype, shape, b"".join(merge(base[name], dtype, adapter))))
+                tensor.adapter = adapter
+                yield tensor
             else:
-                tensor = self._parameters[name].detach().cpu()
-            tensor = tensor.to(base.dtype).contiguous()
-            yield name, places[name].dtype, list(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data
+                values = self._parameters[name].detach().cpu().to(_TYPES[dtype]).contiguous()
+                yield name, dtype, shape, values.reshape(-1).view(torch.uint8).numpy().data
 
     def save(self, folder: Path) -> None:
         save_file({name: p.detach().cpu().contiguous() for name, p in self._parameters.items()},
@@ -187,6 +197,12 @@ class TorchBackend:
 
 def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(device)  # type: ignore
+
+
+def _adapter(layer: Any) -> Adapter:
+    """The adapter of a peft layer."""
+    a, b = (part["default"].weight.detach().float().cpu().numpy() for part in (layer.lora_A, layer.lora_B))
+    return Adapter(a, b, layer.scaling["default"])
 
 
 def _pieces(response: Tensor) -> Iterator[slice]:

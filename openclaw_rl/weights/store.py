@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from typing_extensions import Buffer
@@ -30,9 +32,13 @@ from openclaw_rl.weights.layout import (
     read_header,
 )
 
+if TYPE_CHECKING:
+    from openclaw_rl.weights.update import AdaptersWriter
+
 logger = logging.getLogger(__name__)
 
-#: A tensor to write: name, type as safetensors names it, shape, dense little-endian row-major bytes.
+#: A tensor to write: name, type as safetensors names it, shape, dense little-endian row-major bytes. One that an
+#: adapter made is an encoding.Adapted.
 Tensor = tuple[str, str, Sequence[int], Buffer]
 
 MANIFEST_FILE = "manifest.json"
@@ -207,9 +213,11 @@ class VersionStore:
 
     def _write_tensors(self, path: Path, tensors: Iterable[Tensor], base: int | None) -> list[TensorSpec]:
         specs: dict[str, TensorSpec] = {}
-        with path.open("wb") as file:
+        with path.open("wb") as file, contextlib.ExitStack() as stack:
+            adapters: AdaptersWriter | None = None
             file.seek(_HEADER_ROOM)
-            for name, dtype, shape, buffer in chain(tensors, self._rest(base, specs)):
+            for tensor in chain(tensors, self._rest(base, specs)):
+                name, dtype, shape, buffer = tensor
                 size = dense_bytes(dtype, shape)
                 data = memoryview(buffer).cast("B") if size else memoryview(b"")
                 if name in specs:
@@ -220,6 +228,13 @@ class VersionStore:
                     raise ValueError(f"tensor {name} ({dtype}) must come before those of narrower types")
                 file.write(data)
                 specs[name] = make_spec(name, dtype, shape, tensor_digest(data))
+                adapter = getattr(tensor, "adapter", None)
+                if adapter is not None and self.base:
+                    if adapters is None:
+                        from openclaw_rl.weights.update import AdaptersWriter  # needs numpy
+
+                        adapters = stack.enter_context(AdaptersWriter(path.parent, self.specs(0)))
+                    adapters.add(specs[name], adapter)
             head = header(specs.values(), _HEADER_ROOM)
             file.seek(0)
             if len(head) == _HEADER_ROOM:

@@ -73,6 +73,9 @@ class Transfer:
         self._manifest = store.manifest(version)
         self._specs = {spec.name: spec for spec in store.specs(version)}
         self._tensors = store.open(version)
+        self._frames: dict[str, memoryview] = {}  # of tensors that are not sent dense
+        if base is not None:
+            self._encode(store, base)
         self._names: list[str] = []
         self._starts: list[int] = []  # place of each needed tensor in the transfer
         self._sent = 0
@@ -129,9 +132,22 @@ class Transfer:
         index, at = bisect.bisect_right(self._starts, start) - 1, start
         while at < start + size:
             begin = at - self._starts[index]
-            piece = self._tensors[self._names[index]][begin : begin + start + size - at]
+            name = self._names[index]
+            piece = (self._frames.get(name) or self._tensors[name])[begin : begin + start + size - at]
             pieces.append(piece)
             at += len(piece)
             index += 1
         data = b"".join(pieces)
         return pb.WeightChunk(version=self.version, offset=start, data=data, crc32c=google_crc32c.value(data))
+
+    def _encode(self, store: VersionStore, base: int) -> None:
+        """Choose the smallest encoding of each tensor."""
+        from openclaw_rl.weights import diff  # needs numpy; a version that is sent dense does without
+
+        updates = [diff.adapters(store, self.version), diff.changes(store, self.version, base)]
+        for update in filter(None, updates):
+            for name, spec in update.specs.items():
+                there = self._specs.get(name)
+                if there is not None and spec.sha256 == there.sha256 and spec.encoded_bytes < there.encoded_bytes:
+                    self._specs[name] = spec
+                    self._frames[name] = update.frame(name)
