@@ -6,6 +6,7 @@ import logging
 import re
 import sqlite3
 import time
+from collections.abc import Callable
 
 from openclaw_rl.delivery.store import Store
 
@@ -53,6 +54,12 @@ class Aside:
         self.count, self.last = count, last
         log.error("%s: %r is set aside: %s", self._table, id[:_ID], reason)
 
+    def forget(self, db: sqlite3.Connection, meant: Callable[[bytes], bool]) -> int:
+        """Delete the messages whose payload is `meant`, in the caller's transaction; how many there were."""
+        gone = len(forget_rows(db, self._table, meant))
+        self.count, self.last = db.execute(f"SELECT COUNT(*), MAX(at) FROM {self._table}").fetchone()
+        return gone
+
     def recent(self, limit: int = 100) -> list[tuple[str, str]]:
         """Ids and reasons, newest first."""
         rows = self._store.query(f"SELECT id, reason FROM {self._table} ORDER BY seq DESC LIMIT ?", (limit,))
@@ -69,3 +76,11 @@ def trim(db: sqlite3.Connection, table: str, keep: int, keep_bytes: int) -> None
         if row is None:
             break
         size -= row[0]
+
+
+def forget_rows(db: sqlite3.Connection, table: str, meant: Callable[[bytes], bool]) -> list[str]:
+    """Delete the rows of a table of payloads whose payload is `meant`; their ids."""
+    found = [(row["seq"], row["id"]) for row in db.execute(f"SELECT seq, id, payload FROM {table}")
+             if meant(row["payload"])]
+    db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, _ in found])
+    return [id for _, id in found]

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from openclaw_rl.delivery.aside import trim
+from openclaw_rl.delivery.aside import forget_rows, trim
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.v1 import common_pb2, component_pb2
 
@@ -154,6 +154,19 @@ class Outbox:
         with self._store.transaction() as db:
             refused = self._move_aside(db, [(id, reason) for id in ids])
         self._tell(refused)
+
+    def forget(self, db: sqlite3.Connection, meant: Callable[[bytes], bool]) -> list[str]:
+        """Delete the messages whose payload is `meant`, those set aside too, in the caller's transaction.
+
+        Returns:
+            Their ids.
+        """
+        waiting = [row["id"] for row in db.execute(f"SELECT id, payload FROM {self._table}") if meant(row["payload"])]
+        self._delete(db, waiting)
+        aside = forget_rows(db, f"{self._table}_rejected", meant)
+        count, last = db.execute(f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()
+        self._store.after_commit(lambda: self._kept_aside(count, last))
+        return waiting + aside
 
     def rejected(self, limit: int = 100) -> list[tuple[str, str]]:
         """Ids and reasons of messages set aside, newest first."""

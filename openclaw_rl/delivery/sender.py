@@ -203,7 +203,7 @@ class Sender:
             else:
                 settled = self._outbox.settle(response.acks)
             head = next(iter(self._in_flight), None)
-            for id in settled:
+            for id in (*settled, *(ack.id for ack in response.acks if ack.status)):  # some were forgotten meanwhile
                 self._in_flight.pop(id, None)
             if head not in self._in_flight:
                 self._head_since = time.monotonic()
