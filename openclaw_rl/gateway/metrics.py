@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from openclaw_rl.telemetry.metrics import observe_registry
+
 _SECONDS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
@@ -25,6 +27,7 @@ class Metrics:
         self._total = Histogram("openclaw_response_seconds", "From the request to the end of its response.",
                                 registry=self._registry, buckets=_SECONDS)
         self._registry.register(_Gauges(gauges))
+        observe_registry(self._registry)
 
     def answered(self, api: str, status: int, seconds: float) -> None:
         """A request has ended."""

@@ -13,14 +13,17 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
-from google.protobuf.message import DecodeError
-
+from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.delivery.inbox import Forged
 from openclaw_rl.journal import Journal
+from openclaw_rl.judge.alarms import FailedShare, waiting_alarm
 from openclaw_rl.judge.canary import RETRY_SECONDS, Canary
 from openclaw_rl.judge.panel import Panel
 from openclaw_rl.judge.queue import JudgeQueue
 from openclaw_rl.judge.watch import Broadcast
+from openclaw_rl.mesh.alarms import Alarms, Raised, aside_alarm
 from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 
 log = logging.getLogger(__name__)
@@ -29,7 +32,6 @@ log = logging.getLogger(__name__)
 HOLD_SECONDS = 15 * 60.0
 #: Transitions of one transaction when a backlog is judged at once.
 _BACKLOG_BATCH = 64
-_LONGEST_ID = 200
 _WORD = {1: "satisfied", 0: "neutral", -1: "dissatisfied"}
 
 
@@ -42,6 +44,7 @@ class JudgeService:
         self._journal, self._workers, self._hold = journal, workers, hold_seconds
         self._wake = asyncio.Event()
         self.canary = Canary(panel, self._wake.set, canary_seconds)
+        self._alarms, self._failed = Alarms(), FailedShare()
         self._in_hand: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -73,10 +76,16 @@ class JudgeService:
         with self.queue.batch() as batch:
             for transition in transitions:
                 turn_id = transition.turn.turn_id
-                if reason := unfit(transition):
+                try:
+                    reason, new = unfit(transition), False
+                    new = not reason and batch.accept(transition)
+                except Forged as error:
+                    reason = f"turn.turn_id: {error}"
+                if reason:
+                    batch.refuse(transition, reason)
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED, reason=reason))
                     continue
-                if not batch.accept(turn_id):
+                if not new:
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_DUPLICATE))
                     continue
                 acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
@@ -99,26 +108,33 @@ class JudgeService:
         """The judge can't work just now, so transitions wait."""
         return not self.panel.instant and self.canary.outage and (not self.canary.asked or bool(self.canary.problem))
 
-    def status(self) -> component_pb2.ComponentStatus:
-        """State, detail, counters and gauges."""
+    def status(self, more: Iterable[Raised] = ()) -> component_pb2.ComponentStatus:
+        """State, detail, counters, gauges and alarms; `more` alarms of the parts that the service does not know."""
         states = component_pb2
         status = component_pb2.ComponentStatus(state=states.COMPONENT_STATE_RUNNING,
                                                counters=dict(self.queue.counters),
                                                gauges={"queue": self.queue.waiting, "in_hand": len(self._in_hand)})
-        name, waiting = self.panel.judge.name, self.queue.waiting
-        if self.canary.problem:
-            status.state = states.COMPONENT_STATE_DEGRADED
-            wait = (f"{waiting} turns wait, each for at most {self._hold / 60:.0f} min" if self.holding
-                    else "turns are judged failed where it gives no vote")
-            status.detail = (f"judge {name} does not work: {self.canary.problem}; {wait}; next try in "
-                             f"{self.canary.next_try_in:.0f} s")
-        elif not self.canary.asked:
+        if not self.canary.asked:
             status.state = states.COMPONENT_STATE_STARTING
-            status.detail = f"asking judge {name} for a first vote"
-        else:
+            status.detail = f"asking judge {self.panel.judge.name} for a first vote"
+        elif not self.canary.problem:
             votes = self.panel.votes
-            status.detail = f"judge {name}, {votes} vote{'s' if votes > 1 else ''} a turn"
+            status.detail = f"judge {self.panel.judge.name}, {votes} vote{'s' if votes > 1 else ''} a turn"
+        oldest = self.queue.oldest(1)
+        self._alarms.report(status, [
+            ("judge_failing", self._failing()), self._failed.alarm,
+            waiting_alarm(self.queue.waiting, oldest[0][1] if oldest else None, self._workers),
+            aside_alarm("transitions", self.queue.aside.count, self.queue.aside.last), *more])
         return status
+
+    def _failing(self) -> str:
+        """Why the judge does not work, and what becomes of the turns; empty when it does."""
+        if not self.canary.problem:
+            return ""
+        wait = (f"{self.queue.waiting} turns wait, each for at most {self._hold / 60:.0f} min" if self.holding
+                else "turns are judged failed where it gives no vote")
+        return (f"judge {self.panel.judge.name} does not work: {self.canary.problem}; {wait}; next try in "
+                f"{self.canary.next_try_in:.0f} s")
 
     async def _work(self) -> None:
         while not self._stopping:
@@ -151,12 +167,11 @@ class JudgeService:
         return None, False
 
     async def _judge_waiting(self, seq: int, expired: bool) -> None:
-        try:
-            transition = turn_pb2.Transition.FromString(self.queue.load(seq))
-        except DecodeError as error:
-            log.error("transition %d in the queue can't be read and is dropped: %s", seq, error)
+        _, transition = self.queue.load(seq)
+        if transition is None:
             with self.queue.batch() as batch:
-                batch.drop(seq)
+                damaged = batch.damaged(seq)
+            self._tell([damaged])
             return
         if expired:
             judgement = self.panel.give_up(
@@ -177,11 +192,9 @@ class JudgeService:
             try:
                 with self.queue.batch() as batch:
                     for seq, _ in rows:
-                        try:
-                            transition = turn_pb2.Transition.FromString(self.queue.load(seq))
-                        except DecodeError as error:
-                            log.error("transition %d in the queue can't be read and is dropped: %s", seq, error)
-                            batch.drop(seq)
+                        _, transition = self.queue.load(seq)
+                        if transition is None:
+                            judged.append(batch.damaged(seq))
                             continue
                         judgement = self.panel.decide_now(transition).judgement
                         batch.judged(transition, judgement, seq)
@@ -194,12 +207,15 @@ class JudgeService:
             await asyncio.sleep(0)  # Requests come in between.
 
     def _tell(self, judged: Iterable[tuple[turn_pb2.Transition, turn_pb2.Judgement]]) -> None:
-        """To the journal and to those who watch, after the commit."""
+        """To the journal, the traces and those who watch, after the commit."""
+        judged = list(judged)
+        traces.judged(judged)
         for transition, judgement in judged:
             turn = transition.turn
+            why = "; ".join(dict.fromkeys(vote.error for vote in judgement.votes)) if judgement.failed else ""
+            self._failed.saw(judgement.failed, why)
             if judgement.failed:
-                log.warning("turn %s could not be judged: %s", turn.turn_id,
-                            "; ".join(dict.fromkeys(vote.error for vote in judgement.votes)))
+                log.warning("turn %s could not be judged: %s", turn.turn_id, why)
             else:
                 self._journal.score(turn.session_id, turn.policy_version, judgement.score, _WORD[judgement.score])
             if judgement.hint:
@@ -210,8 +226,8 @@ class JudgeService:
 def unfit(transition: turn_pb2.Transition) -> str:
     """Why a transition can never be judged; empty when it can."""
     turn = transition.turn
-    if not 0 < len(turn.turn_id) <= _LONGEST_ID:
-        return f"turn.turn_id: {len(turn.turn_id)} characters; it must have 1 to {_LONGEST_ID}"
+    if reason := bad_id("turn.turn_id", turn.turn_id):
+        return reason
     if turn.turn_class in (turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN):
         return f"turn.turn_class: {turn_pb2.TurnClass.Name(turn.turn_class)}; only main turns are judged"
     return ""

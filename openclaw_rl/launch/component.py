@@ -39,9 +39,11 @@ def run(name: str, config: Config, home: Home) -> int:
     Returns:
         0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
     """
+    from .. import telemetry
     from ..mesh.errors import MeshError
 
     server = importlib.import_module(SERVERS[name])
+    telemetry.setup(name, config.telemetry, home)
     try:
         asyncio.run(server.run(config, home))
     except KeyboardInterrupt:
@@ -50,6 +52,8 @@ def run(name: str, config: Config, home: Home) -> int:
         # Expected ways to fail, whose text says what to do; a traceback would only hide it.
         logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
         return 1
+    finally:
+        telemetry.shutdown()
     return 0
 
 

@@ -16,11 +16,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from openclaw_rl import telemetry
 from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
 from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.telemetry.metrics import observe_status
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ class ComponentServer:
         except RuntimeError:
             raise self._why_not_bound() from None
         await self._server.start()
+        observe_status(self.status)
         self.address = _join(self._host, port)
         await self.set_serving(self._serving)
         await self._tell_alarms()
@@ -170,6 +173,7 @@ class ComponentServer:
         status.http_address = self.http_address
         status.package_version = importlib.metadata.version("openclaw-rl")
         status.started_at.CopyFrom(self._started_at)
+        telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
         return status

@@ -146,33 +146,37 @@ class _Once(MetricExporter):
 
 def observe_status(status: Callable[[], component_pb2.ComponentStatus]) -> None:
     """Export a component's status. Call it on the event loop, where `status` will be called too."""
-    if current.metrics is None:
-        return
+    if current.metrics is not None:
+        current.metrics.add(_on_loop(lambda: of_status(status())))
+
+
+def observe_registry(registry: CollectorRegistry) -> None:
+    """Export a Prometheus registry. Call it on the event loop that fills it."""
+    if current.metrics is not None:
+        current.metrics.add(_on_loop(lambda: of_registry(registry)))
+
+
+def _on_loop(read: Callable[[], tuple[Figures, Figures]]) -> Callable[[], tuple[Figures, Figures]]:
+    """`read`, made fit for any thread: it is called on the running loop. While that does not answer, or has ended,
+    the figures are those of before."""
     loop = asyncio.get_running_loop()
     last: tuple[Figures, Figures] = {}, {}
 
     def source() -> tuple[Figures, Figures]:
-        nonlocal last
         done = threading.Event()
 
         def ask() -> None:
             nonlocal last
             try:
-                last = of_status(status())
+                last = read()
             finally:
                 done.set()
 
         try:
             loop.call_soon_threadsafe(ask)
             done.wait(_ANSWER_SECONDS)
-        except RuntimeError:  # the loop has ended: these are the last figures
+        except RuntimeError:
             pass
         return last
 
-    current.metrics.add(source)
-
-
-def observe_registry(registry: CollectorRegistry) -> None:
-    """Export a Prometheus registry."""
-    if current.metrics is not None:
-        current.metrics.add(lambda: of_registry(registry))
+    return source

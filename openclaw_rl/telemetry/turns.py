@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from opentelemetry import trace
@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from openclaw_rl.telemetry import content, context, names
 from openclaw_rl.telemetry.context import Attributes
 from openclaw_rl.telemetry.state import current, guarded
-from openclaw_rl.v1 import turn_pb2, weights_pb2
+from openclaw_rl.v1 import trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.v1.common_pb2 import TraceContext
 
 log = logging.getLogger(__name__)
@@ -105,8 +105,9 @@ def _vote(parent: Context, about: Attributes, vote: turn_pb2.Vote, end: int) -> 
 
 
 @guarded
-def accepted(samples: Iterable[turn_pb2.Sample]) -> None:
-    """The trainer has these new samples on disk."""
+def accepted(samples: Sequence[turn_pb2.Sample],
+             statuses: Callable[[Sequence[str]], Iterable[trainer_pb2.SampleStatus]]) -> None:
+    """The trainer has these new samples on disk; `statuses` tells what became of them there."""
     for sample in samples:
         turn, judgement = sample.transition.turn, sample.judgement
         about = _about(turn)
@@ -117,6 +118,9 @@ def accepted(samples: Iterable[turn_pb2.Sample]) -> None:
         _samples.move_to_end(turn.turn_id)
         while len(_samples) > _REMEMBERED:
             _samples.popitem(last=False)
+    for status in statuses([sample.transition.turn.turn_id for sample in samples]) if samples else ():
+        if status.fate == trainer_pb2.SAMPLE_FATE_DROPPED:
+            dropped([status.turn_id], status.reason)
 
 
 def _sample(turn_id: str) -> tuple[Context, Attributes]:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
 from openclaw_rl.trainer.tables import age_of, count
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2
@@ -175,12 +176,15 @@ class SampleTable:
 
     def drop(self, turn_ids: Sequence[str], reason: str, *, skipped_step: bool = False) -> None:
         """Give pending samples their fate; what stands before a colon is the reason's class in `dropped`."""
+        dropped = []
         with self._db.transaction() as db:
             for turn_id in turn_ids:
                 done = db.execute("UPDATE samples SET fate = 'dropped', reason = ?, payload = NULL"
                                   " WHERE turn_id = ? AND fate = 'pending'", (reason, turn_id))
                 count(db, f"dropped:{_reason_class(reason)}", done.rowcount)
+                dropped += [turn_id] * done.rowcount
             count(db, "steps_skipped", int(skipped_step))
+        traces.dropped(dropped, reason)
 
     def drop_stale(self) -> int:
         """Drop the samples that more than `max_staleness` versions followed since; how many there were."""

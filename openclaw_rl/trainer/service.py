@@ -14,12 +14,13 @@ from typing import Any
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, unavailable
 from openclaw_rl.models.config import ModelError
+from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.trainer.events import Events
 from openclaw_rl.trainer.learner import CannotTrain, Learner, Skipped
 from openclaw_rl.trainer.scheduler import Scheduler
 from openclaw_rl.trainer.store import REJECTED, TrainerStore
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
-from openclaw_rl.weights.publisher import WeightPublisher
+from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
 
 log = logging.getLogger(__name__)
@@ -50,16 +51,16 @@ class TrainerService:
         config: the trainer's.
         store: samples and versions.
         learner: trains; None when the policy has no weights (an API model).
-        make_publisher: makes what brings versions to the policy server, once there is a place for them.
+        make_publisher: makes what brings versions to the policy servers, once there is a place for them.
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner | None,
-                 make_publisher: Callable[[TrainerService, VersionStore], WeightPublisher] | None = None) -> None:
+                 make_publisher: Callable[[TrainerService, VersionStore], Fleet] | None = None) -> None:
         self.events = Events()
         self.ready = asyncio.Event()  #: what is on disk has been read
         self._config, self._store, self._learner = config, store, learner
         self._make_publisher = make_publisher
-        self._publisher: WeightPublisher | None = None
+        self._publisher: Fleet | None = None
         self._scheduler = Scheduler(config.min_samples, config.update_interval)
         self._scheduler.paused = store.get("paused")
         self._wake = asyncio.Event()
@@ -91,6 +92,8 @@ class TrainerService:
     def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
         """Keep samples; the acks are true once this returns."""
         acks = self._store.accept(samples)
+        traces.accepted([sample for sample, ack in zip(samples, acks, strict=True)
+                         if ack.status == common_pb2.ACK_STATUS_ACCEPTED], self._store.statuses)
         if self._learner is None:
             self._store.drop([sample.transition.turn.turn_id for sample in samples], "no weights to train")
         self._wake.set()
@@ -161,6 +164,12 @@ class TrainerService:
         self._store.note(version, f"{REJECTED}{rejected.message}")
         self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, rejected.message, version=version)
 
+    def on_further(self, version: int, address: str, message: str, rejected: bool) -> None:
+        """One of `policy_servers` answers with a version, or will not take it."""
+        (log.error if rejected else log.info)("%s", message)
+        kind = (_E.TRAINING_EVENT_KIND_VERSION_REJECTED if rejected else _E.TRAINING_EVENT_KIND_VERSION_ACTIVATED)
+        self.events.tell(kind, message, version=version)
+
     # Training
 
     def weights(self) -> VersionStore:
@@ -180,8 +189,12 @@ class TrainerService:
         return self._learner is not None and self.ready.is_set() and version in self._learner.versions.versions()
 
     def sending(self, version: int) -> bool:
-        """The version is on its way to the policy server."""
-        return self._publisher is not None and self._publisher.status()["sending"] == version
+        """The version is on its way to a policy server."""
+        return self._publisher is not None and self._publisher.sending(version)
+
+    def deliveries(self, version: int, own: trainer_pb2.VersionDelivery) -> list[trainer_pb2.VersionDelivery]:
+        """How far each policy server is with a version, given what is known of the mesh's own one."""
+        return self._publisher.deliveries(version, own) if self._publisher is not None else []
 
     async def _run(self) -> None:
         if self._learner is None:
@@ -246,7 +259,7 @@ class TrainerService:
             needed = set(self._kept_by_policy)
             if self._publisher is not None:
                 self._publisher.offer(result.version)
-                needed.add(self._publisher.status()["sending"] or 0)
+                needed |= self._publisher.needed()
             await self._on_thread(learner.tidy, needed)
 
     async def _on_thread(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -284,6 +297,8 @@ class TrainerService:
             problems.append(f"the log-probabilities of engine and trainer were {apart:.2f} nats apart in the last "
                             f"step, logprob_alarm is {limit:g}: check that the policy server serves this trainer's "
                             "model and versions")
+        if self._publisher is not None:
+            problems += [message for _, message in self._publisher.alarms()]
         if self._problem:
             problems.append(f"can't train: {self._problem}")
         if self._learner is None:
