@@ -13,6 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from google.protobuf.message import DecodeError
+
+from openclaw_rl.delivery.aside import Aside
+from openclaw_rl.delivery.checked import add_columns, content_key, crc, sound
 from openclaw_rl.delivery.inbox import Inbox
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
@@ -27,9 +31,10 @@ COUNTERS = ("transitions", "judgements", "votes", "votes_failed", "judgements_fa
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS transitions (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL, received REAL NOT NULL, payload BLOB NOT NULL);
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL, received REAL NOT NULL, payload BLOB NOT NULL,
+  crc INTEGER);
 CREATE TABLE IF NOT EXISTS judgements (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, payload BLOB NOT NULL);
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, payload BLOB NOT NULL, crc INTEGER);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
@@ -41,6 +46,10 @@ class JudgeQueue:
         """`store` must have been made with `SCHEMA`; `keep`: judgements that stay."""
         self._store, self._samples, self._keep = store, samples, keep
         self._inbox = Inbox(store, "transitions")
+        self.aside = Aside(store, "transitions")
+        with store.transaction() as db:
+            for table in ("transitions", "judgements"):
+                add_columns(db, table, {"crc": "INTEGER"})
         self._since_pruned = 0
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.counters.update({row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters")})
@@ -50,7 +59,7 @@ class JudgeQueue:
     def batch(self) -> Iterator[Batch]:
         """One transaction; what it changed in the counters is seen after its commit."""
         with self._store.transaction() as db:
-            batch = Batch(db, self._inbox, self._samples)
+            batch = Batch(db, self._inbox, self._samples, self.aside)
             yield batch
             db.executemany("INSERT INTO counters (name, value) VALUES (?, ?) "
                            "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value", batch.counts.items())
@@ -67,37 +76,49 @@ class JudgeQueue:
         rows = self._store.query("SELECT seq, received FROM transitions ORDER BY seq LIMIT ?", (limit + len(taken),))
         return [(row["seq"], row["received"]) for row in rows if row["seq"] not in taken][:limit]
 
-    def load(self, seq: int) -> bytes:
-        """A waiting transition, serialized."""
-        return self._store.query("SELECT payload FROM transitions WHERE seq = ?", (seq,))[0]["payload"]
+    def load(self, seq: int) -> tuple[str, turn_pb2.Transition | None]:
+        """A waiting transition: its turn's id, and None when its bytes on disk are damaged."""
+        row = self._store.query("SELECT turn_id, payload, crc FROM transitions WHERE seq = ?", (seq,))[0]
+        if not sound(row["payload"], row["crc"]):
+            return row["turn_id"], None
+        try:
+            return row["turn_id"], turn_pb2.Transition.FromString(row["payload"])
+        except DecodeError:
+            return row["turn_id"], None
 
     def judgements(self, turn_ids: Sequence[str]) -> list[turn_pb2.Judgement]:
         """The judgements that there are, in the order of the ids."""
         marks = ",".join("?" * len(turn_ids))
-        rows = self._store.query(f"SELECT turn_id, payload FROM judgements WHERE turn_id IN ({marks})", tuple(turn_ids))
-        found = {row["turn_id"]: row["payload"] for row in rows}
+        rows = self._store.query(f"SELECT turn_id, payload, crc FROM judgements WHERE turn_id IN ({marks})",
+                                 tuple(turn_ids))
+        found = {row["turn_id"]: row["payload"] for row in rows if sound(row["payload"], row["crc"])}
         return [turn_pb2.Judgement.FromString(found[id]) for id in dict.fromkeys(turn_ids) if id in found]
 
 
 class Batch:
     """The steps of one transaction."""
 
-    def __init__(self, db: sqlite3.Connection, inbox: Inbox, samples: Outbox) -> None:
-        self._db, self._inbox, self._samples = db, inbox, samples
+    def __init__(self, db: sqlite3.Connection, inbox: Inbox, samples: Outbox, aside: Aside) -> None:
+        self._db, self._inbox, self._samples, self._aside = db, inbox, samples, aside
         self.counts: Counter[str] = Counter()
         self.waiting = 0
 
-    def accept(self, turn_id: str) -> bool:
-        """Note that the transition is here; False when it was before."""
-        if not self._inbox.accept(self._db, turn_id):
+    def accept(self, transition: turn_pb2.Transition) -> bool:
+        """Note that the transition is here; False when it was before.
+
+        Raises:
+            Forged: another one of this turn was.
+        """
+        if not self._inbox.accept(self._db, transition.turn.turn_id, content_key(transition)):
             return False
         self.counts["transitions"] += 1
         return True
 
     def wait(self, transition: turn_pb2.Transition) -> None:
         """Put an accepted transition into the queue."""
-        self._db.execute("INSERT INTO transitions (turn_id, received, payload) VALUES (?, ?, ?)",
-                         (transition.turn.turn_id, time.time(), transition.SerializeToString()))
+        payload = transition.SerializeToString()
+        self._db.execute("INSERT INTO transitions (turn_id, received, payload, crc) VALUES (?, ?, ?, ?)",
+                         (transition.turn.turn_id, time.time(), payload, crc(payload)))
         self.waiting += 1
 
     def judged(self, transition: turn_pb2.Transition, judgement: turn_pb2.Judgement, seq: int | None = None) -> None:
@@ -105,8 +126,9 @@ class Batch:
         if seq is not None:
             self.drop(seq)
         turn_id = transition.turn.turn_id
-        self._db.execute("INSERT OR REPLACE INTO judgements (turn_id, payload) VALUES (?, ?)",
-                         (turn_id, judgement.SerializeToString()))
+        payload = judgement.SerializeToString()
+        self._db.execute("INSERT OR REPLACE INTO judgements (turn_id, payload, crc) VALUES (?, ?, ?)",
+                         (turn_id, payload, crc(payload)))
         sample = turn_pb2.Sample(transition=transition, judgement=judgement)
         self._samples.put(turn_id, sample.SerializeToString(), db=self._db)
         self.counts["judgements"] += 1
@@ -114,6 +136,22 @@ class Batch:
         self.counts["votes_failed"] += sum(1 for vote in judgement.votes if vote.error)
         fate = "judgements_failed" if judgement.failed else ("neutral", "positive", "negative")[judgement.score]
         self.counts[fate] += 1
+
+    def refuse(self, transition: turn_pb2.Transition, reason: str) -> None:
+        """Keep a transition that is not taken where a person can look."""
+        self._aside.keep(self._db, transition.turn.turn_id, reason, transition.SerializeToString())
+
+    def damaged(self, seq: int) -> tuple[turn_pb2.Transition, turn_pb2.Judgement]:
+        """Take a transition whose bytes are damaged out of the queue and keep them aside. Its turn gets a judgement
+        that failed, so that it has a fate: what is left of it, and that judgement."""
+        turn_id, payload = self._db.execute("SELECT turn_id, payload FROM transitions WHERE seq = ?", (seq,)).fetchone()
+        why = "its transition on the judge's disk is damaged"
+        self._aside.keep(self._db, turn_id, why, payload)
+        transition = turn_pb2.Transition(turn=turn_pb2.Turn(turn_id=turn_id, turn_class=turn_pb2.TURN_CLASS_MAIN))
+        judgement = turn_pb2.Judgement(turn_id=turn_id, failed=True, votes=[turn_pb2.Vote(error=why)])
+        judgement.judged_at.GetCurrentTime()
+        self.judged(transition, judgement, seq)
+        return transition, judgement
 
     def drop(self, seq: int) -> None:
         """Take a transition out of the queue."""

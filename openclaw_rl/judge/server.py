@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from openclaw_rl.config import Config, PrmJudgeConfig
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.sender import Sender
@@ -16,6 +18,7 @@ from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.judge.service import JudgeService
 from openclaw_rl.judge.servicer import SERVICE, JudgeServicer
 from openclaw_rl.judge.watch import Broadcast
+from openclaw_rl.mesh.alarms import Raised, outbox_alarms
 from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
@@ -43,7 +46,8 @@ async def run(config: Config, home: Home) -> None:
                     open_stream=lambda channel: trainer_pb2_grpc.TrainerServiceStub(channel).SubmitSamples,
                     make_request=_request)
     server = ComponentServer(NAME, settings.host, settings.port, home,
-                             lambda: status(service, samples, [*store.problems, journal.problem]),
+                             lambda: status(service, samples, [*(("state_damaged", problem) for problem in
+                                                                 store.problems), ("journal", journal.problem)]),
                              on_drain=service.stop)
     server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, JudgeServicer(service), SERVICE)
     try:
@@ -70,19 +74,15 @@ def make_panel(settings: PrmJudgeConfig) -> Panel:
                  guard=None if isinstance(judge, RulesJudge) else RulesJudge())
 
 
-def status(service: JudgeService, samples: Outbox, problems: list[str]) -> component_pb2.ComponentStatus:
-    """The service's status with that of its outbox; `problems` of the other parts, empty ones are none."""
-    result = service.status()
+def status(service: JudgeService, samples: Outbox, alarms: Iterable[Raised]) -> component_pb2.ComponentStatus:
+    """The service's status with that of its outbox; `alarms` of the other parts, empty ones are none."""
     stats = samples.stats()
+    result = service.status([*alarms, *outbox_alarms(stats, "trainer", samples.last_rejected)])
     result.outboxes.append(stats)
-    notes = [problem for problem in problems if problem]
-    if notes and result.state == component_pb2.COMPONENT_STATE_RUNNING:
-        result.state = component_pb2.COMPONENT_STATE_DEGRADED
-    if stats.pending and not stats.connected:
+    notes = [result.detail]
+    if stats.pending and not stats.connected and not any(alarm.name == "samples_waiting" for alarm in result.alarms):
         notes.append(f"{stats.pending} samples wait on disk for trainer: {stats.last_error or 'connecting'}")
-    if stats.rejected:
-        notes.append(f"trainer has refused {stats.rejected} samples; the log says why")
-    result.detail = "; ".join([result.detail, *notes])
+    result.detail = "; ".join(filter(None, notes))
     return result
 
 

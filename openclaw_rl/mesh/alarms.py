@@ -86,6 +86,13 @@ def outbox_alarms(stats: OutboxStats, neighbour: str, last_refused: float | None
     return raised
 
 
+def aside_alarm(name: str, count: int, last: float | None) -> Raised:
+    """Messages that were refused or damaged, for a while after the last one."""
+    recent = last is not None and time.time() - last < REFUSED_SECONDS
+    return f"{name}_set_aside", recent * (
+        f"{name} that can't be used were set aside ({count} kept): `openclaw-rl set-aside` lists them with the reasons")
+
+
 def duration(seconds: float) -> str:
     """A time for people: 42 s, 12 min, 3.5 h."""
     if seconds < 120:

@@ -200,6 +200,7 @@ async def test_an_outage_at_the_start_holds_the_queue_and_is_told(desk: Desk) ->
     status = service.status()
     assert status.state == component_pb2.COMPONENT_STATE_DEGRADED
     assert "judge model does not work: the API can't be reached; 1 turns wait, each for at most 15 min" in status.detail
+    assert [alarm.name for alarm in status.alarms] == ["judge_failing"]
     await until(lambda: model.asked.count("canary") >= 3)
     assert model.asked.count("a") == 0 and not desk.sent()
     model.error = None
@@ -251,15 +252,84 @@ async def test_a_bad_vote_of_a_judge_that_works_is_a_failed_judgement(desk: Desk
     await service.stop()
 
 
-async def test_a_damaged_row_is_dropped_and_the_rest_goes_on(desk: Desk) -> None:
-    service = desk.service(Model())
-    service.accept([transition("x", "a"), transition("x", "b")])
+@pytest.mark.parametrize("judge", [Model, RulesJudge])
+async def test_a_damaged_row_is_set_aside_and_the_rest_goes_on(desk: Desk, judge: Callable[[], Judge]) -> None:
+    first = desk.service(Model())
+    first.accept([transition("thanks", id) for id in ("a", "b", "c")])
     with desk.open[0].transaction() as db:
-        db.execute("UPDATE transitions SET payload = ? WHERE turn_id = 'a'", (b"\xff\xff\xff",))
+        [(payload,)] = db.execute("SELECT payload FROM transitions WHERE turn_id = 'a'").fetchall()
+        flipped = payload.replace(b"recursion", b"precision")  # it can still be read
+        db.execute("UPDATE transitions SET payload = ? WHERE turn_id = 'a'", (flipped,))
+        db.execute("UPDATE transitions SET payload = ? WHERE turn_id = 'b'", (b"\xff\xff\xff",))
+    await first.stop()
+    service = desk.service(judge())
     service.start()
     await until(lambda: service.queue.waiting == 0)
-    assert [sample.judgement.turn_id for sample in desk.sent()] == ["b"]
+    judged = {sample.judgement.turn_id: sample for sample in desk.sent()}
+    assert [judged[id].judgement.failed for id in "abc"] == [True, True, False]
+    assert "damaged" in judged["a"].judgement.votes[0].error and not judged["a"].transition.turn.messages
+    assert judged["a"].transition.turn.turn_id == "a", "it gets a fate"
+    assert [id for id, _ in service.queue.aside.recent()] == ["b", "a"]
+    assert [alarm.name for alarm in service.status().alarms] == ["transitions_set_aside"]
     await service.stop()
+
+
+async def test_a_damaged_judgement_is_not_told(desk: Desk) -> None:
+    service = desk.service(RulesJudge())
+    service.accept([transition("thanks", "a"), transition("thanks", "b")])
+    with desk.open[0].transaction() as db:
+        db.execute("UPDATE judgements SET payload = CAST(replace(payload, 'rules', 'fools') AS BLOB) WHERE turn_id = 'a'")
+    assert [judgement.turn_id for judgement in service.queue.judgements(["a", "b"])] == ["b"]
+
+
+async def test_a_second_transition_of_a_turn_is_refused_and_kept_aside(desk: Desk) -> None:
+    service = desk.service(RulesJudge())
+    service.accept([transition("thanks", "a")])
+    again, forged = service.accept([transition("thanks", "a"), transition("that's wrong", "a")])
+    assert statuses([again, forged]) == [DUPLICATE, REJECTED]
+    assert forged.reason == ("turn.turn_id: this id was used before, for a message with another content; the first "
+                             "one stands")
+    assert [s.judgement.score for s in desk.sent()] == [1]
+    [alarm] = service.status().alarms
+    assert alarm.name == "transitions_set_aside" and "`openclaw-rl set-aside`" in alarm.message
+
+
+@pytest.mark.parametrize("turn_id", ["", "x" * 300, "a\nb"])
+async def test_impossible_ids_are_refused_and_kept_aside(desk: Desk, turn_id: str) -> None:
+    service = desk.service(RulesJudge())
+    [ack] = service.accept([transition("thanks", turn_id)])
+    assert ack.status == REJECTED and ack.reason.startswith("turn.turn_id: ")
+    assert service.queue.aside.count == 1 and not desk.sent()
+
+
+async def test_judgements_that_fail_again_and_again_are_an_alarm(desk: Desk) -> None:
+    model = Model()
+    service = desk.service(model)
+    service.start()
+    await until(lambda: service.canary.asked)
+    model.error = VoteError("no score in the answer")
+    for count in (19, 20):
+        service.accept([transition("x", f"t{i}") for i in range(count)])
+        await until(lambda: len(desk.sent()) == count)  # noqa: B023
+        model.asked.clear()
+        assert [alarm.name for alarm in service.status().alarms] == ["judgements_failed"] * (count == 20)
+    assert "20 of the last 20 judgements failed" in service.status().detail
+    assert "no score in the answer" in service.status().detail
+    model.error = None
+    service.accept([transition("x", f"good{i}") for i in range(20)])
+    await until(lambda: len(desk.sent()) == 40)
+    assert not service.status().alarms and service.status().state == component_pb2.COMPONENT_STATE_RUNNING
+    await service.stop()
+
+
+async def test_transitions_that_wait_long_are_an_alarm(desk: Desk) -> None:
+    service = desk.service(Model())
+    service.accept([transition("x", "a")])
+    assert not service.status().alarms
+    with desk.open[0].transaction() as db:
+        db.execute("UPDATE transitions SET received = received - 400")
+    [alarm] = service.status().alarms
+    assert alarm.name == "transitions_waiting" and "the oldest for 7 min" in alarm.message
 
 
 async def test_a_slow_watcher_loses_the_oldest_and_blocks_nobody() -> None:
