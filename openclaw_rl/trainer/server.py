@@ -10,12 +10,14 @@ from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.trainer.deliveries import DeliveryLog
 from openclaw_rl.trainer.learner import Learner
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.servicer import SERVICE, TrainerServicer
 from openclaw_rl.trainer.store import TrainerStore
 from openclaw_rl.v1 import trainer_pb2_grpc
-from openclaw_rl.weights.publisher import WeightPublisher
+from openclaw_rl.weights.fleet import Fleet
+from openclaw_rl.weights.store import VersionStore
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +37,15 @@ async def run(config: Config, home: Home) -> None:
     learner = None if uses_api(policy) else Learner(
         settings, store, folder, lambda: ensure_model(policy.model, home),
         keep=max(settings.keep_versions, policy.keep_versions))
-    service = TrainerService(settings, store, learner, lambda service, versions: WeightPublisher(
-        lambda: resolve(home, config, "policy_server"), versions, service.on_state, service.on_activated,
-        service.on_rejected))
+
+    def fleet(service: TrainerService, versions: VersionStore) -> Fleet:
+        return Fleet(lambda: resolve(home, config, "policy_server"), settings.policy_servers, versions,
+                     on_state=service.on_state, on_activated=service.on_activated, on_rejected=service.on_rejected,
+                     active=int(store.get("active") or 0), knows=lambda version: store.version(version) is not None,
+                     on_number=store.raise_highest, on_further=service.on_further,
+                     history=lambda address: DeliveryLog(store, address), full_every=settings.full_every)
+
+    service = TrainerService(settings, store, learner, fleet)
     server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop)
     server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server, TrainerServicer(service, store), SERVICE)
     try:

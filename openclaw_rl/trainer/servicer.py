@@ -93,4 +93,5 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             detail = version.detail or ("another one is active" if activated_at or number == 0 else "not active")
         return trainer_pb2.PolicyVersion(
             manifest=version.manifest, active=active, activated_at=activated_at, detail=detail,
-            kept=self._service.keeps(number))
+            kept=self._service.keeps(number), deliveries=self._service.deliveries(
+                number, trainer_pb2.VersionDelivery(active=active, activated_at=activated_at, detail=detail)))

@@ -48,6 +48,18 @@ class FakePublisher:
     def status(self) -> dict[str, object]:
         return {"sending": None}
 
+    def sending(self, version: int) -> bool:
+        return False
+
+    def needed(self) -> set[int]:
+        return set()
+
+    def deliveries(self, version: int, own: pb.VersionDelivery) -> list[pb.VersionDelivery]:
+        return [own]
+
+    def alarms(self) -> list[tuple[str, str]]:
+        return []
+
 
 class Rig:
     """A trainer that serves."""
@@ -350,8 +362,8 @@ async def test_errors_name_the_field(tmp_path: Path, model: Path) -> None:
             await rig.stub.ListSamples(pb.ListSamplesRequest(turn_ids=["t"] * 1001))
         assert from_rpc_error(failure.value).violations[0][0] == "turn_ids"
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            async for _ in rig.stub.FetchWeights(pb.FetchWeightsRequest()):
+            async for _ in rig.stub.FetchWeights(pb.FetchWeightsRequest(version=7)):
                 pass
-        assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert "there is no version '7'; here are 0" in str(failure.value.details())
         acks = await rig.submit(make_sample(""))
         assert acks[0].status == common_pb2.ACK_STATUS_REJECTED
