@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+#: Beginning of a file that is about to take another one's place.
+_REWRITTEN = ".rewritten."
 _NAME = re.compile(r"rl_trace_(\d{8})(?:\.(\d+))?\.log")
 
 
@@ -56,6 +58,23 @@ class JournalFile:
         except OSError as error:
             error.written = done  # type: ignore[attr-defined]
             raise
+
+    def remove(self, unwanted: Callable[[bytes], bool]) -> int:
+        """Rewrite the files that have `unwanted` lines without these; how many there were.
+
+        Whoever else writes to the folder waits meanwhile, as for a rotation, and goes on with the new file: nobody's
+        line is lost. A file appears by one rename, so a killed process leaves the old one or the new one.
+
+        Raises:
+            OSError: a file can't be read or written; those before it are done.
+        """
+        removed = 0
+        with self._locked():
+            for leftover in self._folder.glob(f"{_REWRITTEN}*"):
+                leftover.unlink()
+            for path in sorted(self._folder.glob("rl_trace_*.log")):
+                removed += _rewrite(path, unwanted)
+        return removed
 
     def close(self) -> None:
         """Close the files."""
@@ -114,3 +133,18 @@ class JournalFile:
         found.sort(key=lambda m: (m[1], m[2] is None, int(m[2] or 0)), reverse=True)
         for match in found[self._keep:]:
             (self._folder / match[0]).unlink(missing_ok=True)
+
+
+def _rewrite(path: Path, unwanted: Callable[[bytes], bool]) -> int:
+    with path.open("rb") as file:
+        removed = sum(map(unwanted, file))
+        if not removed:
+            return 0
+        file.seek(0)
+        fresh = path.with_name(f"{_REWRITTEN}{path.name}")
+        with fresh.open("wb") as out:
+            out.writelines(line for line in file if not unwanted(line))
+            out.flush()
+            os.fsync(out.fileno())
+    os.replace(fresh, path)
+    return removed

@@ -11,7 +11,7 @@ from typing import Literal
 
 from openclaw_rl.config import JournalConfig
 from openclaw_rl.journal.file import JournalFile
-from openclaw_rl.journal.line import Entry, bare, lines
+from openclaw_rl.journal.line import Entry, bare, lines, of_session
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,20 @@ class Journal:
         """Write what has been appended so far, in the calling thread."""
         with self._write_lock:
             self._drain()
+
+    def forget(self, session: str) -> int:
+        """Take a session's lines out of the files, and out of what waits in memory; how many there were. Blocks for as
+        long as the files take to read, some seconds per GB; other threads and processes append meanwhile.
+
+        Raises:
+            OSError: a file can't be read or written; those before it are done.
+        """
+        with self._write_lock:
+            entries = [self._buffer.popleft() for _ in range(len(self._buffer))]
+            others = [entry for entry in entries if entry[1] != session]
+            self._buffer.extendleft(reversed(others))
+            self._drain()
+            return len(entries) - len(others) + self._file.remove(of_session(session))
 
     def close(self) -> None:
         """Write everything and end the thread. May be called again."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from json.encoder import encode_basestring
 
+#: Length of the time that begins a line, in brackets.
+_STAMP = 21
 #: Characters that some tools take for the end of a line; JSON leaves them as they are.
 _SEPARATORS = ("\x7f", "\x85", "\u2028", "\u2029")
 
@@ -47,6 +50,13 @@ def lines(entries: list[Entry]) -> list[tuple[str, bytes]]:
             shown = sessions[session] = bare(session)
         add(f"{start}{shown}] [VERSION: {version}] {label}{encode_basestring(text) if quoted else text}\n")
     return [(day, _utf8("".join(parts))) for day, parts in days]
+
+
+def of_session(session: str) -> Callable[[bytes], bool]:
+    """Tells a session's lines from others, whatever the texts in these say."""
+    line = lines([(0.0, session, 0, "", "", False)])[0][1]
+    name = line[_STAMP:-len(b"[VERSION: 0] \n")]
+    return lambda line: line.startswith(name, _STAMP)
 
 
 def _utf8(text: str) -> bytes:

@@ -287,3 +287,37 @@ def test_lines_of_a_second_share_their_stamp():
     [(day, data)] = lines([(1_773_671_445.1 + i / 10, "s", 1, "", "x", True) for i in range(12)])
     stamps = [line[:21] for line in data.decode().splitlines()]
     assert len(set(stamps)) == 2 and len(day) == 8
+
+
+def test_forgets_a_session_while_others_write(tmp_path):
+    """Its lines leave all files; nobody else's line is lost, whoever appends meanwhile."""
+    def fill() -> Journal:
+        return Journal(tmp_path, JournalConfig.model_validate({"max_size": "64KB", "keep_files": 1000}))
+
+    ours, neighbour = fill(), fill()
+    stop = threading.Event()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            neighbour.next_state("bob", 1, f"bob says [SESSION: ann] {written}")
+            written += 1
+            if written % 100 == 0:
+                time.sleep(0.002)
+
+    writer = threading.Thread(target=write)
+    for i in range(2000):
+        ours.action("ann" if i % 2 else 'an"n] [SESSION: ann', 1, "MAIN", f"{i}")
+    writer.start()
+    removed = [ours.forget("ann") for _ in range(5)]
+    stop.set()
+    writer.join()
+    assert sum(removed) == 1000 and removed[1:] == [0, 0, 0, 0]
+    ours.close()
+    neighbour.close()
+    kept = [line for path in sorted(tmp_path.glob("rl_trace_*.log"), key=lambda p: (len(p.name), p.name))
+            for line in path.read_text().splitlines()]
+    assert sum("bob says" in line for line in kept) == written
+    assert sum("[SESSION: an\\\"n" in line for line in kept) == 1000 and len(kept) == written + 1000
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".rewritten")]
