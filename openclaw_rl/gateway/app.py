@@ -28,6 +28,7 @@ from openclaw_rl.gateway.stream import UntilDisconnect, merge
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.mesh.helpers import new_id
+from openclaw_rl.telemetry import requests as traces
 
 log = logging.getLogger(__name__)
 
@@ -71,20 +72,29 @@ class _Door:
         """Keys are checked before, errors become OpenAI's behind the handler. `api` is its name in the metrics."""
         async def endpoint(request: Request) -> ASGIApp:
             began = time.perf_counter()
+            # Models are asked for by clients at every turn or poll; only what is said to the policy is traced.
+            span = traces.http("POST", request.url.path, request.headers) if request.method == "POST" else None
+            request.state.span = span
             try:
-                return await handler(request, self._key(request))
+                answer = await handler(request, self._key(request))
+                if not isinstance(answer, UntilDisconnect):  # which ends the span when it is sent
+                    traces.answered(span, 200)
+                return answer
             except ClientDisconnect:
+                traces.answered(span, 499)
                 return Response(status_code=400)  # nobody reads it
             except (ApiError, MeshError) as error:
-                answer = _public(error)
-                self._metrics.answered(api, answer.status, time.perf_counter() - began)
-                return answer.response()
+                failure = _public(error)
+                self._metrics.answered(api, failure.status, time.perf_counter() - began)
+                traces.answered(span, failure.status)
+                return failure.response()
             except Exception:
                 incident = new_id("inc_")
                 log.exception("incident %s: %s failed", incident, request.url.path)
-                answer = from_mesh(errors.internal(incident))
-                self._metrics.answered(api, answer.status, time.perf_counter() - began)
-                return answer.response()
+                failure = from_mesh(errors.internal(incident))
+                self._metrics.answered(api, failure.status, time.perf_counter() - began)
+                traces.answered(span, failure.status)
+                return failure.response()
 
         return endpoint
 
@@ -164,9 +174,12 @@ class _Door:
     def _open(self, request: Request, key: str, asked: ApiRequest, api: str) -> Head:
         if asked.model is not None:
             self._check_model(asked.model)
-        return self._desk.open(options=asked.options, client=self._digest(key, _address(request), asked.user),
+        head = self._desk.open(options=asked.options, client=self._digest(key, _address(request), asked.user),
                                api=api, messages=asked.calls[0].messages, metadata=asked.metadata,
                                choices=len(asked.calls))
+        head.span = request.state.span
+        traces.opened(head.span, head.turn_id, head.session_id)
+        return head
 
     def _check_model(self, model: str) -> None:
         if model != self._desk.model and model not in self._desk.aliases:
@@ -193,8 +206,9 @@ class _Answer:
     async def send(self, send: Send) -> None:
         """The response; raises CancelledError when the client has gone."""
         status = 499
+        version: int | None = None
         try:
-            await self._responses(send)
+            version = await self._responses(send)
             status = 200
         except (ApiError, MeshError) as error:
             status = await self._failed(send, _public(error))
@@ -203,8 +217,10 @@ class _Answer:
             status = await self._failed(send, from_mesh(errors.internal(self._head.turn_id)))
         finally:
             self._metrics.answered(self._head.api, status, time.perf_counter() - self._began)
+            traces.answered(self._head.span, status, version)
 
-    async def _responses(self, send: Send) -> None:
+    async def _responses(self, send: Send) -> int:
+        """Send; gives the version that answered."""
         reply, asked = self._reply, self._asked
         streams = [self._desk.run(self._head, call, i) for i, call in enumerate(asked.calls)]
         version: int | None = None
@@ -236,6 +252,7 @@ class _Answer:
             tail = reply.whole(ends)
             await self._start(send, 200, version or 0, b"application/json", len(tail))
         await send({"type": "http.response.body", "body": tail})
+        return version or 0
 
     async def _start(self, send: Send, status: int, version: int, kind: bytes, size: int | None = None) -> None:
         headers = [(b"content-type", kind), (b"x-openclaw-turn-id", self._head.turn_id.encode()),

@@ -91,6 +91,7 @@ class Head:
     metadata: dict[str, str]
     requested_at: float  #: seconds since the epoch
     open_choices: int = 1  #: choices that haven't ended yet
+    span: Any = None  #: the request's span; None when it is not traced
 
     def choice_id(self, index: int) -> str:
         """The turn's id of a choice: the request's own for the first one."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 import grpc
 
 from openclaw_rl.gateway.messages import check_messages, check_tool_choice, check_tools
-from openclaw_rl.gateway.port import ChatCall, End, SampledToken, Start, pinned
+from openclaw_rl.gateway.port import ChatCall, End, Head, SampledToken, Start, pinned
 from openclaw_rl.mesh import errors
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.turns import Turns, client_digest
 from openclaw_rl.policy.weights_service import WeightsService
+from openclaw_rl.telemetry import requests as traces
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
 
 
@@ -33,7 +34,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
                         tool_choice=check_tool_choice(request.tool_choice, tools))
         head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
                                 metadata=dict(request.metadata))
-        async with aclosing(self._turns.run(head, call)) as events:
+        async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:
                 if isinstance(event, Start):
                     yield policy_pb2.ChatResponse(start=policy_pb2.ChatStart(
@@ -55,7 +56,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         call = ChatCall(**pinned(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
         head = self._turns.open(options=options, client=_client(context), api="grpc.generate", messages=[],
                                 metadata={})
-        async with aclosing(self._turns.run(head, call)) as events:
+        async with _traced(head, context, "Generate"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:
                 if isinstance(event, End):
                     yield policy_pb2.GenerateResponse(end=_generation_end(event))
@@ -109,6 +110,25 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         if self.weights is None:
             raise errors.unavailable(self._turns.state, retry_after=2.0)
         return self.weights
+
+
+@asynccontextmanager
+async def _traced(head: Head, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[None]:
+    """The request's span, in the trace that the caller's metadata names."""
+    head.span = traces.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
+    traces.opened(head.span, head.turn_id, head.session_id)
+    status = "CANCELLED"
+    try:
+        yield
+        status = "OK"
+    except errors.MeshError as error:
+        status = error.code.name
+        raise
+    except Exception:
+        status = "INTERNAL"
+        raise
+    finally:
+        traces.answered(head.span, status)
 
 
 def _client(context: grpc.aio.ServicerContext) -> str:

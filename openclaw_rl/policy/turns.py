@@ -9,20 +9,18 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from openclaw_rl.delivery.ids import LONGEST_ID
 from openclaw_rl.gateway.port import ChatCall, End, Event, Head
 from openclaw_rl.mesh import errors
-from openclaw_rl.mesh.helpers import new_id, now
+from openclaw_rl.mesh.helpers import new_id, now, to_timestamp
 from openclaw_rl.policy.chat import Policy, Transcript
 from openclaw_rl.policy.meter import Meter
 from openclaw_rl.policy.recorder import TurnRecorder
+from openclaw_rl.policy.tracing import generated
 from openclaw_rl.sessions.index import ConversationIndex
 from openclaw_rl.v1 import turn_pb2
 
 log = logging.getLogger(__name__)
-
-_LONGEST_ID = 256
 
 
 class Turns:
@@ -32,14 +30,16 @@ class Turns:
     response is complete. A response that is cancelled or fails is recorded as far as it came.
     """
 
-    def __init__(self, recorder: TurnRecorder, model: str, aliases: frozenset[str] = frozenset()) -> None:
+    def __init__(self, recorder: TurnRecorder, model: str, aliases: frozenset[str] = frozenset(),
+                 index: ConversationIndex | None = None) -> None:
+        """Args: index: the conversations of earlier runs; default: none."""
         self.model, self.aliases = model, aliases
         self.state = "the policy is getting ready"
         self.running = 0  #: responses that are being made
         self.meter = Meter()
         self._policy: Policy | None = None
         self._recorder = recorder
-        self._index = ConversationIndex()
+        self._index = index if index is not None else ConversationIndex()
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -147,6 +147,7 @@ class Turns:
                 reason: turn_pb2.FinishReason.ValueType, refused: bool = False) -> turn_pb2.Turn | None:
         """The turn to record; None when there is none."""
         head.open_choices -= 1
+        trace = generated(head, call, choice, transcript, reason, self.model, self.version)
         done = head.options.session_done and head.open_choices <= 0  # the last choice ends the session
         if refused or head.options.no_record:
             if done and head.options.session_id:
@@ -161,10 +162,10 @@ class Turns:
             declared_type=head.options.turn_type, session_done=done, messages=call.messages, tools=call.tools,
             response=response, finish_reason=reason, tokens=transcript.record(), sampling=call.sampling,
             model=self.model, policy_version=transcript.version if transcript.first_token_at else self.version,
-            requested_at=_timestamp(head.requested_at), finished_at=now(), client=head.client,
-            metadata=head.metadata, api=head.api, choice_index=choice)
+            requested_at=to_timestamp(head.requested_at), finished_at=now(), client=head.client,
+            metadata=head.metadata, api=head.api, choice_index=choice, trace=trace)
         if transcript.first_token_at is not None:
-            turn.first_token_at.CopyFrom(_timestamp(transcript.first_token_at))
+            turn.first_token_at.CopyFrom(to_timestamp(transcript.first_token_at))
         return turn
 
     def _settle_now(self, head: Head, call: ChatCall, choice: int, transcript: Transcript,
@@ -176,8 +177,10 @@ class Turns:
 
 
 def client_digest(key: str, address: str, user: str) -> str:
-    """An opaque name of who asks; see Turn.client."""
-    return hashlib.blake2b("\0".join((key, address, user)).encode(), digest_size=16).hexdigest()
+    """An opaque name of who asks; see Turn.client. The part before a colon stands for the key alone, empty without one:
+    address and user field may differ between a person's requests, the key does not."""
+    owner = hashlib.blake2b(key.encode(), digest_size=8).hexdigest() if key else ""
+    return f"{owner}:" + hashlib.blake2b("\0".join((key, address, user)).encode(), digest_size=16).hexdigest()
 
 
 def check_id(name: str, value: str) -> None:
@@ -186,13 +189,7 @@ def check_id(name: str, value: str) -> None:
     Raises:
         MeshError: INVALID_ARGUMENT, too long or not printable.
     """
-    if len(value) > _LONGEST_ID:
-        raise errors.invalid(name, value, f"at most {_LONGEST_ID} characters")
+    if len(value) > LONGEST_ID:
+        raise errors.invalid(name, value, f"at most {LONGEST_ID} characters")
     if not value.isprintable():
         raise errors.invalid(name, value, "printable characters")
-
-
-def _timestamp(seconds: float) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromNanoseconds(int(seconds * 1e9))
-    return stamp

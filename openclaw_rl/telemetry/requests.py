@@ -45,8 +45,8 @@ def opened(span: Span | None, turn_id: str, session_id: str) -> None:
 
 
 @guarded
-def answered(span: Span | None, status: int | str, error: str = "", version: int | None = None) -> None:
-    """The request has ended: with an HTTP status, or with the name of a gRPC one."""
+def answered(span: Span | None, status: int | str, version: int | None = None) -> None:
+    """The request has ended: with an HTTP status (499: the client went away), or with the name of a gRPC one."""
     if span is None or not span.is_recording():
         return
     key = "http.response.status_code" if isinstance(status, int) else "rpc.response.status_code"
@@ -54,22 +54,22 @@ def answered(span: Span | None, status: int | str, error: str = "", version: int
     if version is not None:
         span.set_attribute(names.VERSION, version)
     failed = status >= 500 if isinstance(status, int) else status not in ("OK", "CANCELLED")
-    if failed or error:
+    if failed:
         span.set_attribute(names.ERROR, str(status))
-    context.finish(span, (error or str(status)) if failed else "")
+    context.finish(span, str(status) if failed else "")
 
 
 @guarded
 def generated(request: Span | None, *, turn_id: str, session_id: str, api: str, model: str,
               messages: Sequence[turn_pb2.ChatMessage], sampling: turn_pb2.SamplingParams,
-              response: Callable[[], turn_pb2.ChatMessage], finish_reason: int, prompt_tokens: int | None,
+              response: Callable[[], turn_pb2.ChatMessage] | None, finish_reason: int, prompt_tokens: int | None,
               completion_tokens: int, spans: Sequence[VersionSpan], version: int, began: float,
               first_token_at: float | None) -> TraceContext | None:
     """A response has ended, or was cut short: its span, under the request's.
 
     Args:
         request: span of the request; None opens a trace.
-        response: gives the message; asked only when content is captured.
+        response: gives the message; asked only when content is captured. None: neither it nor `messages` is ever.
         prompt_tokens: None when the engine tells none (an API model).
         began, first_token_at: seconds since the epoch.
 
@@ -91,7 +91,7 @@ def generated(request: Span | None, *, turn_id: str, session_id: str, api: str, 
     if own:
         attributes |= {names.INPUT_TOKENS: prompt_tokens, names.OUTPUT_TOKENS: completion_tokens,
                        names.SPANS: [f"{span.version}:{span.begin}-{span.end}" for span in spans]}
-    if current.capture_content:
+    if current.capture_content and response is not None:
         attributes |= {names.INPUT_MESSAGES: content.messages(messages),
                        names.OUTPUT_MESSAGES: content.messages([response()])}
     failed = finish_reason == turn_pb2.FINISH_REASON_ERROR
