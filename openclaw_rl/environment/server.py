@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 
 from openclaw_rl.config import Config
 from openclaw_rl.delivery.outbox import Outbox
@@ -14,6 +15,7 @@ from openclaw_rl.environment.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.environment.sessions import SessionBook
 from openclaw_rl.home import Home
 from openclaw_rl.journal import Journal
+from openclaw_rl.mesh.alarms import Alarms, Raised, aside_alarm, outbox_alarms
 from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc, turn_pb2
@@ -44,8 +46,9 @@ async def run(config: Config, home: Home) -> None:
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                     open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
                     make_request=_request)
-    server = ComponentServer(NAME, settings.host, settings.port, home,
-                             lambda: status(book, outbox, [*store.problems, journal.problem]))
+    board = StatusBoard(book, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
+                                               ("journal", journal.problem)])
+    server = ComponentServer(NAME, settings.host, settings.port, home, board.status)
     server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server, EnvironmentServicer(book, store), SERVICE)
     reaper = None
     try:
@@ -62,21 +65,32 @@ async def run(config: Config, home: Home) -> None:
         store.close()
 
 
-def status(book: SessionBook, outbox: Outbox, problems: list[str]) -> component_pb2.ComponentStatus:
-    """State, detail and figures; `problems` of the parts that the book does not know, empty ones are none."""
-    problems = [problem for problem in (*problems, book.trainability.problem) if problem]
-    stats = outbox.stats()
-    notes = list(problems)
-    if stats.pending and not stats.connected:
-        notes.append(f"{stats.pending} transitions wait on disk for prm_judge: {stats.last_error or 'connecting'}")
-    if stats.rejected:
-        notes.append(f"prm_judge has refused {stats.rejected} transitions; ListTurns says why")
-    result = component_pb2.ComponentStatus(
-        state=component_pb2.COMPONENT_STATE_DEGRADED if problems else component_pb2.COMPONENT_STATE_RUNNING,
-        detail="; ".join(notes), policy_version=book.policy_version, outboxes=[stats],
-        counters={name: book.counters[name] for name in COUNTERS})
-    result.counters["sessions_open"] = book.sessions_open
-    return result
+class StatusBoard:
+    """What the component tells of itself.
+
+    Args:
+        problems: name and message of the alarms of the parts that the book does not know; empty ones are none.
+    """
+
+    def __init__(self, book: SessionBook, outbox: Outbox, problems: Callable[[], Iterable[Raised]]) -> None:
+        self._book, self._outbox, self._problems = book, outbox, problems
+        self._alarms = Alarms()
+
+    def status(self) -> component_pb2.ComponentStatus:
+        """State, detail, figures and alarms."""
+        book, stats = self._book, self._outbox.stats()
+        result = component_pb2.ComponentStatus(
+            state=component_pb2.COMPONENT_STATE_RUNNING, policy_version=book.policy_version, outboxes=[stats],
+            counters={name: book.counters[name] for name in COUNTERS})
+        result.counters["sessions_open"] = book.sessions_open
+        raised = [*self._problems(), ("no_trainable_turns", book.trainability.problem),
+                  aside_alarm("events", book.aside.count, book.aside.last),
+                  *outbox_alarms(stats, "prm_judge", self._outbox.last_rejected)]
+        if stats.pending and not stats.connected and not any(name == "transitions_waiting" for name, _ in raised):
+            result.detail = (f"{stats.pending} transitions wait on disk for prm_judge: "
+                             f"{stats.last_error or 'connecting'}")
+        self._alarms.report(result, raised)
+        return result
 
 
 def _request(payloads: list[bytes]) -> judge_pb2.JudgeTransitionsRequest:

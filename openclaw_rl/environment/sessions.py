@@ -24,8 +24,10 @@ from typing import Literal
 from google.protobuf.message import DecodeError
 
 from openclaw_rl.config import SessionAwareness
-from openclaw_rl.delivery.ids import message_id
-from openclaw_rl.delivery.inbox import Inbox
+from openclaw_rl.delivery.aside import Aside
+from openclaw_rl.delivery.checked import content_key, sound
+from openclaw_rl.delivery.ids import bad_id, message_id
+from openclaw_rl.delivery.inbox import Forged, Inbox
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import linking, tables
@@ -35,6 +37,7 @@ from openclaw_rl.environment.next_state import Outline, as_text, messages_behind
 from openclaw_rl.environment.trainability import Trainability
 from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.helpers import now
+from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.v1 import common_pb2, environment_pb2, turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextState, NextStateKind
 
@@ -76,7 +79,10 @@ class SessionBook:
 
     def __init__(self, store: Store, outbox: Outbox, journal: Journal, config: SessionAwareness) -> None:
         self._store, self._outbox, self._journal = store, outbox, journal
+        with store.transaction() as db:
+            tables.add_missing_columns(db)
         self._inbox = Inbox(store, "events")
+        self.aside = Aside(store, "events")  #: refused events, and records that were damaged on disk
         self._classifier = Classifier(config)
         self._debug = config.debug
         self._deadlines = Deadlines(config.session_timeout)
@@ -166,10 +172,15 @@ class SessionBook:
     def _take(self, db: sqlite3.Connection, event: environment_pb2.PolicyEvent, effects: _Effects) -> common_pb2.Ack:
         ack = common_pb2.Ack(id=message_id(event), status=common_pb2.ACK_STATUS_ACCEPTED)
         kind = event.WhichOneof("event")
-        if refusal := _refusal(event, ack.id):
-            log.warning("refused a %s with id %r: %s", kind or "message", ack.id, refusal)
+        refusal, new = _refusal(event, ack.id), False
+        try:
+            new = not refusal and self._inbox.accept(db, ack.id, content_key(event))
+        except Forged as error:
+            refusal = f"{kind}: {error}"
+        if refusal:
+            self.aside.keep(db, ack.id, f"{kind or 'message'} refused: {refusal}", event.SerializeToString())
             ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, refusal
-        elif not self._inbox.accept(db, ack.id):
+        elif not new:
             ack.status = common_pb2.ACK_STATUS_DUPLICATE
         elif kind == "turn":
             self._turn(db, event.turn, effects)
@@ -192,6 +203,7 @@ class SessionBook:
             rank = linking.rank(db, turn, outline)
         else:
             rank = linking.Rank(tables.NOT_TRAINABLE, f"{name.lower()} turns are not trained on", keep=False)
+        traces.recorded(turn, rank.reason, link.parent or "")
         tables.add_turn(db, turn, outline, state=rank.state, reason=rank.reason, flaw=_flaw(turn), parent=link.parent,
                         payload=turn.SerializeToString() if rank.keep else None)
         tables.touch_session(db, session, time.time())
@@ -233,6 +245,8 @@ class SessionBook:
         tables.set_parent(db, waiting["turn"], turn.turn_id)
         if turn.turn_class == MAIN:
             try:
+                if not sound(waiting["next_state"], waiting["crc"]):
+                    raise DecodeError("its checksum differs")
                 next_state = NextState.FromString(waiting["next_state"])
             except (DecodeError, TypeError):
                 log.error("the next state of turn %s is damaged; it is judged without", turn.turn_id)
@@ -259,13 +273,16 @@ class SessionBook:
 
     def _close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: _Effects) -> bool:
         """Send a turn with its next state to the judge; False when it was sent before or can't be any more."""
-        data = tables.payload(db, turn_id)
+        data, whole = tables.payload(db, turn_id)
         if data is None:
             return False
         try:
+            if not whole:
+                raise DecodeError("its checksum differs")
             turn = turn_pb2.Turn.FromString(data)
         except (DecodeError, TypeError):  # it must not stand in the way of the message that brings its next state
             log.error("the record of turn %s is damaged; it will not be judged", turn_id)
+            self.aside.keep(db, turn_id, "the turn's record on disk is damaged; it is not judged", data)
             tables.settle(db, turn_id, tables.REJECTED, "its record on disk is damaged")
             return False
         next_state.feedback.extend(tables.feedback_on(db, turn_id))
@@ -276,6 +293,7 @@ class SessionBook:
         tables.settle(db, turn_id, tables.SENT, reason)
         tables.drop_rivals(db, turn_id, f"turn {turn_id} of the same request was sent")
         effects.counts["transitions_sent"] += 1
+        effects.journal.append(partial(traces.next_state, turn, next_state))
         text = as_text(next_state.messages) or "; ".join(
             f"{given.score:+g} {given.comment}".rstrip() if given.HasField("score") else given.comment
             for given in next_state.feedback) or f"({reason})"
@@ -297,6 +315,11 @@ def _refusal(event: environment_pb2.PolicyEvent, event_id: str) -> str:
         return "the message has none of turn, feedback and session_end"
     if not event_id:
         return f"the {kind} has no id"
+    if reason := bad_id(f"the {kind}'s id", event_id):
+        return reason
+    session = getattr(event, kind).session_id
+    if session and (reason := bad_id(f"{kind}.session_id", session)):
+        return reason
     if kind == "session_end" and not event.session_end.session_id:
         return "session_end.session_id is empty"
     if kind == "feedback":

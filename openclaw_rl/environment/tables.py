@@ -13,6 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from openclaw_rl.delivery.checked import add_columns, crc, sound
 from openclaw_rl.environment.next_state import Outline, as_text
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
@@ -44,7 +45,8 @@ CREATE TABLE IF NOT EXISTS turns(
     parent TEXT NOT NULL,
     request BLOB NOT NULL,              -- digest of the request
     response BLOB NOT NULL,             -- digest of the conversation up to and with the response
-    payload BLOB
+    payload BLOB,
+    crc INTEGER                         -- of the payload; NULL in rows of before it was kept
 );
 CREATE INDEX IF NOT EXISTS turns_session ON turns(session);
 CREATE INDEX IF NOT EXISTS turns_response ON turns(response, session);
@@ -57,6 +59,7 @@ CREATE TABLE IF NOT EXISTS awaited(
     turn TEXT NOT NULL,                 -- that refers to it
     distance INTEGER NOT NULL,          -- messages from there to the end of the turn's request
     next_state BLOB NOT NULL,           -- serialized NextState that it brings
+    crc INTEGER,                        -- of the next state
     PRIMARY KEY(session, response)
 ) WITHOUT ROWID;
 -- Conversations of turns that came without a session id.
@@ -71,7 +74,8 @@ CREATE TABLE IF NOT EXISTS feedback(
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     turn TEXT NOT NULL,
-    payload BLOB NOT NULL               -- serialized Feedback
+    payload BLOB NOT NULL,              -- serialized Feedback
+    crc INTEGER
 );
 CREATE INDEX IF NOT EXISTS feedback_turn ON feedback(turn);
 CREATE TABLE IF NOT EXISTS counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -88,6 +92,12 @@ SUMMARY = ("seq, id, session, class, rule, version, state, reason, flaw, finishe
            "response_text, parent, request, response")
 
 
+def add_missing_columns(db: sqlite3.Connection) -> None:
+    """Bring the tables of an older release up to date."""
+    for table in ("turns", "awaited", "feedback"):
+        add_columns(db, table, {"crc": "INTEGER"})
+
+
 def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:
     """Something happened in the session: it is there, and open."""
     db.execute("INSERT INTO sessions VALUES(?1, ?2, ?2, 0) "
@@ -99,12 +109,12 @@ def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, s
     """Keep a turn whose class is decided."""
     db.execute(
         "INSERT INTO turns(id, session, class, rule, version, state, reason, flaw, finished, requested, choice, "
-        "request_text, response_text, parent, request, response, payload) "
-        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "request_text, response_text, parent, request, response, payload, crc) "
+        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (turn.turn_id, turn.session_id, turn.turn_class, turn.class_reason, turn.policy_version, state, reason, flaw,
          turn.finished_at.ToNanoseconds() / 1e9, turn.requested_at.ToNanoseconds(), turn.choice_index,
          as_text(outline.messages[-1:])[:EXCERPT], as_text([turn.response])[:EXCERPT], parent, outline.request,
-         outline.response, payload))
+         outline.response, payload, None if payload is None else crc(payload)))
 
 
 def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
@@ -112,10 +122,10 @@ def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
     return db.execute(f"SELECT {SUMMARY} FROM turns WHERE id = ?", (turn_id,)).fetchone()
 
 
-def payload(db: sqlite3.Connection, turn_id: str) -> bytes | None:
-    """The serialized Turn, while it is kept."""
-    row = db.execute("SELECT payload FROM turns WHERE id = ?", (turn_id,)).fetchone()
-    return row["payload"] if row else None
+def payload(db: sqlite3.Connection, turn_id: str) -> tuple[bytes | None, bool]:
+    """The serialized Turn, while it is kept, and whether it is what was stored."""
+    row = db.execute("SELECT payload, crc FROM turns WHERE id = ?", (turn_id,)).fetchone()
+    return (row["payload"], sound(row["payload"], row["crc"])) if row else (None, False)
 
 
 def answered(db: sqlite3.Connection, session: str, responses: Sequence[bytes]) -> list[sqlite3.Row]:
@@ -167,14 +177,15 @@ def drop_rivals(db: sqlite3.Connection, winner: str, reason: str) -> None:
 def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_id: str, distance: int,
                    next_state: bytes) -> None:
     """Note that a turn refers to a response that is not here; of several turns the nearest counts."""
-    db.execute("INSERT INTO awaited VALUES(?, ?, ?, ?, ?) ON CONFLICT(session, response) DO UPDATE SET "
-               "turn = excluded.turn, distance = excluded.distance, next_state = excluded.next_state "
-               "WHERE excluded.distance < distance", (session, response, turn_id, distance, next_state))
+    db.execute("INSERT INTO awaited(session, response, turn, distance, next_state, crc) VALUES(?, ?, ?, ?, ?, ?) ON "
+               "CONFLICT(session, response) DO UPDATE SET turn = excluded.turn, distance = excluded.distance, "
+               "next_state = excluded.next_state, crc = excluded.crc WHERE excluded.distance < distance",
+               (session, response, turn_id, distance, next_state, crc(next_state)))
 
 
 def take_awaited(db: sqlite3.Connection, session: str, response: bytes) -> sqlite3.Row | None:
     """Who waits for this response, and no longer does."""
-    return db.execute("DELETE FROM awaited WHERE session = ? AND response = ? RETURNING turn, next_state",
+    return db.execute("DELETE FROM awaited WHERE session = ? AND response = ? RETURNING turn, next_state, crc",
                       (session, response)).fetchone()
 
 
@@ -199,15 +210,18 @@ def conversation(db: sqlite3.Connection, client: str, response: bytes) -> sqlite
 
 def add_feedback(db: sqlite3.Connection, feedback: turn_pb2.Feedback, turn_id: str) -> None:
     """Keep feedback; `turn_id` may be of a turn that is not here yet."""
-    db.execute("INSERT OR IGNORE INTO feedback(id, turn, payload) VALUES(?, ?, ?)",
-               (feedback.feedback_id, turn_id, feedback.SerializeToString()))
+    payload = feedback.SerializeToString()
+    db.execute("INSERT OR IGNORE INTO feedback(id, turn, payload, crc) VALUES(?, ?, ?, ?)",
+               (feedback.feedback_id, turn_id, payload, crc(payload)))
 
 
 def feedback_on(db: sqlite3.Connection, turn_id: str) -> list[turn_pb2.Feedback]:
     """All feedback on a turn that can be read, in the order in which it came."""
     feedback = []
-    for row in db.execute("SELECT id, payload FROM feedback WHERE turn = ? ORDER BY seq", (turn_id,)):
+    for row in db.execute("SELECT id, payload, crc FROM feedback WHERE turn = ? ORDER BY seq", (turn_id,)):
         try:
+            if not sound(row["payload"], row["crc"]):
+                raise DecodeError("its checksum differs")
             feedback.append(turn_pb2.Feedback.FromString(row["payload"]))
         except (DecodeError, TypeError):
             log.error("feedback %s on turn %s is damaged and is left out", row["id"], turn_id)
