@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from opentelemetry.trace import Span, SpanKind
@@ -11,7 +11,7 @@ from opentelemetry.trace import Span, SpanKind
 from openclaw_rl.telemetry import context, names, turns
 from openclaw_rl.telemetry.state import guarded
 from openclaw_rl.v1.common_pb2 import TraceContext
-from openclaw_rl.v1.weights_pb2 import VersionManifest
+from openclaw_rl.v1.weights_pb2 import VersionManifest, WeightActivated
 
 
 class Step:
@@ -32,7 +32,7 @@ class Step:
     @property
     def trace(self) -> TraceContext | None:
         """Its context, for the manifest; None when it is not traced."""
-        return _message(self._span)
+        return trace_of(self._span)
 
     @guarded
     def made(self, manifest: VersionManifest) -> None:
@@ -56,7 +56,8 @@ class Step:
 
 
 @guarded
-def _message(span: Span | None) -> TraceContext | None:
+def trace_of(span: Span | None) -> TraceContext | None:
+    """A span's context, as messages carry it."""
     return context.to_message(span)
 
 
@@ -73,38 +74,31 @@ def step() -> Iterator[Step]:
 
 
 @guarded
-def sync(manifest: VersionManifest, target: str, version_bytes: int) -> Span:
-    """The trainer begins to send a version to a policy server."""
+def sync(manifest: VersionManifest, target: str, base: int | None) -> Span:
+    """The trainer begins to send a version to a policy server, as what changed since `base` or whole (None)."""
     return context.start(names.SYNC, context.of_message(manifest.trace), {
-        names.VERSION: manifest.version, "server.address": target, "openclaw.transfer.bytes": version_bytes},
+        names.VERSION: manifest.version, "server.address": target, "openclaw.policy.version.base": base},
         kind=SpanKind.CLIENT)
 
 
-def sync_trace(span: Span | None) -> TraceContext | None:
-    """Context of a sync, for the offer."""
-    return _message(span)
-
-
 @guarded
-def synced(span: Span | None, error: str = "", figures: Mapping[str, float] | None = None,
-           activation: TraceContext | None = None) -> None:
-    """The version answers there (`figures`: what its activation cost; `activation`: that span's context), or the
-    sending ended with an error."""
+def synced(span: Span | None, sent: int, activated: WeightActivated | None = None, error: str = "") -> None:
+    """The version answers there, or the sending ended with an error. `sent`: bytes that are there."""
     if span is None or not span.is_recording():
         return
-    for name, value in (figures or {}).items():
-        span.set_attribute(f"openclaw.activation.{name}", value)
-    if activation is not None and (target := context.span_context(context.of_message(activation))) is not None:
-        span.add_link(target)
+    span.set_attribute("openclaw.transfer.bytes", sent)
+    if activated is not None:
+        span.set_attribute("openclaw.activation.pause_ms", activated.pause_ms)
+        if (target := context.span_context(context.of_message(activated.trace))) is not None:
+            span.add_link(target)
     context.finish(span, error)
 
 
 @guarded
-def staged(offer: TraceContext, version: int, began: int, received: int) -> None:
+def staged(offer: TraceContext, version: int, began: int) -> None:
     """A policy server has a version whole, checked and loaded beside the active one. `began`: when it was offered,
-    nanoseconds since the epoch; `received`: bytes that came."""
-    context.emit(names.STAGE, context.of_message(offer), {
-        names.VERSION: version, "openclaw.transfer.bytes": received}, kind=SpanKind.SERVER, begin=began)
+    nanoseconds since the epoch."""
+    context.emit(names.STAGE, context.of_message(offer), {names.VERSION: version}, kind=SpanKind.SERVER, begin=began)
 
 
 @guarded

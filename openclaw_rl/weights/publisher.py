@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_when_event_set, wai
 
 from openclaw_rl.mesh.channel import connect, with_true_status
 from openclaw_rl.mesh.errors import from_rpc_error
+from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
@@ -211,6 +212,8 @@ class WeightPublisher:
         finally:
             if self._state is not None:
                 self._down_since = asyncio.get_running_loop().time()
+            if self._transfer is not None:
+                traces.synced(self._transfer.span, self._transfer.received, error=self._error or "the stream ended")
             self._state = self._transfer = None
 
     def _failed(self, error: Exception) -> None:
@@ -272,7 +275,9 @@ class WeightPublisher:
             ancestor = self._withdrawn_ancestor(version)
             if ancestor is None:
                 self._transfer = await asyncio.to_thread(self._prepare, version, state)
-                return SyncWeightsRequest(offer=self._transfer.offer())
+                span = self._transfer.span = traces.sync(self._store.manifest(version), self._resolve() or "",
+                                                         self._transfer.base)
+                return SyncWeightsRequest(offer=self._transfer.offer(), trace=traces.trace_of(span))
             reason = pb.WEIGHT_REJECT_REASON_WRONG_BASE
             text = f"it was trained from version {ancestor}, which an operator took back"
         except (KeyError, CorruptFile, OSError) as error:
@@ -361,11 +366,15 @@ class WeightPublisher:
         self._got_on = True
         self._activated = activated.version
         self._active = activated.version
+        if self._transfer is not None:
+            traces.synced(self._transfer.span, self._transfer.total, activated)
         self._forget(activated.version)
         logger.info("version %d is active; decoding paused for %.1f ms", activated.version, activated.pause_ms)
         await _call(self._on_activated, activated.version, activated)
 
     async def _reject(self, rejected: pb.WeightRejected) -> None:
+        if self._transfer is not None:
+            traces.synced(self._transfer.span, self._transfer.received, error=rejected.message)
         self._forget(rejected.version)
         logger.warning("version %d was not taken: %s", rejected.version, rejected.message)
         await _call(self._on_rejected, rejected.version, rejected)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import google_crc32c
 
+from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.v1 import weights_pb2 as pb
+from openclaw_rl.v1.common_pb2 import TraceContext
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
-from openclaw_rl.weights.digest import dense_bytes, manifest_digest
+from openclaw_rl.weights.digest import ITEM_SIZE, can_adapt, dense_bytes, manifest_digest
+from openclaw_rl.weights.layout import file_order
 from openclaw_rl.weights.part import Part, Rejection
 from openclaw_rl.weights.store import VersionStore
 
@@ -67,6 +72,8 @@ class WeightReceiver:
         self._distrusted: set[bytes] = set()
         self._part: Part | None = None  # its file; kept open from stream to stream
         self._manifest: VersionManifest | None = None  # of the offer that is being worked on
+        self._trace = TraceContext()  # that it came with
+        self._offered = 0  # when it came, nanoseconds since the epoch
         self._active_then = 0  # the version that was active when it was offered
         self._staged = False
         self._rejected = -1  # version whose chunks may still be on their way
@@ -90,6 +97,8 @@ class WeightReceiver:
             match kind:
                 case "offer":
                     version = request.offer.manifest.version
+                    self._trace = request.trace if request.HasField("trace") else request.offer.manifest.trace
+                    self._offered = time.time_ns()
                     async for response in self._offer(request.offer):
                         yield response
                 case "chunk":
@@ -168,16 +177,19 @@ class WeightReceiver:
             await self._target.discard(manifest.version)  # another one of this number may be in the engine
         await self._engine(self._target.stage(manifest.version))
         self._staged = True
+        traces.staged(self._trace, manifest.version, self._offered)
         return SyncWeightsResponse(staged=pb.WeightStaged(version=manifest.version))
 
     async def _commit(self, version: int) -> SyncWeightsResponse:
         manifest = self._manifest
         if manifest is None or not self._staged or version != manifest.version:
             raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"version {version} is not staged")
+        began = time.time_ns()
         pause = await self._engine(self._target.commit(version, lambda: self._admit_still(manifest)))
         self._manifest, self._staged = None, False
         return SyncWeightsResponse(activated=pb.WeightActivated(
-            version=version, pause_ms=pause.ms, pause_steps=pause.steps))
+            version=version, pause_ms=pause.ms, pause_steps=pause.steps,
+            trace=traces.activated(self._trace, version, self._active_then, began, pause.ms, pause.steps)))
 
     async def _abort(self, abort: pb.WeightAbort) -> None:
         if self._manifest is not None and abort.version == self._manifest.version:
@@ -187,6 +199,7 @@ class WeightReceiver:
 
     def _reject(self, version: int, rejection: Rejection) -> SyncWeightsResponse:
         logger.warning("version %d is not taken: %s", version, rejection)
+        traces.refused(self._trace, version, str(rejection))
         if self._manifest is None or version == self._manifest.version:
             self._manifest, self._staged, self._rejected = None, False, version
             self._close_part()  # what the next offer finds on disk is checked again
@@ -222,6 +235,9 @@ class WeightReceiver:
         if version == active:
             raise Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH, f"version {version} is active with another "
                             f"digest, {state.active_digest}; give the new one a new number")
+        if state.pinned:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_PINNED, f"an operator pinned version {active}; the newest version "
+                            "comes when the pin is lifted (`openclaw-rl unpin`)", retryable=True)
         if version < active:
             raise Rejection(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"version {active} is active, which is newer")
         if version <= max(state.withdrawn_versions, default=0):
@@ -247,14 +263,17 @@ class WeightReceiver:
                 and store.verify(manifest.version)):
             return None
         part = self._part
-        if part is not None and part.manifest.digest == manifest.digest and part.manifest.version == manifest.version:
+        if (part is not None and part.manifest.digest == manifest.digest and part.manifest.version == manifest.version
+                and part.specs == file_order(specs)):
             return part
         self._close_part()
-        part = Part(store.root, manifest, specs, self._local(specs), self._distrusted)
+        local = self._local(specs)
+        bases = self._bases([spec for spec in specs if spec.name not in local])
+        part = Part(store.root, manifest, specs, local, bases, self._distrusted)
         free = shutil.disk_usage(store.root).free
-        if free < part.total - part.received:
+        if free < part.missing:
             part.close()
-            raise OSError(f"{part.total - part.received} bytes are to come, {free} are free on the disk")
+            raise OSError(f"{part.missing} bytes are to be written, {free} are free on the disk")
         self._part = part
         return part
 
@@ -265,17 +284,14 @@ class WeightReceiver:
         for spec in offer.tensors:
             if spec.name not in model:
                 raise Rejection(pb.WEIGHT_REJECT_REASON_UNKNOWN_TENSOR, f"the model has no tensor {spec.name!r}")
-            if spec.encoding != pb.TENSOR_ENCODING_DENSE:
-                raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED,
-                                f"tensor {spec.name}: this release takes tensors of encoding DENSE only")
             there = model[spec.name]
             if (spec.dtype, list(spec.shape)) != (there.dtype, list(there.shape)):
                 raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is {spec.dtype}"
                                 f"{list(spec.shape)}; the model's is {there.dtype}{list(there.shape)}")
-            if (spec.name in specs or len(spec.sha256) != 32
-                    or spec.encoded_bytes != dense_bytes(spec.dtype, spec.shape)):
-                raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"tensor {spec.name} is listed twice, or its size or "
-                                "digest has the wrong length")
+            if spec.name in specs or len(spec.sha256) != 32:
+                raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL,
+                                f"tensor {spec.name} is listed twice, or its digest has the wrong length")
+            check_encoding(spec)
             specs[spec.name] = spec
         if offer.HasField("base_version"):
             state = self._target.state()
@@ -303,13 +319,58 @@ class WeightReceiver:
                       if same.get(spec.name) == spec.sha256 and spec.sha256 not in self._distrusted}
         return local
 
+    def _bases(self, specs: list[TensorSpec]) -> dict[bytes, memoryview]:
+        """Dense bytes of what encoded tensors start from, by digest: of the base model or any kept version."""
+        store, there = self._target.store, {0, *self._target.state().kept_versions}
+        wanted = {spec.base_sha256: spec for spec in specs if spec.encoding != pb.TENSOR_ENCODING_DENSE}
+        bases: dict[bytes, memoryview] = {}
+        for version in sorted(there & set(store.versions())):
+            names = {spec.sha256: spec.name for spec in store.specs(version)
+                     if spec.sha256 in wanted and spec.sha256 not in self._distrusted and spec.sha256 not in bases
+                     and (spec.dtype, spec.shape) == (wanted[spec.sha256].dtype, wanted[spec.sha256].shape)}
+            if names:
+                tensors = store.open(version)
+                bases |= {digest: tensors[name] for digest, name in names.items()}
+        for digest, spec in wanted.items():
+            if digest not in bases:
+                raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"tensor {spec.name} starts from one that is not "
+                                f"here, or damaged (SHA-256 {digest.hex()}); here are versions "
+                                f"{', '.join(map(str, sorted(there)))}. Send it dense", retryable=True)
+        return bases
+
     def _adopt(self) -> None:
         part = self._part
         assert part is not None
+        part.clean()
         self._close_part()
-        self._target.store.adopt(part.folder, part.manifest, part.specs)
+        self._target.store.adopt(part.folder, part.manifest, part.dense_specs)
 
     def _close_part(self) -> None:
         if self._part is not None:
             self._part.close()
             self._part = None
+
+
+def check_encoding(spec: TensorSpec) -> None:
+    """Whether a tensor's encoding fits its type, shape and size.
+
+    Raises:
+        Rejection: it doesn't.
+    """
+    size = dense_bytes(spec.dtype, spec.shape)
+    item = ITEM_SIZE[spec.dtype]
+    match spec.encoding:
+        case pb.TENSOR_ENCODING_DENSE:
+            fits = spec.encoded_bytes == size
+        case pb.TENSOR_ENCODING_SPARSE_ZSTD:
+            fits = item in (2, 4) and 0 < spec.encoded_bytes < size
+        case pb.TENSOR_ENCODING_LOW_RANK_ZSTD:
+            fits = (can_adapt(spec.dtype, spec.shape, spec.rank) and math.isfinite(spec.scale)
+                    and 0 < spec.encoded_bytes < size)
+        case _:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED, f"tensor {spec.name}: encoding {spec.encoding} is not "
+                            "known here: DENSE, SPARSE_ZSTD and LOW_RANK_ZSTD are", retryable=True)
+    if not fits or (spec.encoding != pb.TENSOR_ENCODING_DENSE) != (len(spec.base_sha256) == 32):
+        raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"tensor {spec.name}, {spec.dtype}{list(spec.shape)}, can't "
+                        f"be of encoding {spec.encoding} with {spec.encoded_bytes} bytes, rank {spec.rank} and a base "
+                        f"digest of {len(spec.base_sha256)} bytes")

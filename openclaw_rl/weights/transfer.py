@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from enum import IntEnum
+from typing import Any
 
 import google_crc32c
 
@@ -70,6 +71,7 @@ class Transfer:
         self.phase = Phase.OFFERED
         self.total = 0  #: bytes of the transfer
         self.received = 0  #: bytes of it that the receiver has
+        self.span: Any = None  #: of the trace; None when it is not traced
         self._manifest = store.manifest(version)
         self._specs = {spec.name: spec for spec in store.specs(version)}
         self._tensors = store.open(version)
