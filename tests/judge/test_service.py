@@ -278,7 +278,8 @@ async def test_a_damaged_judgement_is_not_told(desk: Desk) -> None:
     service = desk.service(RulesJudge())
     service.accept([transition("thanks", "a"), transition("thanks", "b")])
     with desk.open[0].transaction() as db:
-        db.execute("UPDATE judgements SET payload = CAST(replace(payload, 'rules', 'fools') AS BLOB) WHERE turn_id = 'a'")
+        db.execute("UPDATE judgements SET payload = CAST(replace(payload, 'rules', 'fools') AS BLOB)"
+                   " WHERE turn_id = 'a'")
     assert [judgement.turn_id for judgement in service.queue.judgements(["a", "b"])] == ["b"]
 
 
