@@ -15,6 +15,13 @@ def now() -> Timestamp:
     return Timestamp(seconds=ns // 1_000_000_000, nanos=ns % 1_000_000_000)
 
 
+def to_timestamp(seconds: float) -> Timestamp:
+    """The moment `seconds` after the epoch."""
+    stamp = Timestamp()
+    stamp.FromNanoseconds(int(seconds * 1e9))
+    return stamp
+
+
 def to_datetime(timestamp: Timestamp) -> datetime:
     """The same moment, with the time zone UTC."""
     return timestamp.ToDatetime(tzinfo=UTC)

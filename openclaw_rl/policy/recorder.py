@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
@@ -33,8 +34,13 @@ class TurnRecorder:
     `run` once there is room.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, strict: bool = False, held_bytes: int = HELD_BYTES) -> None:
-        """Args: strict: a write waits for the disk, so it is done on another thread."""
+    def __init__(self, store: Store, outbox: Outbox, strict: bool = False, held_bytes: int = HELD_BYTES,
+                 also: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """Args:
+            strict: a write waits for the disk, so it is done on another thread.
+            also: writes what else is to be kept, in the same transactions.
+        """
+        self._also = also
         self._store, self._outbox, self._strict, self._held_bytes = store, outbox, strict, held_bytes
         self._counts = {"requests": 0, "failed": 0, "turns_recorded": 0}
         self._counts |= {row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters", ())}
@@ -145,6 +151,8 @@ class TurnRecorder:
             for event_id, payload in entries:
                 self._outbox.put(event_id, payload, db=db)
             self._save_counts(db)
+            if self._also is not None:
+                self._also(db)
 
     def _save_counts(self, db: sqlite3.Connection) -> None:
         db.executemany("INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",

@@ -23,6 +23,7 @@ from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.policy import conversations
 from openclaw_rl.policy.chat import Policy, TokenPolicy
 from openclaw_rl.policy.engines.base import EngineError, TokenEngine
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
@@ -53,15 +54,17 @@ async def run(config: Config, home: Home) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:  # unwinds from the last to the first
         http = HttpServer(settings.host, settings.port)
-        store = Store(folder / "state.db", config.durability, SCHEMA)
+        store = Store(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         stack.callback(store.close)
         outbox = Outbox(store, "turns")
-        recorder = TurnRecorder(store, outbox, strict=config.durability == "strict")
+        known = conversations.Conversations(store)
+        recorder = TurnRecorder(store, outbox, strict=config.durability == "strict", also=known.save)
         stack.callback(recorder.close)
         engines = await stack.enter_async_context(AsyncExitStack())
         stack.push_async_callback(http.stop)
 
-        turns = Turns(recorder, served_name(settings), frozenset({settings.model, "default", "openclaw-rl"}))
+        turns = Turns(recorder, served_name(settings), frozenset({settings.model, "default", "openclaw-rl"}),
+                      known.index)
         board = StatusBoard(turns, recorder, outbox, store)
         servicer = PolicyServicer(turns)
         component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain)

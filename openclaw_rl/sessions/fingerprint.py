@@ -52,6 +52,11 @@ def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
     return digests
 
 
+def message_digest(message: turn_pb2.ChatMessage) -> bytes:
+    """Digest of one message by itself, wherever it stands."""
+    return blake2b(_canonical(message), digest_size=DIGEST_BYTES).digest()
+
+
 def request_digest(
     messages: Sequence[turn_pb2.ChatMessage], tools: Iterable[turn_pb2.ToolDefinition] = (),
     digests: Sequence[bytes] | None = None,

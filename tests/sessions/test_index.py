@@ -54,3 +54,31 @@ def test_the_index_is_bounded_and_keeps_what_is_used() -> None:
     assert len(index) == 2
     assert index.match("ann", chat("2", "b", "go on")) is None
     assert index.match("ann", chat("1", "a", "go on")) == "s1"
+
+
+LONG = ("I would like to know how long the dough may stand in a warm kitchen",
+        "That depends on its temperature: at 27 degrees two hours are enough, then it belongs into the fridge.")
+LONG_TOO = ("And when I take wholemeal flour instead of white flour, what changes then",
+            "It ferments faster, since it has more minerals and enzymes: take a third of the time off.")
+
+
+def test_a_conversation_without_its_beginning_is_recognised_by_its_long_exchanges() -> None:
+    index = ConversationIndex()
+    remember(index, "ann", "s1", "hi", "hello", *LONG)
+    remember(index, "ann", "s1", "hi", "hello", *LONG, *LONG_TOO)
+    assert index.match("ann", chat("Summary: we greeted.", "Understood.", *LONG, *LONG_TOO, "thanks")) == "s1"
+    assert index.match("ann", chat("edited", "hello", *LONG, "thanks")) == "s1"
+    assert index.match("bob", chat("edited", "hello", *LONG, "thanks")) is None, "another client's"
+    assert index.match("ann", chat("edited", "hello", "thanks")) is None, "small talk says nothing"
+
+
+def test_exchanges_of_two_sessions_are_not_guessed() -> None:
+    index = ConversationIndex()
+    remember(index, "ann", "s1", "hi", "hello", *LONG)
+    remember(index, "ann", "s2", "good day", "hello", *LONG)
+    assert index.match("ann", chat("edited", "hello", *LONG, "thanks")) is None
+    remember(index, "ann", "s3", "yo", "hello", *LONG_TOO)
+    remember(index, "ann", "s4", "hey", "hello", LONG_TOO[0] + " now", LONG_TOO[1])
+    assert index.match("ann", chat("edited", "x", *LONG_TOO, "y", "z", "bye")) == "s3"
+    both = chat("edited", "x", *LONG_TOO, LONG_TOO[0] + " now", LONG_TOO[1], "bye")
+    assert index.match("ann", both) is None
