@@ -10,6 +10,7 @@ from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.recorder import TurnRecorder
 from openclaw_rl.policy.turns import Turns
 from openclaw_rl.v1 import component_pb2
+from openclaw_rl.weights.relay import WeightRelay
 
 
 class StatusBoard:
@@ -19,22 +20,32 @@ class StatusBoard:
         self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
         self.engine: Any = None  #: whose `stats` are told, once it is there
         self.problems: list[str] = []  #: of the versions on disk
+        self.relay: WeightRelay | None = None  #: brings the versions, where the trainer does not
 
     def status(self) -> component_pb2.ComponentStatus:
         """The status, without what the server fills in."""
         turns, recorder = self._turns, self._recorder
-        problems = [*self._store.problems, *self.problems, *([recorder.problem] if recorder.problem else [])]
+        problems = [*self._store.problems, *self.problems, *(self.relay.problems() if self.relay else []),
+                    *([recorder.problem] if recorder.problem else [])]
         state = component_pb2.COMPONENT_STATE_RUNNING
         if not turns.ready:
             state = component_pb2.COMPONENT_STATE_STARTING
         elif problems:
             state = component_pb2.COMPONENT_STATE_DEGRADED
-        status = component_pb2.ComponentStatus(state=state, detail="; ".join(filter(None, [turns.state, *problems])),
-                                               counters=recorder.counters, gauges=self.gauges(),
-                                               outboxes=[self._outbox.stats()])
+        detail = "; ".join(filter(None, [turns.state, *problems, self._source()]))
+        status = component_pb2.ComponentStatus(state=state, detail=detail, counters=recorder.counters,
+                                               gauges=self.gauges(), outboxes=[self._outbox.stats()])
         if turns.ready:
             status.policy_version = turns.version
         return status
+
+    def _source(self) -> str:
+        """Where the versions come from, unless it is the trainer."""
+        if self.relay is None:
+            return ""
+        relay = self.relay.status()
+        fetching = "" if relay["fetching"] is None else f", fetching {relay['fetching']}"
+        return f"copies its versions from {self.relay.address}{fetching}"
 
     def gauges(self) -> dict[str, float]:
         """Momentary figures by name."""

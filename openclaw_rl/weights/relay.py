@@ -1,0 +1,279 @@
+"""A policy server that copies its versions from another one, instead of being fed by the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+from tenacity import AsyncRetrying, retry_if_exception, wait_exponential, wait_random
+
+from openclaw_rl.mesh.channel import connect
+from openclaw_rl.mesh.errors import MeshError, from_rpc_error
+from openclaw_rl.v1 import policy_pb2
+from openclaw_rl.v1 import weights_pb2 as pb
+from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest
+from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
+from openclaw_rl.weights.receiver import WeightReceiver, WeightTarget
+
+logger = logging.getLogger(__name__)
+
+#: Seconds without a connection after which the other policy server is reported as unreachable.
+UNREACHABLE = 30.0
+_LASTED = 10.0  # seconds after which a connection was a good one: when it breaks, the pauses begin anew
+_DEADLINE = 30.0  # seconds for GetPolicy
+#: Refusals after which a version is fetched whole: the differences did not fit what is here.
+_WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH}
+
+
+class RelayTarget(WeightTarget, Protocol):
+    """Where versions go; see openclaw_rl.policy.versions.PolicyVersions."""
+
+    async def activate(self, version: int, reason: str) -> Any: ...
+
+    def subscribe(self) -> AsyncIterator[PolicyState]: ...
+
+
+class _TryAgain(Exception):
+    """The connection is closed and opened again after a while; the text says why."""
+
+
+class WeightRelay:
+    """Follows another policy server: each version that becomes active there becomes active here.
+
+    A version that is kept here already is activated, as after a rollback there; another one is fetched, as what
+    differs from the newest version that both have, and goes through the same receiver as the trainer's do: digests,
+    NaN check, staging, commit. After a broken line it goes on from the byte that is on disk here. While the other one
+    is down this one goes on serving and tries again with growing pauses (0.1 to 5 s). Others may copy from this one in
+    turn. To hold another version here, pin it: without a pin the other policy server's version is activated again.
+
+    Args:
+        address: of the other policy server, HOST:PORT.
+        target: the versions here, started.
+        receiver: that nobody else uses.
+    """
+
+    def __init__(self, address: str, target: RelayTarget, receiver: WeightReceiver) -> None:
+        self.address = address
+        self._target = target
+        self._receiver = receiver
+        self._peer: PolicyState | None = None  # None while there is no connection
+        self._fetching: int | None = None
+        self._received = 0
+        self._refused: dict[int, str] = {}  # versions that will not be taken, in this connection
+        self._whole = -1  # version that is fetched whole, since its differences were not taken
+        self._apart = ""
+        self._error = ""
+        self._down_since: float | None = None
+        self._got_on = False  # the present connection brought something forward
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._down_since = asyncio.get_running_loop().time()
+        self._task = asyncio.create_task(self._run(), name="relay")
+
+    async def stop(self) -> None:
+        """End. What has arrived stays on disk."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def status(self) -> dict[str, Any]:
+        """`connected`; `peer_version`, the version active there (None while it is not connected); the version
+        `fetching`, with `received_bytes`; `error`, the last one of the line ("" when all is well)."""
+        return {"connected": self._peer is not None, "peer_version": self._peer.active_version if self._peer else None,
+                "fetching": self._fetching, "received_bytes": self._received, "error": self._error}
+
+    def problems(self) -> list[str]:
+        """What keeps this policy server from the version of the other one, for a person."""
+        if self._down_since is not None:
+            down = asyncio.get_running_loop().time() - self._down_since
+            if down > UNREACHABLE:
+                return [f"weights_from: the policy server at {self.address} has not been reached for {down:.0f} s "
+                        f"({self._error}); this one goes on with the version that it has"]
+        return [f"weights_from: the policy server at {self.address} {self._apart}"] if self._apart else []
+
+    async def _run(self) -> None:
+        while True:
+            retrying = AsyncRetrying(
+                wait=wait_exponential(multiplier=0.1, max=5.0) + wait_random(0, 0.1),
+                retry=retry_if_exception(lambda error: isinstance(error, Exception) and not self._got_on), reraise=True)
+            try:
+                await retrying(self._connection)
+            except Exception as error:
+                logger.debug("the line to %s broke, connecting again: %s", self.address, error)
+
+    async def _connection(self) -> None:
+        """One connection, until it breaks. Raises what ended it."""
+        self._got_on = False
+        began = asyncio.get_running_loop().time()
+        try:
+            async with connect(self.address) as channel:
+                stub = PolicyServiceStub(channel)
+                tasks = [asyncio.create_task(work) for work in (
+                    self._watch(stub), self._watch_own(), self._follow(stub))]
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in tasks:
+                        if task.cancelled():  # so gRPC tells a status of CANCELLED
+                            raise _TryAgain("the call was cancelled there")
+                        if task.done():
+                            task.result()
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
+        except Exception as error:
+            if self._peer is not None and asyncio.get_running_loop().time() - began > _LASTED:
+                self._got_on = True
+            self._failed(error)
+            raise
+        finally:
+            if self._peer is not None:
+                self._down_since = asyncio.get_running_loop().time()
+            self._peer = self._fetching = None
+            self._refused.clear()
+
+    def _failed(self, error: Exception) -> None:
+        text = from_rpc_error(error).message if isinstance(error, grpc.RpcError) else str(error)
+        if not isinstance(error, grpc.RpcError | MeshError | _TryAgain):
+            logger.exception("copying from %s failed", self.address)
+        elif text != self._error:
+            logger.info("no versions from %s, trying again: %s", self.address, text)
+        self._error = text
+
+    async def _watch(self, stub: Any) -> None:
+        async for response in stub.WatchPolicy(policy_pb2.WatchPolicyRequest()):
+            self._peer, self._error, self._down_since = response.state, "", None
+            self._wake.set()
+        raise _TryAgain("it ended the stream")
+
+    async def _watch_own(self) -> None:
+        """An operator may have gone to another version here, or lifted a pin."""
+        async for _ in self._target.subscribe():
+            self._wake.set()
+
+    async def _follow(self, stub: Any) -> None:
+        while True:
+            self._wake.clear()
+            if not await self._step(stub):
+                await self._wake.wait()
+
+    async def _step(self, stub: Any) -> bool:
+        """Do what is to be done next; false when there is nothing."""
+        peer, own = self._peer, self._target.state()
+        self._apart = ""
+        if peer is None or own.pinned:
+            return False
+        version = peer.active_version
+        if not peer.accepts_weights or peer.model_id != own.model_id:
+            self._apart = (f"serves another model ({peer.model}, {peer.model_id or 'an API'}) than this one "
+                           f"({own.model}, {own.model_id}): its versions can't be used here")
+        elif version == own.active_version and peer.active_digest == own.active_digest:
+            return False
+        elif version in own.kept_versions and self._target.store.manifest(version).digest == peer.active_digest:
+            await self._target.activate(version, f"the policy server at {self.address} answers with it")
+            self._got_on = True
+            return True
+        elif version <= max(own.active_version, *own.withdrawn_versions, 0):
+            self._apart = (f"answers with version {version}, which is not kept here and not newer than what was active "
+                           "here, so it can't be taken; the next version replaces what answers here")
+        elif version in self._refused:
+            self._apart = f"answers with version {version}, which was not taken: {self._refused[version]}"
+        else:
+            await self._fetch(stub, version)
+            return True
+        return False
+
+    async def _fetch(self, stub: Any, version: int) -> None:
+        """Bring a version over and make it active; one that is refused for good is remembered.
+
+        Raises:
+            grpc.RpcError, _TryAgain: the line broke, or it may be taken another time.
+        """
+        base = None if version == self._whole else await self._base(stub)
+        request = policy_pb2.PolicyServiceFetchWeightsRequest(version=version, base_version=base)
+        self._receiver.connected()
+        self._fetching, self._received = version, 0
+        try:
+            rejected = await self._transfer(stub, request)
+        finally:
+            self._fetching = None
+        if rejected is None:
+            return
+        if base is not None and rejected.reason in _WANTS_DENSE and rejected.retryable:
+            self._whole = version
+        elif rejected.retryable:
+            raise _TryAgain(f"version {version} was not taken: {rejected.message}")
+        else:
+            self._refused[version] = rejected.message
+
+    async def _transfer(self, stub: Any, request: policy_pb2.PolicyServiceFetchWeightsRequest
+                        ) -> pb.WeightRejected | None:
+        """Fetch, stage, commit. Returns the refusal when it is not taken; None too when it was taken back there."""
+        version = request.version
+        call = stub.FetchWeights(request)
+        try:
+            offer = await _offer(call)
+            need, done, rejected = await self._handle(SyncWeightsRequest(offer=offer))
+            if need is not None and not done:
+                self._received = need.from_byte
+                if need.from_byte or list(need.tensors) != [spec.name for spec in offer.tensors]:
+                    call.cancel()
+                    request.tensors.extend(need.tensors)
+                    request.from_byte = need.from_byte
+                    call = stub.FetchWeights(request)
+                    if (await _offer(call)).manifest.digest != offer.manifest.digest:
+                        raise _TryAgain(f"version {version} became another one while it was fetched")
+            while rejected is None and not done:
+                if self._peer is not None and version in self._peer.withdrawn_versions:
+                    await self._handle(SyncWeightsRequest(abort=pb.WeightAbort(
+                        version=version, reason=f"it was taken back at {self.address}")))
+                    return None
+                response = await call.read()
+                if response is grpc.aio.EOF:
+                    raise _TryAgain(f"version {version} ended too soon")
+                self._received += len(response.chunk.data)
+                self._got_on = True
+                _, done, rejected = await self._handle(SyncWeightsRequest(chunk=response.chunk))
+        finally:
+            call.cancel()
+        if rejected is None:
+            _, _, rejected = await self._handle(SyncWeightsRequest(commit=pb.WeightCommit(version=version)))
+        if rejected is None:
+            logger.info("version %d came from %s", version, self.address)
+        return rejected
+
+    async def _handle(self, request: SyncWeightsRequest) -> tuple[pb.WeightNeed | None, bool, pb.WeightRejected | None]:
+        """What the receiver answers: its need, whether the version is complete and staged, its refusal."""
+        need, staged, rejected = None, False, None
+        async for response in self._receiver.handle(request):
+            match response.WhichOneof("message"):
+                case "need":
+                    need = response.need
+                case "staged":
+                    staged = True
+                case "rejected":
+                    rejected = response.rejected
+        return need, staged, rejected
+
+    async def _base(self, stub: Any) -> int | None:
+        """The version to tell differences from: what answers here, if the other one has the same, else the newest that
+        both have."""
+        there = (await stub.GetPolicy(policy_pb2.GetPolicyRequest(), timeout=_DEADLINE)).manifests
+        own = self._target.state()
+        both = [manifest.version for manifest in there if manifest.version in own.kept_versions
+                and manifest.version not in own.withdrawn_versions
+                and manifest.digest == self._target.store.manifest(manifest.version).digest]
+        return own.active_version if own.active_version in both else max(both, default=None)
+
+
+async def _offer(call: Any) -> pb.WeightOffer:
+    response = await call.read()
+    if response is grpc.aio.EOF or not response.HasField("offer"):
+        raise _TryAgain("it did not begin with an offer")
+    return response.offer
