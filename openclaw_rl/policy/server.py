@@ -34,6 +34,8 @@ from openclaw_rl.policy.turns import Turns, client_digest
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.policy.weights_service import WeightsService
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
+from openclaw_rl.weights.receiver import WeightReceiver
+from openclaw_rl.weights.relay import WeightRelay
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +87,14 @@ async def run(config: Config, home: Home) -> None:
             policy, engine, base = await _policy(settings, api, home, turns, engines)
             versions = PolicyVersions(folder, base, engine, settings.keep_versions)
             await versions.start()
-            servicer.weights = WeightsService(versions)
+            source = settings.weights_from if api is None else None
+            receiver = WeightReceiver(versions)
+            servicer.weights = WeightsService(versions, receiver, source)
             engines.push_async_callback(servicer.weights.close)
+            if source:
+                board.relay = WeightRelay(source, versions, receiver)
+                engines.push_async_callback(board.relay.stop)
+                await board.relay.start()
             servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
             board.engine, board.problems = engine, versions.problems
             turns.open_for_business(policy)
