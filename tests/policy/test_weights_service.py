@@ -2,219 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.mesh.errors import MeshError, from_rpc_error
-from openclaw_rl.mesh.interceptor import ErrorInterceptor
-from openclaw_rl.policy.engines.base import EngineInfo, Pause, WeightsError
-from openclaw_rl.policy.versions import PolicyVersions
-from openclaw_rl.policy.weights_service import WeightsService
+from openclaw_rl.policy.engines.base import Pause
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc, weights_pb2
-from openclaw_rl.weights.publisher import WeightPublisher
-from openclaw_rl.weights.receiver import WeightReceiver
-from openclaw_rl.weights.store import VersionStore
 
-ROWS = 400
-SIZE = 4 * ROWS * 1024 * 2  # bytes of a version's transfer
-CHUNK, WINDOW = 64 << 10, 256 << 10
-
-
-class FakeEngine:
-    """Takes weights as an engine would."""
-
-    def __init__(self, accepts_weights: bool = True) -> None:
-        self.info = EngineInfo("embedded", "tiny", "m", 128, 100, (2,), accepts_weights)
-        self.active_version = 0
-        self.staged: set[int] = set()
-        self.fail = False
-
-    async def stage(self, version: int, folder: Path) -> None:
-        assert (folder / "model.safetensors").exists()
-        if self.fail:
-            raise WeightsError("out of memory")
-        self.staged.add(version)
-
-    async def activate(self, version: int) -> Pause:
-        self.staged.remove(version)
-        self.active_version = version
-        return Pause(ms=1.5, steps=1)
-
-    def discard(self, version: int) -> None:
-        self.staged.discard(version)
-
-
-class Servicer(policy_pb2_grpc.PolicyServiceServicer):
-    def __init__(self, service: WeightsService) -> None:
-        self.service = service
-
-    async def SyncWeights(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
-        async for response in self.service.sync(request_iterator):
-            yield response
-
-    async def WatchPolicy(self, request: Any, context: Any) -> AsyncIterator[pb.WatchPolicyResponse]:
-        async for response in self.service.watch():
-            yield response
-
-
-class Server:
-    """A policy server that can be killed and started again over the same folder."""
-
-    def __init__(self, folder: Path, base: Path) -> None:
-        self.folder, self.base = folder, base
-        self.address: str | None = None
-        self.engine = FakeEngine()
-
-    async def start(self, accepts_weights: bool = True) -> None:
-        self.engine = FakeEngine(accepts_weights)
-        self.versions = PolicyVersions(self.folder, self.base if accepts_weights else None, self.engine)
-        await self.versions.start()
-        self.service = WeightsService(self.versions, WeightReceiver(self.versions, WINDOW))
-        self.server = grpc.aio.server(interceptors=[ErrorInterceptor()])
-        policy_pb2_grpc.add_PolicyServiceServicer_to_server(Servicer(self.service), self.server)
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
-        await self.server.start()
-
-    async def kill(self) -> None:
-        self.address = None
-        await self.server.stop(None)
-        await self.service.close()
-
-
-class Relay:
-    """A TCP line that breaks after so many bytes from the trainer, once for each limit."""
-
-    def __init__(self, target: Callable[[], str | None], limits: list[int]) -> None:
-        self.target, self.limits = target, limits
-        self.bytes = 0
-        self.connections = 0
-
-    async def start(self) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        host, _, port = (self.target() or "127.0.0.1:1").rpartition(":")
-        try:
-            up_reader, up_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            writer.transport.abort()
-            return
-        left = self.limits.pop(0) if self.limits else None
-
-        async def up() -> None:
-            nonlocal left
-            while data := await reader.read(16 << 10):
-                self.bytes += len(data)
-                if left is not None:
-                    left -= len(data)
-                    if left < 0:
-                        return
-                up_writer.write(data)
-                await up_writer.drain()
-
-        async def down() -> None:
-            while data := await up_reader.read(16 << 10):
-                writer.write(data)
-                await writer.drain()
-
-        tasks = [asyncio.create_task(up()), asyncio.create_task(down())]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        writer.transport.abort()
-        up_writer.transport.abort()
-
-    async def stop(self) -> None:
-        self.server.close()
-
-
-class Trainer:
-    """A publisher and what it was told."""
-
-    def __init__(self, root: Path, base: Path, resolve: Callable[[], str | None]) -> None:
-        self.store = VersionStore(root, base, "m")
-        self.states: list[pb.PolicyState] = []
-        self.activated: list[tuple[int, float]] = []
-        self.rejected: list[tuple[int, str, str]] = []
-        self.resolve = resolve
-        self.changed = asyncio.Event()
-        self.publisher = self.make()
-
-    def make(self) -> WeightPublisher:
-        async def on_state(state: pb.PolicyState) -> None:
-            self.states.append(state)
-            self.changed.set()
-
-        def on_activated(version: int, activated: weights_pb2.WeightActivated) -> None:
-            self.activated.append((version, activated.pause_ms))
-            self.changed.set()
-
-        def on_rejected(version: int, rejected: weights_pb2.WeightRejected) -> None:
-            reason = weights_pb2.WeightRejectReason.Name(rejected.reason).removeprefix("WEIGHT_REJECT_REASON_")
-            self.rejected.append((version, reason, rejected.message))
-            self.changed.set()
-
-        return WeightPublisher(self.resolve, self.store, on_state, on_activated, on_rejected, chunk=CHUNK)
-
-    def write(self, version: int, parent: int | None = None, model_id: str = "m") -> None:
-        manifest = weights_pb2.VersionManifest(
-            version=version, parent=version - 1 if parent is None else parent, model_id=model_id)
-        self.store.write(manifest, tensors(version))
-
-    def offer(self, version: int, parent: int | None = None) -> None:
-        self.write(version, parent)
-        self.publisher.offer(version)
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 15) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self.changed.clear()
-                with contextlib.suppress(TimeoutError):  # the policy server's side is looked at again now and then
-                    await asyncio.wait_for(self.changed.wait(), 0.01)
-
-
-def tensors(version: int):
-    rng = np.random.default_rng(version)
-    for i in range(4):
-        yield f"t{i}", "BF16", (ROWS, 1024), rng.integers(0, 0x7F00, (ROWS, 1024), np.uint16)
-    yield "same", "BF16", (1024,), np.zeros(1024, np.uint16)
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    store = VersionStore(folder / "made")
-    store.write(weights_pb2.VersionManifest(version=1), tensors(0))
-    shutil.move(store.folder(1) / "model.safetensors", folder / "model.safetensors")
-    return folder
+from .peers import SIZE, Line, Server, Trainer
 
 
 class Mesh:
     def __init__(self, tmp_path: Path, model: Path) -> None:
         self.server = Server(tmp_path / "policy_server", model)
-        self.relay: Relay | None = None
+        self.line: Line | None = None
         self.trainer = Trainer(tmp_path / "trainer", model,
-                               lambda: self.relay.address if self.relay else self.server.address)
+                               lambda: self.line.address if self.line else self.server.address)
 
     async def start(self, limits: list[int] | None = None, accepts_weights: bool = True) -> Mesh:
         await self.server.start(accepts_weights)
         if limits is not None:
-            self.relay = Relay(lambda: self.server.address, limits)
-            await self.relay.start()
+            self.line = Line(lambda: self.server.address, limits)
+            await self.line.start()
         await self.trainer.publisher.start()
         return self
 
@@ -230,8 +46,8 @@ async def mesh(tmp_path, model):
     await mesh.trainer.publisher.stop()
     if mesh.server.address:
         await mesh.server.kill()
-    if mesh.relay:
-        await mesh.relay.stop()
+    if mesh.line:
+        await mesh.line.stop()
 
 
 async def test_versions_become_active_one_after_the_other(mesh):
@@ -254,44 +70,44 @@ async def test_a_line_that_breaks_costs_little(mesh, seed):
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.trainer.activated != [])
     assert mesh.active == 1 and mesh.server.versions.store.verify(1)
-    assert mesh.relay.connections > 1
-    assert mesh.relay.bytes < 1.3 * SIZE and mesh.trainer.publisher.status()["bytes_sent"] < 1.3 * SIZE
+    assert mesh.line.connections > 1
+    assert mesh.line.bytes < 1.3 * SIZE and mesh.trainer.publisher.status()["bytes_sent"] < 1.3 * SIZE
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 async def test_a_policy_server_killed_in_the_middle(mesh, share):
     await mesh.start([])
     mesh.trainer.offer(1)
-    await mesh.trainer.until(lambda: mesh.relay.bytes > share * SIZE)
+    await mesh.trainer.until(lambda: mesh.line.bytes > share * SIZE)
     await mesh.server.kill()
     await mesh.server.start()
     await mesh.trainer.until(lambda: mesh.trainer.activated != [])
-    assert mesh.active == 1 and mesh.server.versions.store.verify(1) and mesh.relay.bytes < 1.3 * SIZE
+    assert mesh.active == 1 and mesh.server.versions.store.verify(1) and mesh.line.bytes < 1.3 * SIZE
 
 
 async def test_a_trainer_killed_in_the_middle(mesh):
     await mesh.start([])
     mesh.trainer.offer(1)
-    await mesh.trainer.until(lambda: mesh.relay.bytes > SIZE // 2)
+    await mesh.trainer.until(lambda: mesh.line.bytes > SIZE // 2)
     mesh.trainer.publisher._task.cancel()  # as a kill does: no abort, no half-close
     mesh.trainer.publisher = mesh.trainer.make()
     await mesh.trainer.publisher.start()
     mesh.trainer.publisher.offer(1)
     await mesh.trainer.until(lambda: mesh.trainer.activated != [])
-    assert mesh.active == 1 and mesh.relay.bytes < 1.3 * SIZE
+    assert mesh.active == 1 and mesh.line.bytes < 1.3 * SIZE
 
 
 async def test_a_stopped_publisher_gives_up_and_a_new_one_goes_on(mesh):
     await mesh.start([])
     mesh.trainer.offer(1)
-    await mesh.trainer.until(lambda: mesh.relay.bytes > SIZE // 2)
+    await mesh.trainer.until(lambda: mesh.line.bytes > SIZE // 2)
     await mesh.trainer.publisher.stop()
     assert mesh.active == 0
     mesh.trainer.publisher = mesh.trainer.make()
     mesh.trainer.publisher.offer(1)
     await mesh.trainer.publisher.start()
     await mesh.trainer.until(lambda: mesh.trainer.activated != [])
-    assert mesh.active == 1 and mesh.relay.bytes < 1.3 * SIZE
+    assert mesh.active == 1 and mesh.line.bytes < 1.3 * SIZE
 
 
 async def test_an_activation_whose_answer_was_lost(mesh):
@@ -318,13 +134,13 @@ async def test_versions_that_come_too_fast_are_superseded_and_a_begun_one_is_fin
     for version in (2, 3):
         mesh.trainer.offer(version)
     await mesh.start([])
-    await mesh.trainer.until(lambda: mesh.relay.bytes > SIZE // 8)
+    await mesh.trainer.until(lambda: mesh.line.bytes > SIZE // 8)
     assert mesh.trainer.publisher.status()["sending"] == 3
     for version in (4, 5):
         mesh.trainer.offer(version)
     await mesh.trainer.until(lambda: len(mesh.trainer.activated) == 2)
     assert [version for version, _ in mesh.trainer.activated] == [3, 5]
-    assert mesh.trainer.publisher.status()["superseded"] == 3 and mesh.relay.bytes < 2.2 * SIZE
+    assert mesh.trainer.publisher.status()["superseded"] == 3 and mesh.line.bytes < 2.2 * SIZE
 
 
 async def test_a_rollback_reaches_the_trainer_and_its_versions_are_refused(mesh):
