@@ -34,6 +34,12 @@ def dense_bytes(dtype: str, shape: Sequence[int]) -> int:
     return math.prod(shape) * ITEM_SIZE[dtype]
 
 
+def can_adapt(dtype: str, shape: Sequence[int], rank: int) -> bool:
+    """Whether an adapter of this rank is a way to send a tensor: it is a matrix of floats, and larger."""
+    return (dtype in ("BF16", "F16", "F32") and len(shape) == 2 and rank > 0
+            and 4 * rank * sum(shape) <= dense_bytes(dtype, shape))
+
+
 def tensor_digest(data: Buffer) -> bytes:
     """SHA-256 of a tensor's dense bytes, little-endian, row-major (32 bytes)."""
     return hashlib.sha256(data).digest()
@@ -52,16 +58,46 @@ def manifest_digest(specs: Iterable[TensorSpec]) -> str:
     return sha.hexdigest()
 
 
+class TensorCheck:
+    """Digest of a dense tensor, and whether all its values are finite, from its bytes in pieces of any size."""
+
+    def __init__(self, dtype: str) -> None:
+        self._sha = hashlib.sha256()
+        self._finite = True
+        self._item = ITEM_SIZE[dtype]
+        self._unsigned, self._exponent = _EXPONENT.get(dtype, ("", 0))
+        self._rest = b""  # of a value that a piece ended in
+
+    def update(self, data: memoryview) -> None:
+        """Take in the next bytes. Lets other threads run meanwhile."""
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self._sha.update(piece)
+            if self._unsigned and self._finite:
+                self._look(piece)
+
+    def result(self) -> tuple[bytes, bool]:
+        """SHA-256, and whether all values are finite."""
+        return self._sha.digest(), self._finite
+
+    def _look(self, piece: memoryview) -> None:
+        import numpy as np  # only needed where weights are received; an API policy does without
+
+        if self._rest:
+            head = -len(self._rest) % self._item
+            value, piece = self._rest + bytes(piece[:head]), piece[head:]
+            self._rest = b""
+            self._look(memoryview(value))
+            if not piece:
+                return
+        whole = len(piece) - len(piece) % self._item
+        bits = np.frombuffer(piece[:whole], self._unsigned) & np.array(self._exponent, self._unsigned)
+        self._finite = self._finite and not (bits == self._exponent).any()
+        self._rest = bytes(piece[whole:])
+
+
 def check_tensor(data: memoryview, dtype: str) -> tuple[bytes, bool]:
     """Digest of a dense tensor, and whether all its values are finite, in one pass over its bytes."""
-    import numpy as np  # only needed where weights are received; an API policy does without
-
-    sha, finite = hashlib.sha256(), True
-    unsigned, exponent = _EXPONENT.get(dtype, ("", 0))
-    for start in range(0, len(data), _PIECE):  # a multiple of every element's size
-        piece = data[start : start + _PIECE]
-        sha.update(piece)
-        if unsigned and finite:
-            bits = np.frombuffer(piece, unsigned) & np.array(exponent, unsigned)
-            finite = not (bits == exponent).any()
-    return sha.digest(), finite
+    check = TensorCheck(dtype)
+    check.update(data)
+    return check.result()

@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import TensorSpec
-from openclaw_rl.weights.digest import ITEM_SIZE, dense_bytes
+from openclaw_rl.weights.digest import ITEM_SIZE
 
 Array: TypeAlias = NDArray[Any]
 
@@ -29,7 +29,6 @@ LEVEL = 3
 _WINDOW = 8 << 20  # bytes that a frame may refer back to
 _PIECE = 1 << 18  # values looked at together
 _HEAD = struct.Struct("<II")  # number of values, bytes of a gap
-_FLOATS = ("BF16", "F16", "F32")
 
 
 class EncodingError(ValueError):
@@ -157,12 +156,6 @@ def merge(base: memoryview, dtype: str, adapter: Adapter) -> Iterator[memoryview
         product *= adapter.scale
         product += _widen(values[start : start + rows], dtype)
         yield _bytes(_narrow(product, dtype))
-
-
-def can_adapt(dtype: str, shape: Sequence[int], rank: int) -> bool:
-    """Whether an adapter of this rank is a way to send a tensor: of a floating type, a matrix, and larger than it."""
-    return (dtype in _FLOATS and len(shape) == 2 and rank > 0
-            and 4 * rank * sum(shape) <= dense_bytes(dtype, shape))
 
 
 def _changed(before: Array, after: Array) -> Iterator[Array]:

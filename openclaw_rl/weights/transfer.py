@@ -26,7 +26,8 @@ class Phase(IntEnum):
 
 
 #: Refusals after which a version goes dense: the receiver lacks or distrusts the base, or computes something else.
-_WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH}
+_WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
+                pb.WEIGHT_REJECT_REASON_UNSUPPORTED}
 
 
 def base_for(store: VersionStore, version: int, state: PolicyState, full_every: int) -> int | None:

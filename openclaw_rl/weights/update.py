@@ -12,7 +12,8 @@ from google.protobuf.message import DecodeError
 from typing_extensions import Buffer
 
 from openclaw_rl.v1.weights_pb2 import TENSOR_ENCODING_LOW_RANK_ZSTD, TensorSpec, WeightOffer
-from openclaw_rl.weights.encoding import Adapter, can_adapt, compress, low_rank_content
+from openclaw_rl.weights.digest import can_adapt
+from openclaw_rl.weights.encoding import Adapter, compress, low_rank_content
 from openclaw_rl.weights.layout import CorruptFile
 
 #: The adapters that made a version from the base model.

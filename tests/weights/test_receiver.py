@@ -291,10 +291,12 @@ async def test_a_base_version_that_is_not_here_or_was_taken_back(bench, base_ver
     ("WRONG_SHAPE", "norm is F32[9]", lambda o: o.tensors[0].ClearField("shape") or o.tensors[0].shape.append(9)),
     ("WRONG_SHAPE", "norm is BF16", lambda o: setattr(o.tensors[0], "dtype", "BF16")),
     ("WRONG_SHAPE", "norm is nonsense", lambda o: setattr(o.tensors[0], "dtype", "nonsense")),
-    ("UNSUPPORTED", "DENSE", lambda o: setattr(o.tensors[0], "encoding", pb.TENSOR_ENCODING_SPARSE_ZSTD)),
+    ("PROTOCOL", "a base digest of 0 bytes",
+     lambda o: setattr(o.tensors[0], "encoding", pb.TENSOR_ENCODING_SPARSE_ZSTD)),
+    ("PROTOCOL", "a base digest of 32 bytes", lambda o: setattr(o.tensors[0], "base_sha256", b"\0" * 32)),
     ("PROTOCOL", "twice", lambda o: o.tensors.append(o.tensors[0])),
     ("PROTOCOL", "wrong length", lambda o: setattr(o.tensors[0], "sha256", b"short")),
-    ("PROTOCOL", "wrong length", lambda o: setattr(o.tensors[0], "encoded_bytes", -1)),
+    ("PROTOCOL", "with -1 bytes", lambda o: setattr(o.tensors[0], "encoded_bytes", -1)),
     ("PROTOCOL", "not listed", lambda o: o.tensors.pop()),
     ("PROTOCOL", "4 tensors of the model are not listed", lambda o: o.ClearField("tensors")),
     ("DIGEST_MISMATCH", "manifest", lambda o: setattr(o.manifest, "digest", "0" * 64)),
@@ -412,8 +414,9 @@ async def test_a_full_disk(bench, where, monkeypatch):
 
 async def test_a_disk_that_will_be_full(bench, monkeypatch):
     offer = bench.make(1)
-    monkeypatch.setattr("openclaw_rl.weights.receiver.shutil.disk_usage", lambda _: SimpleNamespace(free=SENT - 1))
-    await bench.rejected("STORAGE", True, f"{SENT} bytes are to come, {SENT - 1} are free", offer=offer)
+    missing = SENT + 3 * 2  # "odd" is copied
+    monkeypatch.setattr("openclaw_rl.weights.receiver.shutil.disk_usage", lambda _: SimpleNamespace(free=missing - 1))
+    await bench.rejected("STORAGE", True, f"{missing} bytes are to be written, {missing - 1} are free", offer=offer)
     monkeypatch.undo()
     assert (await bench.send(await bench.need(offer)))[-1][0] == "staged"
 
