@@ -96,15 +96,20 @@ def unwanted(turn: turn_pb2.Turn, config: TrainerConfig) -> str | None:
     response, ids = turn.response, turn.tokens.response_ids
     if not (response.content.strip() or response.parts or response.tool_calls):
         return "degenerate: the response is empty"
-    repeated = repetition(ids)
-    if repeated >= REPETITION_TOKENS and 2 * repeated > len(ids):
-        return f"degenerate: the same {_PHRASE} tokens again and again are {repeated} of {len(ids)}"
+    if looping(ids):
+        return f"degenerate: the same {_PHRASE} tokens again and again are {repetition(ids)} of {len(ids)}"
     return None
 
 
 def truncated(turn: turn_pb2.Turn) -> bool:
     """Something other than the model ended the response."""
     return turn.finish_reason in _CUT
+
+
+def looping(ids: Sequence[int]) -> bool:
+    """One phrase again and again makes up over half of the tokens."""
+    repeated = repetition(ids)
+    return repeated >= REPETITION_TOKENS and 2 * repeated > len(ids)
 
 
 def repetition(ids: Sequence[int]) -> int:

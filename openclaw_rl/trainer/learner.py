@@ -13,10 +13,13 @@ from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.models.memory import free_memory
+from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.trainer import backend as backends
 from openclaw_rl.trainer.backend import AbnormalStep, Backend, StartPoint, Stopped
-from openclaw_rl.trainer.batch import Example, FileCodec, example, outside_vocabulary
+from openclaw_rl.trainer.batch import FileCodec, example, outside_vocabulary
 from openclaw_rl.trainer.checkpoint import Checkpoints, CorruptCheckpoint
+from openclaw_rl.trainer.gate import Gate, GateError
+from openclaw_rl.trainer.judges import panels, votes_by_judge
 from openclaw_rl.trainer.store import HeadMoved, TrainerStore
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
@@ -24,7 +27,7 @@ from openclaw_rl.weights.store import VersionStore
 log = logging.getLogger(__name__)
 
 _SETTINGS = ("method", "learning_rate", "lora_rank", "reward_weight", "kl_weight", "clip_ratio", "importance_cap",
-             "max_grad_norm", "max_kl", "max_per_session", "max_staleness", "truncated", "degenerate")
+             "max_grad_norm", "max_kl", "max_per_session", "max_per_branch", "max_staleness", "truncated", "degenerate")
 
 
 class CannotTrain(Exception):
@@ -52,17 +55,20 @@ class Learner:
 
     Attributes:
         problems: what an operator should know.
+        gate: what versions must pass; there from `open` on.
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, root: Path, model: Callable[[], Path], keep: int,
                  create: Callable[[Path, TrainerConfig, StartPoint], Backend] = backends.create) -> None:
         self.problems: list[str] = []
         self.versions: VersionStore
+        self.gate: Gate
         self._config, self._store, self._root, self._model, self._keep = config, store, root, model, keep
         self._create = create
         self._backend: Backend | None = None
         self._backend_version = -1
         self._stopping = False
+        self._step = traces.Step()  # the running one, or the last one
         self._folder: Path
 
     def open(self) -> None:
@@ -81,6 +87,9 @@ class Learner:
             raise CannotTrain(f"{self._root} belongs to another base model; set components.policy_server.model back, "
                               "or move that folder away to begin anew")
         self._store.add_base(base)
+        self.gate = Gate(self._config.gate, self._root, base.model_id)
+        with contextlib.suppress(GateError):  # told in `gate.problem`; what is there is served meanwhile
+            self.gate.check_settings()
         on_disk = {*self.versions.versions(), *self._checkpoints.versions()}
         if self._store.problems:  # A new, empty store: numbers that were in use must not come again.
             self._store.raise_highest(max(on_disk, default=0))
@@ -143,18 +152,32 @@ class Learner:
         """One step on what is pending.
 
         Returns:
-            The new version, what was skipped, or None when nothing came of it and the samples wait on.
+            The new version, which the gate may have refused; what was skipped; or None when nothing came of it and
+            the samples wait on.
 
         Raises:
             CannotTrain, OSError, StoreError, ValueError: nothing was changed; it may be tried again.
         """
+        with traces.step() as self._step:
+            result = self._train()
+            if isinstance(result, Skipped):
+                self._step.ended(result.reason)
+            return result
+
+    def _train(self) -> weights_pb2.VersionManifest | Skipped | None:
+        try:
+            self.gate.check_settings()
+        except GateError as error:
+            raise CannotTrain(f"the gate can't run: {error}") from None
         self.prepare()
         assert self._backend is not None
         parent = self._backend_version
-        examples = self._examples(self._store.batch(self._config.max_batch))
-        if not examples:
+        samples = self._fitting(self._store.batch(self._config.max_batch))
+        if not samples:
             return None
+        examples = [example(sample, self._codec) for sample in samples]
         turn_ids = [e.turn_id for e in examples]
+        self._step.on(turn_ids, parent)
         if worn := self._store.attempt(turn_ids):
             reason = "abnormal step: the trainer ended again and again while training on it"
             self._store.drop(worn, reason, skipped_step=True)
@@ -173,7 +196,11 @@ class Learner:
             self._store.drop(turn_ids, f"abnormal step: {text}", skipped_step=True)
             return Skipped(turn_ids, f"abnormal step: {text}")
         try:
-            return self._save(parent, turn_ids, metrics)
+            return self._save(parent, samples, metrics)
+        except Stopped:
+            self.release()
+            self._store.forgive(turn_ids)
+            return None
         except BaseException:
             # The backend is ahead of what is on disk.
             self.release()
@@ -181,22 +208,27 @@ class Learner:
                 self._store.forgive(turn_ids)
             raise
 
-    def _examples(self, samples: list[turn_pb2.Sample]) -> list[Example]:
+    def _fitting(self, samples: list[turn_pb2.Sample]) -> list[turn_pb2.Sample]:
         fit = []
         for sample in samples:
             if reason := outside_vocabulary(sample, self._vocab_size):
                 self._store.drop([sample.transition.turn.turn_id], reason)
             else:
-                fit.append(example(sample, self._codec))
+                fit.append(sample)
         return fit
 
-    def _save(self, parent: int, turn_ids: list[str], metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
+    def _save(self, parent: int, samples: list[turn_pb2.Sample],
+              metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
         assert self._backend is not None
+        turn_ids = [sample.transition.turn.turn_id for sample in samples]
+        gate = self.gate.report(self._backend, lambda: self._stopping)
         version = self._store.highest + 1
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
-            algorithm=self._config.algorithm, settings=settings(self._config), turn_ids=turn_ids, metrics=metrics,
-            created_at=now()), self._backend.tensors(), base=0)
+            algorithm=self._config.algorithm, settings=settings(self._config) | {"judge_panel": panels(samples)},
+            turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(samples), gate=gate,
+            trace=self._step.trace),
+            self._backend.tensors(), base=0)
         try:
             files = self._checkpoints.write(version, self._backend.save)
             self._store.commit(manifest, files)
@@ -210,6 +242,7 @@ class Learner:
             self._remove(version)
             raise
         self._backend_version = version
+        self._step.made(manifest)
         return manifest
 
     def _remove(self, version: int) -> None:

@@ -19,6 +19,7 @@ from openclaw_rl.trainer.events import Events
 from openclaw_rl.trainer.learner import CannotTrain, Learner, Skipped
 from openclaw_rl.trainer.scheduler import Scheduler
 from openclaw_rl.trainer.store import REJECTED, TrainerStore
+from openclaw_rl.trainer.version_table import refused
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
@@ -257,10 +258,20 @@ class TrainerService:
             self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_CREATED, f"version {result.version} was made",
                              version=result.version, turn_ids=result.turn_ids, metrics=self._metrics)
             needed = set(self._kept_by_policy)
-            if self._publisher is not None:
+            if refused(result):
+                self._tell_refused(result)
+            elif self._publisher is not None:
                 self._publisher.offer(result.version)
+            if self._publisher is not None:
                 needed |= self._publisher.needed()
             await self._on_thread(learner.tidy, needed)
+
+    def _tell_refused(self, manifest: weights_pb2.VersionManifest) -> None:
+        why = "; ".join(manifest.gate.failures)
+        log.error("the gate refused version %d, training goes on from version %d: %s", manifest.version,
+                  manifest.parent, why)
+        self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_REFUSED, why, version=manifest.version,
+                         turn_ids=manifest.turn_ids, metrics=dict(manifest.gate.metrics))
 
     async def _on_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
@@ -285,6 +296,19 @@ class TrainerService:
         return {name.removeprefix("dropped:"): count for name, count in self._store.counters().items()
                 if name.startswith("dropped:")}
 
+    def control_alarms(self) -> list[tuple[str, str]]:
+        """What the gate keeps from being served, by alarm name."""
+        raised = []
+        if self._learner is not None and self.ready.is_set() and (problem := self._learner.gate.problem):
+            raised.append(("gate_cannot_run", f"the gate can't run, so nothing is trained: {problem}"))
+        newest = self._store.newest()
+        if newest is not None and refused(newest.manifest):
+            m = newest.manifest
+            raised.append(("gate_refused", f"the gate refused version {m.version}, training goes on from version "
+                           f"{m.parent}: {'; '.join(m.gate.failures)} (`openclaw-rl versions show {m.version}` tells "
+                           "its turns and answers)"))
+        return raised
+
     def status(self) -> component_pb2.ComponentStatus:
         """State, detail and figures."""
         pending, counters = self._store.pending(), self._store.counters()
@@ -299,6 +323,7 @@ class TrainerService:
                             "model and versions")
         if self._publisher is not None:
             problems += [message for _, message in self._publisher.alarms()]
+        problems += [message for _, message in self.control_alarms()]
         if self._problem:
             problems.append(f"can't train: {self._problem}")
         if self._learner is None:

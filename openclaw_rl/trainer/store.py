@@ -14,7 +14,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending, SampleTable
 from openclaw_rl.trainer.tables import SCHEMA, count, raise_to, set_value
-from openclaw_rl.trainer.version_table import REJECTED, Version, VersionTable
+from openclaw_rl.trainer.version_table import REFUSED, REJECTED, Version, VersionTable, refused
 from openclaw_rl.v1 import weights_pb2
 
 __all__ = ["MAX_ATTEMPTS", "REJECTED", "HeadMoved", "Pending", "TrainerStore", "Version"]
@@ -46,7 +46,8 @@ class TrainerStore(SampleTable, VersionTable):
         self._db.close()
 
     def commit(self, manifest: weights_pb2.VersionManifest, files: dict[str, str]) -> None:
-        """The atomic point: the version is the head and its turns are trained.
+        """The atomic point: the version is the head and its turns are trained. One that the gate refused does not
+        become the head; its turns are trained all the same, so that they never come again.
 
         Raises:
             HeadMoved: its parent is not the head any more; nothing was changed.
@@ -56,11 +57,13 @@ class TrainerStore(SampleTable, VersionTable):
             if int(head["value"] if head else 0) != manifest.parent:
                 raise HeadMoved
             db.execute("INSERT INTO versions (version, manifest, checkpoint, detail) VALUES (?, ?, ?, ?)",
-                       (manifest.version, manifest.SerializeToString(), json.dumps(files), "not sent yet"))
+                       (manifest.version, manifest.SerializeToString(), json.dumps(files),
+                        f"{REFUSED}{'; '.join(manifest.gate.failures)}" if refused(manifest) else "not sent yet"))
             for turn_id in manifest.turn_ids:
                 db.execute("UPDATE samples SET fate = 'trained', version = ?, payload = NULL"
                            " WHERE turn_id = ? AND fate = 'pending'", (manifest.version, turn_id))
             count(db, "trained", len(manifest.turn_ids))
             count(db, "updates", 1)
-            set_value(db, "head", str(manifest.version))
+            if not refused(manifest):
+                set_value(db, "head", str(manifest.version))
             raise_to(db, "highest", manifest.version)

@@ -12,6 +12,8 @@ from openclaw_rl.v1 import weights_pb2
 
 #: Beginning of the detail of a version that the policy server rejected.
 REJECTED = "rejected: "
+#: The same of one that the gate refused.
+REFUSED = "refused by the gate, it never served: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class Version:
     def rejected(self) -> bool:
         """The policy server will never take it."""
         return self.detail.startswith(REJECTED)
+
+
+def refused(manifest: weights_pb2.VersionManifest) -> bool:
+    """The gate refused the version: it is kept, and neither served nor built on."""
+    return manifest.gate.verdict == weights_pb2.GATE_VERDICT_FAILED
 
 
 class VersionTable:
@@ -72,6 +79,11 @@ class VersionTable:
     def version(self, number: int) -> Version | None:
         """One version, or None."""
         rows = self._db.query("SELECT * FROM versions WHERE version = ?", (number,))
+        return _version(rows[0]) if rows else None
+
+    def newest(self) -> Version | None:
+        """The version of the highest number, or None."""
+        rows = self._db.query("SELECT * FROM versions ORDER BY version DESC LIMIT 1")
         return _version(rows[0]) if rows else None
 
     def activated(self, version: int, at: float, metrics: dict[str, float] | None = None) -> None:

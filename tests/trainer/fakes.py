@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.trainer.backend import OPTIMIZER_FILE, WEIGHTS_FILE, AbnormalStep, StartPoint, Stopped
+from openclaw_rl.trainer.backend import (
+    OPTIMIZER_FILE,
+    WEIGHTS_FILE,
+    AbnormalStep,
+    Answer,
+    Evaluation,
+    StartPoint,
+    Stopped,
+)
 from openclaw_rl.trainer.batch import Example
+from openclaw_rl.trainer.held_out import HeldOut
 from openclaw_rl.v1 import turn_pb2
 
 VOCABULARY = 96
@@ -64,6 +73,8 @@ class FakeBackend:
     fail: ClassVar[Exception | None] = None
     apart: ClassVar[float] = 0.01
     compared: ClassVar[int] = 400
+    says: ClassVar[tuple[str, list[int], float]] = ("a fair answer", list(range(10)), 12.0)
+    evaluated: ClassVar[list[bool]] = []
     during: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint) -> None:
@@ -84,6 +95,16 @@ class FakeBackend:
                 "logprob_diff_tokens": float(self.compared),
                 "samples": float(len(examples)), "seconds": 0.0}
 
+    def evaluate(self, prompts: Sequence[HeldOut], max_new_tokens: int, stop: Callable[[], bool], *,
+                 base: bool = False) -> Evaluation:
+        if stop():
+            raise Stopped
+        type(self).evaluated.append(base)
+        text, ids, perplexity = type(self).says
+        if base:
+            text, ids, perplexity = "a good answer", list(range(12)), 10.0
+        return Evaluation([Answer(text, ids)] * len(prompts), perplexity)
+
     def tensors(self) -> Iterator[tuple[str, str, list[int], memoryview]]:
         yield "model.norm.weight", "BF16", [WIDTH], memoryview(bytes([self.steps, 63]) * WIDTH)
 
@@ -96,6 +117,7 @@ class FakeBackend:
         """Forget what other tests did."""
         cls.created, cls.fail, cls.apart, cls.compared = [], None, 0.01, 400
         cls.during = staticmethod(lambda: None)
+        cls.says, cls.evaluated = ("a fair answer", list(range(10)), 12.0), []
 
 
 __all__ = ["AbnormalStep", "FakeBackend", "encode", "make_model", "make_sample"]

@@ -256,6 +256,38 @@ async def make_versions(rig: Rig, count: int) -> None:
         await until(lambda number=number: rig.publisher.offered == list(range(1, number + 1)))  # type: ignore[misc]
 
 
+async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path: Path, model: Path) -> None:
+    async with trainer(tmp_path, model) as rig:
+        await make_versions(rig, 1)
+        events: list[pb.WatchTrainingResponse] = []
+        call = rig.stub.WatchTraining(pb.WatchTrainingRequest())
+        await call.initial_metadata()
+        await until(lambda: bool(rig.service.events._watchers))
+
+        async def watch() -> None:
+            async for event in call:
+                events.append(event)
+
+        task = asyncio.create_task(watch())
+        FakeBackend.says = ("no no no", [5, 6] * 10, 12.0)
+        await rig.submit(make_sample("a"), make_sample("b"))
+        await until(lambda: len(events) == 3)
+        assert (events[2].kind, events[2].version, list(events[2].turn_ids)) == (
+            pb.TRAINING_EVENT_KIND_VERSION_REFUSED, 2, ["a", "b"])
+        assert (rig.publisher.offered, rig.store.head) == ([1], 1)
+        assert rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED
+        assert rig.status.detail.startswith("the gate refused version 2, training goes on from version 1: 100% of the "
+                                            "answers are empty or one phrase again and again; allowed is 25%")
+        rig.service.on_state(state(1, highest=1))
+        assert rig.publisher.offered == [1], "not to one that connects anew either"
+        FakeBackend.says = ("a fair answer", list(range(10)), 12.0)
+        await rig.submit(make_sample("c"), make_sample("d"))
+        await until(lambda: rig.publisher.offered == [1, 3])
+        await until(lambda: rig.status.state == component_pb2.COMPONENT_STATE_RUNNING)
+        call.cancel()
+        task.cancel()
+
+
 async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await make_versions(rig, 3)

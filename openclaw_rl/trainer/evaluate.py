@@ -1,0 +1,121 @@
+"""A model's perplexity on good answers to held-out prompts, and its own, greedily decoded ones.
+
+Prompts are written by the model's chat template, so they are what a policy server would give to it. They decode as one
+batch with a KV cache; an answer that ends leaves it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.trainer import losses
+from openclaw_rl.trainer.backend import Answer, Evaluation, Stopped
+from openclaw_rl.trainer.held_out import HeldOut
+
+#: For models that come without a template, as the policy server writes their prompts.
+_PLAIN = ("{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n\n{% endfor %}"
+          "{% if add_generation_prompt %}Assistant:{% endif %}")
+#: Prompts that decode at the same time.
+_BATCH = 16
+
+
+@torch.no_grad()
+def evaluate(model: LlamaForCausalLM, folder: Path, prompts: Sequence[HeldOut], max_new_tokens: int,
+             stop: Callable[[], bool]) -> Evaluation:
+    """See Backend.evaluate.
+
+    Args:
+        model: the policy; left in evaluation mode.
+        folder: of the base model: its tokenizer and chat template.
+    """
+    model.eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    asked = [_encode(tokenizer, prompt.prompt) for prompt in prompts]
+    good = [tokenizer.encode(prompt.answer, add_special_tokens=False) for prompt in prompts]
+    count = sum(map(len, good))
+    if not count or not all(asked):
+        raise ValueError(f"the tokenizer of {folder} can't write the held-out prompts")
+    eos = ModelConfig.read(folder).eos_ids
+    total, answers = 0.0, []
+    for begin in range(0, len(asked), _BATCH):
+        some = slice(begin, begin + _BATCH)
+        batch = _Batch(model, asked[some], good[some])
+        total += batch.log_likelihood
+        answers += batch.decode(eos, max_new_tokens, stop)
+    mean = total / count
+    return Evaluation([Answer(tokenizer.decode(ids, skip_special_tokens=True), ids) for ids in answers],
+                      math.exp(-mean) if mean > -700 else math.inf)
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
+    text = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False,
+                                         add_generation_prompt=True, chat_template=tokenizer.chat_template or _PLAIN)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+class _Batch:
+    """Prompts that were read together with their good answers: padding, prompt | answer, padding. What the model keeps
+    of the prompts serves for both the answers' likelihood and the decoding.
+
+    Attributes:
+        log_likelihood: sum of the log-probabilities of the good answers' tokens, in nats.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
+        self._model = model
+        self._width, longest = max(map(len, prompts)), max(map(len, answers))
+        rows = [[0] * (self._width - len(p)) + p + a + [0] * (longest - len(a))
+                for p, a in zip(prompts, answers, strict=True)]
+        real = [[0] * (self._width - len(p)) + [1] * (len(p) + len(a)) + [0] * (longest - len(a))
+                for p, a in zip(prompts, answers, strict=True)]
+        ids, self._mask = torch.tensor(rows, device=model.device), torch.tensor(real, device=model.device)
+        places = self._places(self._mask)
+        self._cache = DynamicCache(config=model.config)
+        hidden = model.model(input_ids=ids, attention_mask=self._mask, position_ids=places,
+                             past_key_values=self._cache, use_cache=True).last_hidden_state
+        # Row by row: the logits of all tokens at once would be large.
+        self.log_likelihood = sum(
+            float(losses.token_logprobs(model.lm_head(hidden[row, self._width - 1:self._width - 1 + len(answer)]),
+                                        ids[row, self._width:self._width + len(answer)]).sum())
+            for row, answer in enumerate(answers) if answer)
+        self._last = hidden[:, self._width - 1]  # (rows, hidden size): what predicts the first token of an answer
+
+    def decode(self, eos: Sequence[int], max_new_tokens: int, stop: Callable[[], bool]) -> list[list[int]]:
+        """The most probable next token again and again, for each prompt until one of `eos`, which is left out. Once."""
+        model, cache = self._model, self._cache
+        cache.crop(self._width)
+        mask = self._mask[:, :self._width]
+        places = self._places(mask)[:, -1:]
+        chosen = model.lm_head(self._last).argmax(-1)
+        found: list[list[int]] = [[] for _ in mask]
+        going = list(range(len(mask)))  # the prompt of each row that still decodes
+        for length in range(1, max_new_tokens + 1):
+            if stop():
+                raise Stopped
+            rows = [row for row, token in enumerate(chosen.tolist()) if token not in eos]
+            for row in rows:
+                found[going[row]].append(int(chosen[row]))
+            if not rows or length == max_new_tokens:
+                break
+            if len(rows) < len(going):
+                keep = torch.tensor(rows, device=model.device)
+                cache.batch_select_indices(keep)
+                chosen, mask, places = chosen[keep], mask[keep], places[keep]
+                going = [going[row] for row in rows]
+            places = places + 1
+            mask = torch.cat([mask, mask.new_ones(len(going), 1)], -1)
+            hidden = model.model(input_ids=chosen.unsqueeze(-1), attention_mask=mask, position_ids=places,
+                                 past_key_values=cache, use_cache=True).last_hidden_state
+            chosen = model.lm_head(hidden[:, -1]).argmax(-1)
+        return found
+
+    @staticmethod
+    def _places(mask: Tensor) -> Tensor:
+        return (mask.cumsum(-1) - 1).clamp(min=0)
