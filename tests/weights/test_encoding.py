@@ -180,7 +180,7 @@ def test_rounding_is_done_once():
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
 def test_an_adapter_makes_the_same_tensor_at_both_ends(dtype, monkeypatch):
-    monkeypatch.setattr(encoding, "_PIECE", 500)
+    monkeypatch.setattr(encoding, "_ROWS", 500)
     rng = np.random.default_rng(1)
     base = encoding._narrow(rng.standard_normal((90, 120)), dtype)
     adapter = Adapter(rng.standard_normal((4, 120)).astype("<f4"), rng.standard_normal((90, 4)).astype("<f4"), 2.0)
