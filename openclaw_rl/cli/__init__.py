@@ -34,12 +34,13 @@ def _expected(error: Exception) -> str | None:
     from ..api import PolicyError
     from ..config import ConfigError
     from ..launch.checks import StartError
+    from ..launch.jaeger import NoJaeger
     from ..launch.supervisor import SupervisorError
     from ..mesh.errors import MeshError
 
     if isinstance(error, MeshError):
         return error.message
-    return str(error) if isinstance(error, (ConfigError, StartError, SupervisorError, PolicyError)) else None
+    return str(error) if isinstance(error, (ConfigError, StartError, NoJaeger, SupervisorError, PolicyError)) else None
 
 
 def _plain(text: str) -> str:

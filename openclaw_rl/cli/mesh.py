@@ -39,6 +39,8 @@ def local_start(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the home's config.yaml, "
                                                 "or the built-in one.", show_default=False)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds until all must run.", min=1)] = 180,
+    jaeger: Annotated[bool, typer.Option("--jaeger", help="Start a Jaeger beside the mesh, which its spans go to; "
+                                         "without one they are kept for `openclaw-rl trace` all the same.")] = False,
 ) -> None:
     """Start the four components on this machine, and return when all are RUNNING.
 
@@ -51,7 +53,7 @@ def local_start(
     path = config or file or (home.config_file if home.config_file.exists() else None)
     err.print(f"mesh in {home.root}, configuration {path or 'built in'}", soft_wrap=True, highlight=False)
     loaded = load_config(path)
-    mesh = start.local_start(home, loaded, err, timeout)
+    mesh = start.local_start(home, loaded, err, timeout, jaeger)
     missing = [c for c in mesh.components if c.state != "RUNNING"]
     for component in missing:
         err.print(f"[yellow]{component.name}: {component.state}[/] {component.detail}", soft_wrap=True, highlight=False)
@@ -105,6 +107,9 @@ def status(as_json: Json = False) -> None:
                 if box.pending or box.last_error:
                     out.print(f"{c.name} -> {box.name}: {box.pending} wait ({box.pending_bytes} bytes) "
                               f"{box.last_error}", soft_wrap=True, highlight=False, markup=False)
+        if mesh.jaeger:
+            out.print(f"jaeger {mesh.jaeger['state']}: {mesh.jaeger['address']}", soft_wrap=True, highlight=False,
+                      markup=False)
     raise typer.Exit(0 if mesh.all_running else 1)
 
 

@@ -13,7 +13,7 @@ import psutil
 from ..api_models import uses_api
 from ..config import Config
 from ..home import COMPONENTS, Home, read_record, remove_record
-from . import supervisor
+from . import jaeger, supervisor
 from .status import ask
 
 logger = logging.getLogger(__name__)
@@ -118,12 +118,15 @@ def _owner(port: int) -> str:
 
 
 def is_component(process: psutil.Process, name: str, home: Home) -> bool:
-    """The process is component `name` of this mesh, started by its supervisor (and not by somebody's hand)."""
+    """The process is component `name` of this mesh (or its Jaeger), started by its supervisor (and not by somebody's
+    hand)."""
     try:
         command, variables = process.cmdline(), process.environ()
     except (psutil.Error, OSError):
         return False
-    return (supervisor.COMPONENT_MODULE in command and name in command
+    arguments = ({f"--config=file:{jaeger.CONFIG_FILE}"} if name == jaeger.NAME
+                 else {supervisor.COMPONENT_MODULE, name})
+    return (arguments <= set(command)
             and variables.get("OPENCLAW_RL_HOME") == str(home.root)
             and variables.get("SUPERVISOR_PROCESS_NAME") == name)
 
@@ -147,7 +150,7 @@ def end_orphans(home: Home, timeout: float = 20) -> list[str]:
     Returns:
         Their names.
     """
-    orphans = [(name, process) for process in psutil.process_iter() for name in COMPONENTS
+    orphans = [(name, process) for process in psutil.process_iter() for name in (*COMPONENTS, jaeger.NAME)
                if is_component(process, name, home)]
     for _, process in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -157,7 +160,7 @@ def end_orphans(home: Home, timeout: float = 20) -> list[str]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, 5)
-    names = [name for name in COMPONENTS if name in {name for name, _ in orphans}]
+    names = [name for name in (*COMPONENTS, jaeger.NAME) if name in {name for name, _ in orphans}]
     for name in names:
         remove_record(home, name)
     return names

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from ..api_models import check_credentials, uses_api
 from ..config import Config, ConfigError, load_config
 from ..home import Home, remove_record
-from . import checks
+from . import checks, jaeger
 from .checks import StartError
 from .status import ComponentReport, MeshReport, report
 from .supervisor import Supervisor, SupervisorError
@@ -33,11 +33,13 @@ def with_absolute_model(config: Config) -> Config:
     return config.model_copy(update={"components": config.components.model_copy(update={"policy_server": policy})})
 
 
-def local_start(home: Home, config: Config, console: Console, timeout: float = START_SECONDS) -> MeshReport:
-    """Start what is not running yet, and return when all is RUNNING.
+def local_start(home: Home, config: Config, console: Console, timeout: float = START_SECONDS,
+                with_jaeger: bool = False) -> MeshReport:
+    """Start what is not running yet, and return when all is RUNNING. `with_jaeger`: one beside the mesh, too.
 
     Raises:
         StartError: something stands in the way or failed; nothing was started when it is a check.
+        NoJaeger: it is not installed, did not come up, or the mesh runs without it.
         ConfigError: an API model has no key.
     """
     if config.mode == "distributed":
@@ -48,6 +50,9 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
     if fresh:
         checks.check_home(home, config)
         checks.clear_leftovers(home)
+        jaeger.remove(home)
+    tracer = _jaeger(home, config, fresh) if with_jaeger else jaeger.read(home)
+    config = jaeger.traced_to(config, tracer)
     running = {c.name for c in report(home, config).components if c.state in ("RUNNING", "STARTING", "DEGRADED")}
     wanted = [name for name in checks.started_here(config) if name not in running]
     with _step(console, "checking configuration, keys, ports and disk"):
@@ -60,7 +65,17 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         return report(home, config)
     if not uses_api(config.components.policy_server):
         _prepare_model(home, config, console)
-    return start_components(home, with_absolute_model(config), wanted, console, timeout)
+    return start_components(home, with_absolute_model(config), wanted, console, timeout, tracer)
+
+
+def _jaeger(home: Home, config: Config, fresh: bool) -> jaeger.Jaeger:
+    """The Jaeger to start, or the one that was started with the mesh."""
+    if fresh:
+        return jaeger.prepare(config)
+    if (there := jaeger.read(home)) is None:
+        raise jaeger.NoJaeger("this mesh was started without Jaeger; `openclaw-rl stop-all` first, then "
+                              "`openclaw-rl local-start --jaeger`")
+    return there
 
 
 def _say_already(supervisor: Supervisor, config: Config, console: Console) -> None:
@@ -71,15 +86,21 @@ def _say_already(supervisor: Supervisor, config: Config, console: Console) -> No
 
 
 def start_components(home: Home, config: Config, names: list[str], console: Console,
-                     timeout: float = START_SECONDS) -> MeshReport:
-    """Let the supervisor start these, and wait until they are RUNNING, or DEGRADED for some seconds.
+                     timeout: float = START_SECONDS, tracer: jaeger.Jaeger | None = None) -> MeshReport:
+    """Let the supervisor start these, and a Jaeger before them, and wait until they are RUNNING, or DEGRADED for some
+    seconds.
 
     Raises:
         StartError: one failed or took too long.
     """
     supervisor = Supervisor(home)
     try:
-        supervisor.ensure(config)
+        supervisor.ensure(config, jaeger=tracer)
+        if tracer is not None:
+            jaeger.write(home, tracer)
+            supervisor.start(jaeger.NAME)
+            tracer.wait(home.logs / f"{jaeger.NAME}.log")
+            console.print(f"[green]✓[/] {jaeger.NAME:<14} {tracer.address}", highlight=False)
         for name in names:
             supervisor.start(name)
     except (SupervisorError, OSError) as error:
@@ -205,6 +226,7 @@ def stop_all(home: Home) -> list[str]:
     stopped += checks.end_orphans(home)
     for name in stopped:
         remove_record(home, name)
+    jaeger.remove(home)
     for file in ("supervisord.conf", "config.yaml", "supervisord.pid"):
         with contextlib.suppress(OSError):  # none there, or a home that is read-only or no folder
             (home.run / file).unlink()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..config import Config, load_config
 from ..home import COMPONENTS, Home, read_record
+from . import jaeger
 from .supervisor import Process, Supervisor
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class MeshReport:
     """All four, in the order of the ring."""
 
     components: list[ComponentReport] = field(default_factory=list)
+    jaeger: dict[str, str] | None = None  #: `state` and `address` of the one that was started beside the mesh
 
     def __getitem__(self, name: str) -> ComponentReport:
         return next(component for component in self.components if component.name == name)
@@ -66,6 +68,7 @@ class MeshReport:
     def json(self) -> dict[str, Any]:
         """What `openclaw-rl status --json` prints. A figure that its component can't tell now is null."""
         trainer = self["trainer"].status
+        beside = {"jaeger": self.jaeger} if self.jaeger else {}
         return {
             "components": [component.json() for component in self.components],
             "policy_version": self.policy_version,
@@ -74,6 +77,7 @@ class MeshReport:
                 **{name: self.counter("trainer", f"samples_{name}") for name in ("accepted", "trained", "pending")},
                 "dropped": dict(sorted(trainer.dropped.items())) if trainer is not None else {},
             },
+            **beside,
         }
 
 
@@ -96,8 +100,15 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
     config = config or running_config(home)
     processes = Supervisor(home).processes()
     with ThreadPoolExecutor(len(COMPONENTS)) as pool:
-        return MeshReport(list(pool.map(lambda name: _component(home, config, name, processes.get(name)),
-                                        COMPONENTS)))
+        components = list(pool.map(lambda name: _component(home, config, name, processes.get(name)), COMPONENTS))
+    return MeshReport(components, _jaeger(home, processes.get(jaeger.NAME)))
+
+
+def _jaeger(home: Home, process: Process | None) -> dict[str, str] | None:
+    started = jaeger.read(home)
+    if started is None or process is None:
+        return None
+    return {"state": process.state, "address": started.address}
 
 
 def _component(home: Home, config: Config, name: str, process: Process | None) -> ComponentReport:

@@ -23,6 +23,7 @@ import yaml
 
 from ..config import Config
 from ..home import COMPONENTS, Home, write_atomically
+from .jaeger import COMPONENT_VARIABLES, CONFIG_FILE, Jaeger
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def environment(config: Config, component: str) -> dict[str, str]:
     }
 
 
-def configuration(config: Config, socket: Path) -> str:
+def configuration(config: Config, socket: Path, jaeger: Jaeger | None = None) -> str:
     """Text of supervisord.conf. Supervisor and components run in the home, and its paths are relative to that: an
     absolute one may have characters (%, ;, #) that mean something here. Keys reach the components by inheritance.
     """
@@ -93,7 +94,8 @@ def configuration(config: Config, socket: Path) -> str:
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
     ]
     for name in COMPONENTS:
-        variables = ",".join(f'{key}="{value}"' for key, value in environment(config, name).items())
+        values = environment(config, name) | (COMPONENT_VARIABLES if jaeger else {})
+        variables = ",".join(f'{key}="{value}"' for key, value in values.items())
         lines += [
             f"[program:{name}]",
             'command="%(ENV_OPENCLAW_RL_PYTHON)s" -P -m ' + f"{COMPONENT_MODULE} {name}"
@@ -113,6 +115,8 @@ def configuration(config: Config, socket: Path) -> str:
             "stdout_logfile_maxbytes=20MB",
             "stdout_logfile_backups=3",
         ]
+    if jaeger is not None:
+        lines += jaeger.program()
     return "\n".join(lines) + "\n"
 
 
@@ -157,8 +161,8 @@ class Supervisor:
         except SupervisorError:
             return None
 
-    def ensure(self, config: Config, timeout: float = 15) -> bool:
-        """Start it, without any component, unless it runs.
+    def ensure(self, config: Config, timeout: float = 15, jaeger: Jaeger | None = None) -> bool:
+        """Start it, without any component, unless it runs. `jaeger`: it keeps this one too.
 
         Returns:
             True when it was started, False when it ran already (with the configuration that it has).
@@ -177,8 +181,10 @@ class Supervisor:
         self.socket.unlink(missing_ok=True)
         write_atomically(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
         conf = self.home.run / "supervisord.conf"
-        write_atomically(conf, configuration(config, self.socket).encode())
+        write_atomically(conf, configuration(config, self.socket, jaeger).encode())
         env = {**os.environ, "OPENCLAW_RL_HOME": str(self.home.root), "OPENCLAW_RL_PYTHON": sys.executable}
+        if jaeger is not None:
+            env |= {"OPENCLAW_RL_JAEGER": jaeger.binary, "OPENCLAW_RL_JAEGER_CONFIG": str(CONFIG_FILE)}
         out = self.home.logs / "supervisord.out"
         with out.open("wb") as output:
             process = subprocess.Popen(
