@@ -17,6 +17,7 @@ from openclaw_rl.home import Home
 from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.alarms import Alarms, Raised, aside_alarm, outbox_alarms
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc, turn_pb2
 
@@ -31,6 +32,7 @@ PRUNE_EVERY = 20
 COUNTERS = ("turns_main", "turns_side", "turns_unknown", "retries", "transitions_sent", "total_interactions")
 
 
+@alone(NAME)
 async def run(config: Config, home: Home) -> None:
     """Serve until stopped.
 

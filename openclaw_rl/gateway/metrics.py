@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -16,8 +16,13 @@ _SECONDS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
 class Metrics:
     """Counters and histograms of the HTTP door, and gauges that are asked for when somebody looks."""
 
-    def __init__(self, gauges: Callable[[], dict[str, float]] = dict) -> None:
-        """Args: gauges: momentary figures by name."""
+    def __init__(self, gauges: Callable[[], dict[str, float]] = dict,
+                 alarms: Callable[[], Iterable[str]] = tuple) -> None:
+        """
+        Args:
+            gauges: momentary figures by name.
+            alarms: names of the policy server's alarms that hold now.
+        """
         self._registry = CollectorRegistry()
         self._requests = Counter("openclaw_requests", "Requests by door and HTTP status; 499: the client went away.",
                                  ("api", "status"), registry=self._registry)
@@ -27,6 +32,7 @@ class Metrics:
         self._total = Histogram("openclaw_response_seconds", "From the request to the end of its response.",
                                 registry=self._registry, buckets=_SECONDS)
         self._registry.register(_Gauges(gauges))
+        self._registry.register(_Alarms(alarms))
         observe_registry(self._registry)
 
     def answered(self, api: str, status: int, seconds: float) -> None:
@@ -55,3 +61,21 @@ class _Gauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, value in self._gauges().items():
             yield GaugeMetricFamily(f"openclaw_policy_{name}", f"Policy server: {name}.", value=value)
+
+
+class _Alarms(Collector):
+    """The same names and labels as the figures that components export by OTLP."""
+
+    def __init__(self, alarms: Callable[[], Iterable[str]]) -> None:
+        self._alarms = alarms
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        names = list(self._alarms())
+        degraded = GaugeMetricFamily("openclaw_component_degraded", "1 while a component has an alarm, else 0.",
+                                     labels=("component",))
+        degraded.add_metric(("policy_server",), float(bool(names)))
+        alarm = GaugeMetricFamily("openclaw_alarm", "1 for each alarm that a component has now.",
+                                  labels=("component", "name"))
+        for name in names:
+            alarm.add_metric(("policy_server", name), 1.0)
+        yield from (degraded, alarm)

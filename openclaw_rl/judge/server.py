@@ -20,6 +20,7 @@ from openclaw_rl.judge.servicer import SERVICE, JudgeServicer
 from openclaw_rl.judge.watch import Broadcast
 from openclaw_rl.mesh.alarms import Raised, outbox_alarms
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
 
@@ -28,6 +29,7 @@ NAME = "prm_judge"
 MODEL_VOTES = 3
 
 
+@alone(NAME)
 async def run(config: Config, home: Home) -> None:
     """Serve until stopped.
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 
+from openclaw_rl.config import Config
 from openclaw_rl.home import Home
+
+_Run = Callable[[Config, Home], Awaitable[None]]
 
 #: Seconds that a process which was just killed may still hold the lock.
 _PATIENCE = 2.0
@@ -52,3 +56,16 @@ def only_process(home: Home, name: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def alone(name: str) -> Callable[[_Run], _Run]:
+    """Let a component's `run(config, home)` be the only one in its home; see `only_process`."""
+    def decorate(run: _Run) -> _Run:
+        @wraps(run)
+        async def only(config: Config, home: Home) -> None:
+            with only_process(home, name):
+                await run(config, home)
+
+        return only
+
+    return decorate

@@ -20,6 +20,7 @@ from openclaw_rl.gateway.http import HttpServer
 from openclaw_rl.gateway.metrics import Metrics
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.models.prepare import ensure_model
@@ -43,6 +44,7 @@ NAME = "policy_server"
 _SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 
 
+@alone(NAME)
 async def run(config: Config, home: Home) -> None:
     """Serve until stopped. The doors open at once and say that the policy is getting ready, which takes seconds.
 
@@ -76,7 +78,7 @@ async def run(config: Config, home: Home) -> None:
         await component.start()
         serving = asyncio.create_task(component.run_until_stopped())
         stack.push_async_callback(_ended, serving)
-        http.start(create_app(turns, client_digest, api_keys(settings), metrics=Metrics(board.gauges)))
+        http.start(create_app(turns, client_digest, api_keys(settings), metrics=Metrics(board.gauges, board.alarms)))
         log.info("%s serves OpenAI's API on %s", NAME, http.address)
         sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request)
         sender.start()
@@ -89,7 +91,7 @@ async def run(config: Config, home: Home) -> None:
             await versions.start()
             source = settings.weights_from if api is None else None
             receiver = WeightReceiver(versions)
-            servicer.weights = WeightsService(versions, receiver, source)
+            servicer.weights = board.weights = WeightsService(versions, receiver, source)
             engines.push_async_callback(servicer.weights.close)
             if source:
                 board.relay = WeightRelay(source, versions, receiver)

@@ -15,6 +15,7 @@ from openclaw_rl.policy.turns import Turns, client_digest
 from openclaw_rl.policy.weights_service import WeightsService
 from openclaw_rl.telemetry import requests as traces
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
+from openclaw_rl.weights.identity import TRAINER_KEY
 
 
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
@@ -81,7 +82,9 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
                           context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:
-        async with aclosing(self._weights().sync(request_iterator)) as responses:  # type: ignore[type-var]
+        trainer = dict(context.invocation_metadata() or ()).get(TRAINER_KEY, "")
+        stream = self._weights().sync(request_iterator, str(trainer))
+        async with aclosing(stream) as responses:  # type: ignore[type-var]
             async for response in responses:
                 yield response
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.mesh.alarms import Alarms, outbox_alarms
 from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.recorder import TurnRecorder
 from openclaw_rl.policy.turns import Turns
+from openclaw_rl.policy.weights_service import WeightsService
 from openclaw_rl.v1 import component_pb2
 from openclaw_rl.weights.relay import WeightRelay
 
@@ -18,26 +20,33 @@ class StatusBoard:
 
     def __init__(self, turns: Turns, recorder: TurnRecorder, outbox: Outbox, store: Store) -> None:
         self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
+        self._alarms = Alarms()
         self.engine: Any = None  #: whose `stats` are told, once it is there
         self.problems: list[str] = []  #: of the versions on disk
+        self.weights: WeightsService | None = None  #: once it is there
         self.relay: WeightRelay | None = None  #: brings the versions, where the trainer does not
 
     def status(self) -> component_pb2.ComponentStatus:
         """The status, without what the server fills in."""
         turns, recorder = self._turns, self._recorder
-        problems = [*self._store.problems, *self.problems, *(self.relay.problems() if self.relay else []),
-                    *([recorder.problem] if recorder.problem else [])]
-        state = component_pb2.COMPONENT_STATE_RUNNING
-        if not turns.ready:
-            state = component_pb2.COMPONENT_STATE_STARTING
-        elif problems:
-            state = component_pb2.COMPONENT_STATE_DEGRADED
-        detail = "; ".join(filter(None, [turns.state, *problems, self._source()]))
-        status = component_pb2.ComponentStatus(state=state, detail=detail, counters=recorder.counters,
-                                               gauges=self.gauges(), outboxes=[self._outbox.stats()])
+        stats = self._outbox.stats()
+        status = component_pb2.ComponentStatus(
+            state=component_pb2.COMPONENT_STATE_RUNNING if turns.ready else component_pb2.COMPONENT_STATE_STARTING,
+            detail="; ".join(filter(None, [turns.state, self._source()])), counters=recorder.counters,
+            gauges=self.gauges(), outboxes=[stats])
+        self._alarms.report(status, [
+            *(("state_damaged", problem) for problem in self._store.problems),
+            *(("versions_damaged", problem) for problem in self.problems),
+            *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),
+            ("turns_not_written", recorder.problem), *(self.weights.alarms() if self.weights else []),
+            *outbox_alarms(stats, "env_server", self._outbox.last_rejected)])
         if turns.ready:
             status.policy_version = turns.version
         return status
+
+    def alarms(self) -> list[str]:
+        """Names of the alarms that hold now."""
+        return [alarm.name for alarm in self.status().alarms]
 
     def _source(self) -> str:
         """Where the versions come from, unless it is the trainer."""

@@ -8,21 +8,26 @@ from contextlib import aclosing
 
 import grpc
 
+from openclaw_rl.mesh.alarms import Raised
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, invalid, unavailable
 from openclaw_rl.policy.engines.base import EngineError
+from openclaw_rl.policy.trainers import Trainers
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import WeightOffer
 from openclaw_rl.weights.fetch import fetch
 from openclaw_rl.weights.receiver import WeightReceiver
 
+#: Versions refused one after the other that are an alarm.
+REFUSED_IN_A_ROW = 3
+
 
 class WeightsService:
     """SyncWeights, GetPolicy, WatchPolicy and ActivateVersion.
 
-    Of two SyncWeights streams the newer one wins and the older one ends with ABORTED. A trainer that was killed
-    leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the restarted
-    trainer out for that long.
+    Of two SyncWeights streams of one trainer the newer one wins and the older one ends with ABORTED. A trainer that
+    was killed leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the
+    restarted trainer out for that long. Another trainer is refused while the first is connected; see Trainers.
 
     Args:
         versions: the policy server's, started.
@@ -35,8 +40,20 @@ class WeightsService:
         self._versions = versions
         self._receiver = receiver or WeightReceiver(versions)
         self._weights_from = weights_from
+        self.trainers = Trainers()
         self._lock = asyncio.Lock()  # held by the stream that uses the receiver
         self._serving: asyncio.Task[None] | None = None
+
+    def alarms(self) -> list[Raised]:
+        """What is wrong with the stream of versions, by name; empty messages are none."""
+        refused = self._receiver.refused
+        text = ""
+        if len(refused) >= REFUSED_IN_A_ROW:
+            newest, why = list(refused.items())[-1]
+            text = (f"{len(refused)} versions in a row were refused, the last one, {newest}, because {why}; version "
+                    f"{self._versions.state().active_version} goes on: check that trainer and policy server have the "
+                    "same model, and the trainer's log")
+        return [self.trainers.alarm, ("versions_rejected", text)]
 
     async def close(self) -> None:
         """End the stream and finish what the disk is at."""
@@ -45,19 +62,24 @@ class WeightsService:
             await asyncio.wait({self._serving})
         await self._receiver.close()
 
-    async def sync(self, requests: AsyncIterable[pb.SyncWeightsRequest]) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async def sync(self, requests: AsyncIterable[pb.SyncWeightsRequest],
+                   trainer: str = "") -> AsyncIterator[pb.SyncWeightsResponse]:
         """PolicyService.SyncWeights: the state, then an answer to each request, and the state whenever an operator
         activates another version, pins one or lifts a pin.
 
+        Args:
+            trainer: id of the trainer; empty when it gave none.
+
         Raises:
-            MeshError: ABORTED, a newer stream took over; FED_BY_RELAY, this one copies another policy server's
-                versions.
+            MeshError: ABORTED, a newer stream took over; ANOTHER_TRAINER, that one is connected; FED_BY_RELAY, this
+                one copies another policy server's versions.
         """
         if self._weights_from:
             raise failed_precondition(
                 "FED_BY_RELAY", f"this policy server copies its versions from {self._weights_from} "
                 "(components.policy_server.weights_from); take that line out of its configuration, or its address out "
                 "of the trainer's policy_servers")
+        self.trainers.admit(trainer, self._serving is not None and not self._serving.done())
         answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
         known = -1  # the active version that the trainer knows of
         pinned = False  # the same of the pin
@@ -132,13 +154,20 @@ class WeightsService:
         """PolicyService.ActivateVersion.
 
         Raises:
-            MeshError: INVALID_ARGUMENT without a version, VERSION_UNKNOWN, or UNAVAILABLE when the engine can't load
-                it; the active version goes on.
+            MeshError: INVALID_ARGUMENT without a version and a pin, NO_WEIGHTS to pin an API model, VERSION_UNKNOWN,
+                PINNED, or UNAVAILABLE when the engine can't load it or the pin can't be written; the active version
+                goes on.
         """
-        if not request.HasField("version"):
+        version = request.version if request.HasField("version") else None
+        pin = request.pin if request.HasField("pin") else None
+        if version is None and pin is None:
             raise invalid("version", "unset", f"one of {list(self._versions.state().kept_versions)}")
+        if pin and not self._versions.state().accepts_weights:
+            raise failed_precondition("NO_WEIGHTS", "the policy is an API model: it has no versions to pin")
         try:
-            pause = await self._versions.activate(request.version, request.reason)
+            pause = await self._versions.activate(version, request.reason, pin)
         except EngineError as error:
             raise unavailable(f"version {request.version} can't be activated: {error}") from error
+        except OSError as error:
+            raise unavailable(f"the pin can't be written down, all stays as it was: {error}") from error
         return pb.ActivateVersionResponse(state=self._versions.state(), pause_ms=pause.ms)

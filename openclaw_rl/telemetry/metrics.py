@@ -41,7 +41,8 @@ def of_status(status: component_pb2.ComponentStatus) -> tuple[Figures, Figures]:
                    ("openclaw.outbox.oldest_age", stream): box.oldest_age.ToNanoseconds() / 1e9}
     state = component_pb2.ComponentState.Name(status.state).removeprefix("COMPONENT_STATE_")
     gauges |= {("openclaw.state", (("state", state),)): 1.0}
-    gauges |= {("openclaw.alarm", (("alarm", alarm.name),)): 1.0 for alarm in status.alarms}
+    gauges[("openclaw.component_degraded", (("component", status.name),))] = float(bool(status.alarms))
+    gauges |= {("openclaw.alarm", (("component", status.name), ("name", alarm.name))): 1.0 for alarm in status.alarms}
     if status.HasField("policy_version"):
         gauges[("openclaw.policy.version", ())] = status.policy_version
     return counts, gauges

@@ -8,6 +8,7 @@ from openclaw_rl.api_models import uses_api
 from openclaw_rl.config import Config
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.trainer.deliveries import DeliveryLog
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 NAME = "trainer"
 
 
+@alone(NAME)
 async def run(config: Config, home: Home) -> None:
     """Serve until stopped.
 

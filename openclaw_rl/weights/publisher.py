@@ -18,6 +18,7 @@ from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
+from openclaw_rl.weights.identity import TRAINER_KEY, identity
 from openclaw_rl.weights.layout import CorruptFile
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import CHUNK, Phase, Transfer, base_for
@@ -78,7 +79,7 @@ class WeightPublisher:
         self._down_since: float | None = None  # seconds of the event loop's clock; None while it is connected
         self._superseded = 0
         self._bytes_sent = 0
-        self._error = ""
+        self._error = self._reason = ""
         self._got_on = False  # the present stream brought the transfer forward, or lasted
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -137,7 +138,7 @@ class WeightPublisher:
         """`connected`; `active_version` of the policy server (None while it is not connected) and whether it is
         `pinned`; the version `sending` (also while its line is broken), with `received_bytes` of `total_bytes`;
         `waiting`, the version to come after it; `superseded` and `bytes_sent`, counted since the start; `error`, the
-        last one ("" when all is well)."""
+        last one ("" when all is well), and its `reason`, a key of mesh.errors.CATALOGUE, where it has one."""
         transfer = self._transfer
         sending = transfer.version if transfer else self._begun
         return {"connected": self._state is not None,
@@ -149,7 +150,8 @@ class WeightPublisher:
                 "waiting": self._wanted if self._wanted != sending else None,
                 "superseded": self._superseded,
                 "bytes_sent": self._bytes_sent,
-                "error": self._error}
+                "error": self._error,
+                "reason": self._reason if self._error else ""}
 
     def _want(self, version: int) -> None:
         self._taken_back.discard(version)  # an operator may have gone forward to it again
@@ -188,7 +190,8 @@ class WeightPublisher:
             if address is None:
                 raise _TryAgain("the policy server's address is not known yet")
             async with connect(address) as channel:
-                call = with_true_status(PolicyServiceStub(channel).SyncWeights())
+                who = ((TRAINER_KEY, identity(self._store.root)),)
+                call = with_true_status(PolicyServiceStub(channel).SyncWeights(metadata=who))
                 tasks = [asyncio.create_task(self._receive(call)), asyncio.create_task(self._send(call))]
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -217,16 +220,16 @@ class WeightPublisher:
             self._state = self._transfer = None
 
     def _failed(self, error: Exception) -> None:
-        text = str(error)
+        text, reason = str(error), ""
         if isinstance(error, grpc.RpcError):
-            text = from_rpc_error(error).message
+            text, reason = from_rpc_error(error).message, from_rpc_error(error).reason
             if error.code() == grpc.StatusCode.ABORTED:
                 self._got_on = False  # another trainer took over: don't chase each other at full speed
         if not isinstance(error, grpc.RpcError | _TryAgain | OSError):
             logger.exception("the weight stream failed")
         elif text != self._error:
             logger.info("no weight stream to the policy server, trying again: %s", text)
-        self._error = text
+        self._error, self._reason = text, reason
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
         """Write what is due until the publisher stops or the stream has ended; `_receive` tells how it ended."""

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 #: Bytes that may be on their way at once.
 WINDOW = 16 << 20
 
+#: Refused versions that are remembered.
+_REFUSED = 20
+
 _T = TypeVar("_T")
 
 
@@ -67,6 +70,7 @@ class WeightReceiver:
     def __init__(self, target: WeightTarget, window: int = WINDOW) -> None:
         self._target = target
         self._window = window
+        self.refused: dict[int, str] = {}  #: versions refused for good since the last activation, and why
         self._thread = ThreadPoolExecutor(1, "weights")
         self._distrusted: set[bytes] = set()
         self._part: Part | None = None  # its file; kept open from stream to stream
@@ -185,7 +189,7 @@ class WeightReceiver:
             raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"version {version} is not staged")
         began = time.time_ns()
         pause = await self._engine(self._target.commit(version, lambda: self._admit_still(manifest)))
-        self._manifest, self._staged = None, False
+        self._manifest, self._staged, self.refused = None, False, {}
         return SyncWeightsResponse(activated=pb.WeightActivated(
             version=version, pause_ms=pause.ms, pause_steps=pause.steps,
             trace=traces.activated(self._trace, version, self._active_then, began, pause.ms, pause.steps)))
@@ -199,6 +203,8 @@ class WeightReceiver:
     def _reject(self, version: int, rejection: Rejection) -> SyncWeightsResponse:
         logger.warning("version %d is not taken: %s", version, rejection)
         traces.refused(self._trace, version, str(rejection))
+        if not rejection.retryable and rejection.reason != pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE:
+            self.refused = dict([*self.refused.items(), (version, str(rejection))][-_REFUSED:])
         if self._manifest is None or version == self._manifest.version:
             self._manifest, self._staged, self._rejected = None, False, version
             self._close_part()  # what the next offer finds on disk is checked again

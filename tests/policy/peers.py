@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -19,6 +20,7 @@ from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.policy.weights_service import WeightsService
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc, weights_pb2
+from openclaw_rl.weights.identity import TRAINER_KEY
 from openclaw_rl.weights.publisher import WeightPublisher
 from openclaw_rl.weights.receiver import WeightReceiver
 from openclaw_rl.weights.relay import WeightRelay
@@ -59,7 +61,8 @@ class Servicer(policy_pb2_grpc.PolicyServiceServicer):
         self.service = service
 
     async def SyncWeights(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
-        async for response in self.service.sync(request_iterator):
+        trainer = dict(context.invocation_metadata()).get(TRAINER_KEY, "")
+        async for response in self.service.sync(request_iterator, trainer):
             yield response
 
     async def WatchPolicy(self, request: Any, context: Any) -> AsyncIterator[pb.WatchPolicyResponse]:
@@ -237,3 +240,17 @@ def make_model(folder: Path) -> Path:
     store.write(weights_pb2.VersionManifest(version=1), tensors(0))
     shutil.move(store.folder(1) / "model.safetensors", folder / "model.safetensors")
     return folder
+
+
+async def put(server: Server, version: int, parent: int | None = None) -> None:
+    """Make a version and activate it, as the trainer would have."""
+    server.versions.store.write(weights_pb2.VersionManifest(
+        version=version, parent=version - 1 if parent is None else parent, model_id="m"), tensors(version))
+    await server.versions.commit(version)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)

@@ -59,7 +59,8 @@ async def test_versions_become_active_one_after_the_other(mesh):
     assert [s.active_version for s in mesh.trainer.states] == [0], "told once; `activated` tells the rest"
     status = mesh.trainer.publisher.status()
     assert status == {"connected": True, "active_version": 3, "pinned": False, "sending": None, "received_bytes": 0,
-                      "total_bytes": 0, "waiting": None, "superseded": 0, "bytes_sent": 3 * SIZE, "error": ""}
+                      "total_bytes": 0, "waiting": None, "superseded": 0, "bytes_sent": 3 * SIZE, "error": "",
+                      "reason": ""}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,31 @@
+"""Who brings the versions of a folder: an id that stays with the folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from openclaw_rl.home import write_atomically
+from openclaw_rl.mesh.helpers import new_id
+
+#: Metadata of SyncWeights that names the trainer.
+TRAINER_KEY = "openclaw-trainer"
+_FILE = "identity"
+
+
+def identity(root: Path) -> str:
+    """The id of the trainer whose versions are below `root`; made the first time, or when its file is damaged.
+
+    Raises:
+        OSError: it is not there and can't be written.
+    """
+    path = root / _FILE
+    try:
+        known = path.read_text(errors="replace").strip()
+        if re.fullmatch(r"trainer_[0-9a-f]{32}", known):
+            return known
+    except FileNotFoundError:
+        pass
+    made = new_id("trainer_")
+    write_atomically(path, made.encode())
+    return made
