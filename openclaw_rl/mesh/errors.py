@@ -37,6 +37,7 @@ CATALOGUE: dict[str, tuple[grpc.StatusCode, str]] = {
     "VERSION_UNKNOWN": (_Code.FAILED_PRECONDITION, "The policy version is not kept here; `versions` lists those kept."),
     "VERSION_NOT_ACTIVE": (_Code.FAILED_PRECONDITION, "The request pins a version that is not the active one."),
     "FED_BY_RELAY": (_Code.FAILED_PRECONDITION, "The policy server copies another one; the trainer can't feed it."),
+    "PINNED": (_Code.FAILED_PRECONDITION, "An operator pinned the active version; unpin it, or pin another one."),
     "NO_WEIGHTS": (_Code.FAILED_PRECONDITION, "The policy is an API: it has no weights and no token ids."),
     "PAUSED": (_Code.FAILED_PRECONDITION, "Training is paused; resume it first."),
     "NOTHING_TO_TRAIN": (_Code.FAILED_PRECONDITION, "No sample is pending that a step could learn from."),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.mesh.errors import failed_precondition
 from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine
+from openclaw_rl.policy.record import VersionRecord
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.files import write_durably
@@ -23,22 +24,6 @@ from openclaw_rl.weights.store import VersionStore
 logger = logging.getLogger(__name__)
 
 _NO_PAUSE = Pause(ms=0.0, steps=0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What is kept in policy.json."""
-
-    active: int = 0
-    highest: int = 0  #: that was ever active
-    kept: tuple[int, ...] = ()  #: were active once and are on disk, ascending; the base model is not among them
-    withdrawn: tuple[int, ...] = ()  #: taken back by an operator, ascending
-    activated_at: float = 0.0  #: seconds since the epoch
-
-    def possible(self) -> bool:
-        """The numbers can be a policy server's, and not those of a damaged file."""
-        return (0 <= self.active <= self.highest < 2**31 and 0 <= self.activated_at < 2**33
-                and all(0 < version <= self.highest for version in (*self.kept, *self.withdrawn)))
 
 
 class PolicyVersions:
@@ -62,7 +47,7 @@ class PolicyVersions:
         self._base = base
         self._engine = engine
         self._keep = keep
-        self._record = _Record(activated_at=time.time())
+        self._record = VersionRecord(activated_at=time.time())
         self._store: VersionStore | None = None
         self._staged: int | None = None  # in the engine, beside the active one
         self._lock = asyncio.Lock()
@@ -108,7 +93,13 @@ class PolicyVersions:
             active_version=record.active, active_digest=self._manifest(record.active).digest,
             kept_versions=[0, *self._kept()], highest_version=record.highest, withdrawn_versions=record.withdrawn,
             model=info.model, model_id=info.model_id, engine=info.name, context_length=info.context_length,
-            vocab_size=info.vocab_size, activated_at=made, accepts_weights=info.accepts_weights)
+            vocab_size=info.vocab_size, activated_at=made, accepts_weights=info.accepts_weights,
+            pinned=record.pinned_at is not None)
+
+    @property
+    def pin(self) -> str:
+        """See VersionRecord.pin."""
+        return self._record.pin
 
     def manifests(self) -> list[VersionManifest]:
         """Manifests of the versions that can be activated, ascending."""
@@ -171,39 +162,96 @@ class PolicyVersions:
 
         return await self._uninterrupted(work())
 
-    async def activate(self, version: int, reason: str = "") -> Pause:
+    async def activate(self, version: int | None, reason: str = "", pin: bool | None = None) -> Pause:
         """Make a kept version the active one: back, or forward again.
 
         Going back takes back all versions after it: no new version may build on them. Going forward to a version
         puts it and those that it was made from in their rights again.
 
+        Args:
+            version: None means the active one.
+            reason: why, for the log and the pin.
+            pin: true: stay with it until the pin is lifted; false: lift the pin; None: leave that as it is.
+
         Returns:
             What it cost the running responses; nothing when it was active already.
 
         Raises:
-            MeshError: VERSION_UNKNOWN, it is not kept or is damaged; the active one goes on.
+            MeshError: VERSION_UNKNOWN, it is not kept or is damaged; PINNED, another one is pinned and `pin` does not
+                say what to do about it. The active one goes on.
             EngineError: the engine can't load it; the active one goes on.
+            OSError: the pin can't be written down.
         """
         async def work() -> Pause:
             async with self._lock:
-                record = self._record
-                if version == record.active:
-                    return _NO_PAUSE
-                known = version in (0, *self._kept())
-                if not known or not await asyncio.to_thread(self.store.verify, version):
+                before = self._record
+                target = before.active if version is None else version
+                record = before
+                if pin is not None:
+                    record = replace(before, pinned_at=time.time() if pin else None, pin_reason=reason if pin else "")
+                elif target != before.active and before.pinned_at is not None:
                     raise failed_precondition(
-                        "VERSION_UNKNOWN", f"version {version} can't be activated: it is not kept here; those that "
-                        f"are: {', '.join(map(str, (0, *self._kept())))}")
-                await self._stage(version)
-                withdrawn = {*record.withdrawn, *range(version + 1, record.highest + 1)} - self._lineage(version)
-                # An operator goes back because something is wrong: a full disk must not stop that.
-                pause = await self._switch(replace(record, active=version, withdrawn=tuple(sorted(withdrawn))),
-                                           required=False)
-                logger.warning("version %d was activated in place of %d by an operator: %s", version, record.active,
-                               reason or "no reason given")
-                return pause
+                        "PINNED", f"{self.pin}: `openclaw-rl unpin` lifts the pin, `openclaw-rl pin {target}` moves it")
+                if target == before.active:
+                    if record != before:
+                        await self._write(record, required=True)
+                        self._take(record)
+                        logger.warning("version %d was %s by an operator: %s", target, "pinned" if pin else "unpinned",
+                                       reason or "no reason given")
+                    return _NO_PAUSE
+                return await self._go_to(target, record, reason)
 
         return await self._uninterrupted(work())
+
+    async def _go_to(self, version: int, record: VersionRecord, reason: str) -> Pause:
+        known = version in (0, *self._kept())
+        if not known or not await asyncio.to_thread(self.store.verify, version):
+            raise failed_precondition(
+                "VERSION_UNKNOWN", f"version {version} can't be activated: it is not kept here; those that "
+                f"are: {', '.join(map(str, (0, *self._kept())))}")
+        await self._stage(version)
+        withdrawn = {*record.withdrawn, *range(version + 1, record.highest + 1)} - self._lineage(version)
+        # An operator goes back because something is wrong: a full disk must not stop that.
+        pause = await self._switch(replace(record, active=version, withdrawn=tuple(sorted(withdrawn))),
+                                   required=record.pinned_at is not None)
+        logger.warning("version %d was activated in place of %d by an operator%s: %s", version, record.active,
+                       ", and pinned" if record.pinned_at is not None else "", reason or "no reason given")
+        return pause
+
+    async def withdraw(self, versions: Collection[int]) -> list[int]:
+        """Take versions back for good, those too that were never active, and delete their files; the active one stays.
+
+        Returns:
+            Those that had files here, ascending.
+
+        Raises:
+            OSError: it can't be written down; nothing was changed.
+        """
+        async def work() -> list[int]:
+            async with self._lock:
+                record = self._record
+                gone = {version for version in versions if 0 < version < 2**31 and version != record.active}
+                if not gone:
+                    return []
+                if self._staged in gone:
+                    self._engine.discard(self._staged)
+                    self._staged = None
+                after = replace(record, kept=tuple(v for v in record.kept if v not in gone),
+                                withdrawn=tuple(sorted({*record.withdrawn, *gone})),
+                                highest=max(record.highest, *gone))
+                await self._write(after, required=True)
+                there = gone.intersection(self.store.versions())
+                await asyncio.to_thread(self._delete, gone)
+                self._take(after)
+                return sorted(there)
+
+        return await self._uninterrupted(work())
+
+    def _delete(self, versions: Collection[int]) -> None:
+        for version in versions:
+            self.store.remove(version)
+            for aside in self._root.glob(f"corrupt-{version}-*"):
+                shutil.rmtree(aside)
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await to the end what must not stop halfway; a cancelled caller goes, the work goes on."""
@@ -221,7 +269,7 @@ class PolicyVersions:
         await self._engine.stage(version, self.store.folder(version))
         self._staged = version
 
-    async def _switch(self, after: _Record, required: bool) -> Pause:
+    async def _switch(self, after: VersionRecord, required: bool) -> Pause:
         """Write down, then activate what is staged."""
         before, after = self._record, replace(after, activated_at=time.time())
         await self._write(after, required)
@@ -232,10 +280,14 @@ class PolicyVersions:
             raise
         finally:
             self._staged = None
-        self._record = after
+        self._take(after)
+        return pause
+
+    def _take(self, record: VersionRecord) -> None:
+        """The record holds now; tell those who watch."""
+        self._record = record
         self._changed.set()
         self._changed = asyncio.Event()
-        return pause
 
     async def _boot(self, version: int) -> bool:
         """Activate a version at the start; False when it can't be used."""
@@ -251,20 +303,16 @@ class PolicyVersions:
             return False
         return True
 
-    def _load(self) -> _Record:
+    def _load(self) -> VersionRecord:
         self._store = VersionStore(self._root, self._base, self._engine.info.model_id)
         self._store.manifest(0)  # reads the base model, unless its digests are known
         self.problems = self._store.problems  # one list: what the store finds later is seen too
         there = tuple(version for version in self._store.versions() if version > 0)
         try:
-            data = json.loads(self._file.read_bytes())
-            record = _Record(int(data["active"]), int(data["highest"]), tuple(map(int, data["kept"])),
-                             tuple(map(int, data["withdrawn"])), float(data["activated_at"]))
-            if not record.possible():
-                raise ValueError("its numbers are not possible")
+            record = VersionRecord.read(self._file.read_bytes())
         except FileNotFoundError:
             if not there:
-                return _Record(activated_at=time.time())
+                return VersionRecord(activated_at=time.time())
             self._problem(f"{self._file} is missing; the newest version on disk is taken as the active one")
         except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
             self._problem(f"{self._file} can't be read ({error}); the newest version on disk is taken as the active "
@@ -272,12 +320,11 @@ class PolicyVersions:
         else:
             return replace(record, kept=tuple(version for version in record.kept if version in there))
         newest = there[-1] if there else 0
-        return _Record(newest, newest, there, (), time.time())
+        return VersionRecord(newest, newest, there, (), time.time())
 
-    async def _write(self, record: _Record, required: bool) -> None:
-        data = json.dumps(asdict(record)).encode()
+    async def _write(self, record: VersionRecord, required: bool) -> None:
         try:
-            await asyncio.to_thread(write_durably, self._file, data)
+            await asyncio.to_thread(write_durably, self._file, record.write())
         except OSError as error:
             if required:
                 raise

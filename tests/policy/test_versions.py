@@ -338,3 +338,69 @@ async def test_an_api_model_has_version_0_only(tmp_path):
     assert await versions.activate(0) == Pause(ms=0, steps=0)
     with pytest.raises(MeshError, match="not kept here; those that are: 0"):
         await versions.activate(1)
+
+
+async def test_a_pinned_version_stays_until_the_pin_is_lifted(server):
+    for version in (1, 2, 3):
+        await server.add(version)
+    await server.versions.activate(None, "a demonstration", pin=True)
+    assert server.versions.state().pinned and server.facts() == (3, [0, 1, 2, 3], [], 3)
+    wanted = r"version 3 is pinned since .* \(a demonstration\): `openclaw-rl unpin`"
+    with pytest.raises(MeshError, match=wanted) as error:
+        await server.versions.activate(1)
+    assert error.value.reason == "PINNED" and not error.value.retryable
+    assert await server.versions.activate(3) == Pause(0.0, 0), "the pinned one itself"
+    await server.start()
+    assert server.versions.state().pinned, "after a restart"
+    assert "a demonstration" in server.versions.pin
+    await server.versions.activate(2, "better", pin=True)
+    assert server.facts()[0] == 2 and "version 2 is pinned" in server.versions.pin
+    await server.versions.activate(None, pin=False)
+    assert not server.versions.state().pinned and server.versions.pin == ""
+    await server.versions.activate(1)
+    assert server.facts()[0] == 1
+    await server.start()
+    assert not server.versions.state().pinned
+
+
+async def test_a_pin_tells_those_who_watch_and_one_lifted_with_a_version_goes_there(server):
+    await server.add(1)
+    states = server.versions.subscribe()
+    assert not (await anext(states)).pinned
+    await server.versions.activate(0, pin=True)
+    assert (await anext(states)).pinned and server.facts()[0] == 0
+    await server.versions.activate(1, pin=False)
+    state = await anext(states)
+    assert (state.active_version, state.pinned) == (1, False)
+
+
+async def test_a_record_of_before_pins_has_none_and_an_impossible_pin_is_damage(server):
+    await server.add(1)
+    file = server.folder / "policy.json"
+    data = json.loads(file.read_bytes())
+    old = {name: value for name, value in data.items() if not name.startswith("pin")}
+    file.write_text(json.dumps(old))
+    await server.start()
+    assert not server.versions.state().pinned and server.facts()[0] == 1 and not server.versions.problems
+    file.write_text(json.dumps(data | {"pinned_at": -5}))
+    await server.start()
+    assert not server.versions.state().pinned and len(server.versions.problems) == 1
+
+
+async def test_withdrawn_versions_leave_the_disk_and_nothing_builds_on_them(server):
+    for version in (1, 2, 3):
+        await server.add(version)
+    server.versions.store.write(VersionManifest(version=4, parent=3, model_id="m"), tensors(4), base=0)
+    await server.versions.stage(4)
+    aside = server.folder / "versions" / "corrupt-2-20260101-000000"
+    aside.mkdir()
+    assert await server.versions.withdraw([0, 2, 3, 4, 9]) == [2, 4], "neither the active one nor the base model"
+    assert server.facts() == (3, [0, 1, 3], [2, 4, 9], 9)
+    assert server.versions.store.versions() == [0, 1, 3] and not server.engine.staged and not aside.exists()
+    with pytest.raises(MeshError) as error:
+        await server.versions.activate(2)
+    assert error.value.reason == "VERSION_UNKNOWN"
+    await server.versions.activate(1)
+    assert await server.versions.withdraw([2, 3, 4, 9]) == [3] and await server.versions.withdraw([2, 3, 4]) == []
+    await server.start()
+    assert server.facts() == (1, [0, 1], [2, 3, 4, 5, 6, 7, 8, 9], 9)

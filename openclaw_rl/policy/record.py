@@ -1,0 +1,57 @@
+"""What a policy server writes down of its versions: policy.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+#: Characters of a pin's reason that are kept.
+_REASON = 500
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRecord:
+    """Which version answers, which are kept, which were taken back, and whether one is pinned."""
+
+    active: int = 0
+    highest: int = 0  #: that was ever active, or was taken back before it could be
+    kept: tuple[int, ...] = ()  #: were active once and are on disk, ascending; the base model is not among them
+    withdrawn: tuple[int, ...] = ()  #: taken back, ascending
+    activated_at: float = 0.0  #: seconds since the epoch
+    pinned_at: float | None = None  #: when an operator pinned the active version; None when it is not pinned
+    pin_reason: str = ""
+
+    @classmethod
+    def read(cls, data: bytes) -> VersionRecord:
+        """The record that `write` made; one of an earlier release has no pin.
+
+        Raises:
+            ValueError, TypeError, KeyError, OverflowError: the bytes are not one, or its numbers are not possible.
+        """
+        fields = {"pinned_at": None, "pin_reason": "", **json.loads(data)}
+        pinned_at = fields["pinned_at"]
+        record = cls(int(fields["active"]), int(fields["highest"]), tuple(map(int, fields["kept"])),
+                     tuple(map(int, fields["withdrawn"])), float(fields["activated_at"]),
+                     None if pinned_at is None else float(pinned_at), str(fields["pin_reason"])[:_REASON])
+        if not record._possible():
+            raise ValueError("its numbers are not possible")
+        return record
+
+    @property
+    def pin(self) -> str:
+        """Since when the active version is pinned, and why, for a person; empty when it is not."""
+        if self.pinned_at is None:
+            return ""
+        since = datetime.fromtimestamp(self.pinned_at).astimezone()
+        return f"version {self.active} is pinned since {since:%F %T} ({self.pin_reason or 'no reason given'})"
+
+    def write(self) -> bytes:
+        """JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    def _possible(self) -> bool:
+        """The numbers can be a policy server's, and not those of a damaged file."""
+        return (0 <= self.active <= self.highest < 2**31 and 0 <= self.activated_at < 2**33
+                and 0 <= (self.pinned_at or 0) < 2**33
+                and all(0 < version <= self.highest for version in (*self.kept, *self.withdrawn)))
