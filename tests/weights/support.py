@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.weights.store import VersionStore
+from openclaw_rl.weights.store import Tensor, VersionStore
 
 #: Tensors of the model: name -> (type, shape).
 MODEL = {"embed": ("BF16", (30, 100)), "norm": ("F32", (7,)), "odd": ("BF16", (3,)), "up": ("BF16", (50, 40))}
@@ -25,10 +25,10 @@ def tensors(version: int, frozen: tuple[str, ...] = ("odd",)) -> Iterator[tuple[
         yield name, dtype, shape, values if dtype == "F32" else (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def make_base(folder: Path) -> Path:
+def make_base(folder: Path, model: Iterable[Tensor] | None = None) -> Path:
     """A base model's folder."""
     made = VersionStore(folder / "made")
-    made.write(pb.VersionManifest(version=1), tensors(0))
+    made.write(pb.VersionManifest(version=1), tensors(0) if model is None else model)
     (folder / "model").mkdir()
     made.folder(1).joinpath("model.safetensors").rename(folder / "model" / "model.safetensors")
     (folder / "model" / "config.json").write_text("{}")
