@@ -1,4 +1,4 @@
-"""What deleted rows leave on the disk: unused parts of the file, files set aside, lines of the component's log."""
+"""What deleted rows leave behind: unused parts of the file, files set aside, spans, lines of the component's log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,28 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from openclaw_rl import telemetry
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.forgetting.target import Target
+from openclaw_rl.home import Home
 
 #: Files and folders beside a component's own that hold what could not be read, and so can't be searched.
 _ASIDE = ("*.corrupt-*", "*.damaged-*")
+
+
+def clean(store: Store, home: Home, component: str, target: Target) -> dict[str, int]:
+    """Remove what is left of a session once a component has deleted its rows. Blocks; call it on a thread.
+
+    Returns:
+        How much was removed, by kind.
+
+    Raises:
+        StoreError, OSError, sqlite3.Error: something can't be written; what was asked for may be asked for again.
+    """
+    removed = {"spans": telemetry.forget(target.session_id, sorted(target.turn_ids)),
+               "log lines": blank_log(home.logs, component, [target.session_id, *target.turn_ids]),
+               "damaged files": erase(store) + delete_aside(home.root / "telemetry")}
+    return {kind: count for kind, count in removed.items() if count}
 
 
 def erase(store: Store) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
 
+from google.protobuf.message import DecodeError
+
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.forgetting import Target, Tombstones
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
@@ -42,6 +46,7 @@ class TurnRecorder:
         """
         self._also = also
         self._store, self._outbox, self._strict, self._held_bytes = store, outbox, strict, held_bytes
+        self._tombstones = Tombstones(store)
         self._counts = {"requests": 0, "failed": 0, "turns_recorded": 0}
         self._counts |= {row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters", ())}
         self.lost = 0  #: events that were never written, since the start
@@ -114,6 +119,37 @@ class TurnRecorder:
         """Record the end of a session."""
         self._put(end.event_id, environment_pb2.PolicyEvent(session_end=end))
 
+    def forgot(self, turn: turn_pb2.Turn) -> bool:
+        """Whether the turn's session was forgotten after it was asked for."""
+        return self._tombstones.cover(turn)
+
+    def forget(self, target: Target) -> list[str]:
+        """Delete a session's events, on disk and in memory, and let those go that are still to come.
+
+        Returns:
+            Ids of its turns.
+
+        Raises:
+            MeshError: the disk can't be written; all is as it was.
+        """
+        turns: set[str] = set()
+
+        def meant(payload: bytes) -> bool:
+            if not target.has_payload(environment_pb2.PolicyEvent, payload):
+                return False
+            with contextlib.suppress(DecodeError):
+                turns.add(environment_pb2.PolicyEvent.FromString(payload).turn.turn_id)
+            return True
+
+        with self._lock:
+            held = [entry for entry in self._held if not meant(entry[1])]
+            with self._store.transaction() as db:
+                self._outbox.forget(db, meant)
+                turns.discard("")  # of other events
+                self._tombstones.add(db, target.with_turns(turns))
+            self._held, self._size = deque(held), sum(len(payload) for _, payload in held)
+        return sorted(turns)
+
     def close(self) -> None:
         """Write the counts, and a last time what is held; the store is the caller's to close."""
         self.retry()
@@ -125,6 +161,8 @@ class TurnRecorder:
     def _put(self, event_id: str, event: environment_pb2.PolicyEvent, must: bool = False) -> None:
         entry = event_id, event.SerializeToString()
         with self._lock:
+            if self._tombstones.cover(event):
+                return
             try:
                 if self._held and not must:  # in the order in which they happened, and no reply waits for a full disk
                     self._hold(entry)

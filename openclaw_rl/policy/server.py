@@ -27,6 +27,7 @@ from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.policy import conversations
 from openclaw_rl.policy.chat import Policy, TokenPolicy
 from openclaw_rl.policy.engines.base import EngineError, TokenEngine
+from openclaw_rl.policy.forget import PolicyForgetter
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.servicer import PolicyServicer
 from openclaw_rl.policy.status import StatusBoard
@@ -75,6 +76,8 @@ async def run(config: Config, home: Home) -> None:
         component.http_address = http.address
         component.add(policy_pb2_grpc.add_PolicyServiceServicer_to_server, servicer, _SERVICE)
         component.set_serving(False)
+        forgetter = PolicyForgetter(NAME, home, store, recorder, known)
+        component.on_forget = forgetter.forget
         await component.start()
         serving = asyncio.create_task(component.run_until_stopped())
         stack.push_async_callback(_ended, serving)
@@ -99,6 +102,7 @@ async def run(config: Config, home: Home) -> None:
                 await board.relay.start()
             servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
             board.engine, board.problems = engine, versions.problems
+            forgetter.versions = versions if api is None else None
             turns.open_for_business(policy)
             await component.set_serving(True)
             log.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)

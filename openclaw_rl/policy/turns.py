@@ -155,8 +155,6 @@ class Turns:
                     event_id=new_id("end_"), session_id=head.session_id, ended_at=now()))
             return None
         response = transcript.message()
-        if response.content or response.tool_calls:
-            self._index.remember(head.client, head.session_id, call.messages, response)
         turn = turn_pb2.Turn(
             turn_id=head.choice_id(choice), session_id=head.session_id, session_source=head.session_source,
             declared_type=head.options.turn_type, session_done=done, messages=call.messages, tools=call.tools,
@@ -166,6 +164,10 @@ class Turns:
             metadata=head.metadata, api=head.api, choice_index=choice, trace=trace)
         if transcript.first_token_at is not None:
             turn.first_token_at.CopyFrom(to_timestamp(transcript.first_token_at))
+        if self._recorder.forgot(turn):
+            return None
+        if response.content or response.tool_calls:
+            self._index.remember(head.client, head.session_id, call.messages, response)
         return turn
 
     def _settle_now(self, head: Head, call: ChatCall, choice: int, transcript: Transcript,
