@@ -178,7 +178,7 @@ def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, f
     limit = config.max_perplexity_ratio * before["perplexity"]
     if not (math.isfinite(now["perplexity"]) and now["perplexity"] <= limit):
         found.append(f"perplexity of good answers is {now['perplexity']:.4g}, the base model's "
-                     f"{before['perplexity']:.4g}; allowed is {limit:.4g} (max_perplexity_ratio {config.max_perplexity_ratio:g})")
+                     f"{before['perplexity']:.4g}; allowed is {limit:.4g} (max_perplexity_ratio)")
     least, most = (ratio * before["mean_tokens"] for ratio in (config.min_tokens_ratio, config.max_tokens_ratio))
     if not least <= now["mean_tokens"] <= most:
         found.append(f"answers have {now['mean_tokens']:.3g} tokens on average, the base model's "

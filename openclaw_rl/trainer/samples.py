@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.telemetry import turns as traces
+from openclaw_rl.trainer import live_scores
 from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
 from openclaw_rl.trainer.tables import age_of, count
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2
@@ -96,6 +97,7 @@ class SampleTable:
         version = None if reason else sampled_from(turn)
         if version is not None and (age := age_of(db, version)) > self._config.max_staleness:
             reason = _stale(version, age)
+        said = live_scores.opinion(sample)  # before the score is changed for the training
         if not reason and self._config.truncated == "penalise" and truncated(turn):
             judgement.score = -1
         done = db.execute(
@@ -107,9 +109,20 @@ class SampleTable:
         if not done.rowcount:
             return False
         count(db, "accepted", 1)
+        live_scores.note(db, said)
         if reason:
             count(db, f"dropped:{_reason_class(reason)}", 1)
         return True
+
+    def oldest(self) -> float | None:
+        """When the sample that has waited longest was accepted, seconds since the epoch."""
+        return self._db.query("SELECT MIN(accepted_at) AS at FROM samples WHERE fate = 'pending'")[0]["at"]
+
+    def newest_samples(self, limit: int) -> list[tuple[str, str, bool]]:
+        """Fate, class of its reason and whether the algorithm learns from it, of the newest samples."""
+        rows = self._db.query(f"SELECT fate, reason, IFNULL({self._signal}, 0) AS signal FROM samples ORDER BY seq DESC"
+                              " LIMIT ?", (limit,))
+        return [(row["fate"], _reason_class(row["reason"]), bool(row["signal"])) for row in rows]
 
     def pending(self) -> Pending:
         """How many samples wait, and since when."""

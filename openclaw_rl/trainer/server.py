@@ -13,6 +13,7 @@ from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.trainer.deliveries import DeliveryLog
 from openclaw_rl.trainer.learner import Learner
+from openclaw_rl.trainer.policy_door import GrpcPolicyDoor
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.servicer import SERVICE, TrainerServicer
 from openclaw_rl.trainer.store import TrainerStore
@@ -47,7 +48,8 @@ async def run(config: Config, home: Home) -> None:
                      on_number=store.raise_highest, on_further=service.on_further,
                      history=lambda address: DeliveryLog(store, address), full_every=settings.full_every)
 
-    service = TrainerService(settings, store, learner, fleet)
+    service = TrainerService(settings, store, learner, fleet,
+                             GrpcPolicyDoor(lambda: resolve(home, config, "policy_server")))
     server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop)
     server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server, TrainerServicer(service, store), SERVICE)
     try:

@@ -12,14 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, unavailable
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.telemetry import turns as traces
+from openclaw_rl.trainer.alarms import TrainerAlarms
 from openclaw_rl.trainer.events import Events
 from openclaw_rl.trainer.learner import CannotTrain, Learner, Skipped
+from openclaw_rl.trainer.policy_door import PolicyDoor
 from openclaw_rl.trainer.scheduler import Scheduler
 from openclaw_rl.trainer.store import REJECTED, TrainerStore
-from openclaw_rl.trainer.version_table import refused
+from openclaw_rl.trainer.version_table import ROLLED_BACK, refused
+from openclaw_rl.trainer.watch import Watch
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
@@ -34,8 +38,6 @@ PREPARE = 60.0
 RETRY = 15.0
 #: Neutral samples wait this many intervals, and at most so many of them, for a step to ride along with.
 NEUTRAL_INTERVALS, NEUTRAL_LIMIT = 10, 64
-#: Tokens that engine and trainer are compared on before their difference is an alarm.
-ALARM_TOKENS = 128
 #: Niceness of the thread that trains: serving goes first.
 NICE = 10
 
@@ -53,10 +55,12 @@ class TrainerService:
         store: samples and versions.
         learner: trains; None when the policy has no weights (an API model).
         make_publisher: makes what brings versions to the policy servers, once there is a place for them.
+        policy: the mesh's own policy server, for the watch; None: nothing goes back by itself.
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner | None,
-                 make_publisher: Callable[[TrainerService, VersionStore], Fleet] | None = None) -> None:
+                 make_publisher: Callable[[TrainerService, VersionStore], Fleet] | None = None,
+                 policy: PolicyDoor | None = None) -> None:
         self.events = Events()
         self.ready = asyncio.Event()  #: what is on disk has been read
         self._config, self._store, self._learner = config, store, learner
@@ -68,21 +72,34 @@ class TrainerService:
         self._training = False
         self._problem = ""  # why training fails now
         self._metrics: dict[str, float] = {}
-        self._kept_by_policy: set[int] = set()
+        self._alarms = TrainerAlarms(config, store)
+        self._policy: policy_pb2.PolicyState | None = None  # what the policy server has; None until it was heard of
+        self._watch = Watch(config.watch, store, store.live)
+        self._door = policy
+        self._wake_watch: asyncio.TimerHandle | None = None
+        self._watch_problem = ""  # why it can't look or go back now
+        self._judged = asyncio.Event()  # there are new scores, or another version answers
+        self._watching: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_be_nice)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to train when there is something to train on."""
         self._task = asyncio.create_task(self._run(), name="training")
+        if self._door is not None and self._learner is not None:
+            self._watching = asyncio.create_task(self._keep_watch(self._door), name="watch")
 
     async def stop(self, grace: float = 5.0) -> None:
         """End. A running step is given up, at the latest behind its present sample; its samples wait on disk."""
         if self._learner is not None:
             self._learner.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=grace)
+        tasks = {task for task in (self._task, self._watching) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if self._wake_watch is not None:
+            self._wake_watch.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
         if self._publisher is not None:
             await self._publisher.stop(grace)
             self._publisher = None
@@ -98,6 +115,7 @@ class TrainerService:
         if self._learner is None:
             self._store.drop([sample.transition.turn.turn_id for sample in samples], "no weights to train")
         self._wake.set()
+        self._judged.set()
         return acks
 
     def train_now(self) -> tuple[int, str]:
@@ -133,21 +151,25 @@ class TrainerService:
 
     def on_state(self, state: policy_pb2.PolicyState) -> None:
         """Follow the policy server: after a rollback the next version builds on the one that is active."""
-        self._kept_by_policy = set(state.kept_versions)
+        self._policy = state
+        self._watch.answers(state.active_version, state.pinned)
+        self._judged.set()
         self._store.raise_highest(state.highest_version)
         head, active = self._store.head, state.active_version
         self._store.activated(active, state.activated_at.ToNanoseconds() / 1e9)
         known = self._store.version(active)
-        if head > active and head not in state.withdrawn_versions:
+        # What was made from a version meanwhile that was taken back is taken back with it.
+        void = set(state.withdrawn_versions).intersection(self._store.lineage(head))
+        if head > active and not void:
             newest = self._store.version(head)
             if self._publisher is not None and newest is not None and not newest.rejected and self.keeps(head):
                 self._publisher.offer(head)
-        elif known is None or known.lost or active == head:
-            return
-        elif head in state.withdrawn_versions or active > head:
+        elif known is None or known.lost or active == head or state.active_digest not in ("", known.manifest.digest):
+            return  # nothing can be built on it
+        elif void or active > head:
             self._store.move_head(active)
-            for version in state.withdrawn_versions:
-                self._store.note(version, "rolled back")
+            for version in {*state.withdrawn_versions, *((head,) if void else ())}:
+                self._store.take_back(version, self._watch.took_back(version) or ROLLED_BACK)
             log.info("the policy server went from version %d to %d; training goes on from there", head, active)
             self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {active}",
                              version=active)
@@ -170,6 +192,42 @@ class TrainerService:
         (log.error if rejected else log.info)("%s", message)
         kind = (_E.TRAINING_EVENT_KIND_VERSION_REJECTED if rejected else _E.TRAINING_EVENT_KIND_VERSION_ACTIVATED)
         self.events.tell(kind, message, version=version)
+
+    # The watch
+
+    async def _keep_watch(self, policy: PolicyDoor) -> None:
+        while True:
+            await self._judged.wait()
+            self._judged.clear()
+            try:
+                await self._look(policy)
+                self._watch_problem = ""
+            except Exception as error:  # it is tried again; whatever it was, the trainer goes on
+                self._watch_problem = str(error)
+                log.error("the watch can't look or go back now: %s", error,
+                          exc_info=not isinstance(error, MeshError | StoreError))
+                self._wake_watch = asyncio.get_running_loop().call_later(RETRY, self._judged.set)
+
+    async def _look(self, policy: PolicyDoor) -> None:
+        """Go back when the live turns of the active version are judged worse than those before it."""
+        if self._watch.going is None and self._policy is not None:
+            active = int(self._store.get("active") or 0)
+            if not await asyncio.to_thread(self._watch.due, active):
+                return
+            state = await policy.state()
+            if state.pinned or state.active_version != active:
+                return  # the operator's word, or a version of which the weight stream tells in a moment
+            fall = await asyncio.to_thread(self._watch.look, active, state.kept_versions)
+            if fall is not None:
+                log.error("%s; going back to version %d", fall.reason, fall.target)
+        if self._watch.going is not None:
+            target, reason = self._watch.going
+            state = await policy.state()
+            if state.pinned or state.active_version == target:
+                return
+            await policy.activate(target, reason)
+            log.warning("the policy server went back to version %d: %s", target, reason)
+            self.events.tell(_E.TRAINING_EVENT_KIND_WATCH_WENT_BACK, reason, version=target)
 
     # Training
 
@@ -249,6 +307,8 @@ class TrainerService:
             self._problem = ""
         finally:
             self._training = False
+        if result is not None:
+            self._alarms.step(result.reason if isinstance(result, Skipped) else "")
         if isinstance(result, Skipped):
             self.events.tell(_E.TRAINING_EVENT_KIND_STEP_SKIPPED, result.reason, turn_ids=result.turn_ids)
         elif result is not None:
@@ -257,7 +317,7 @@ class TrainerService:
                      result.metrics["seconds"], result.metrics["loss"])
             self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_CREATED, f"version {result.version} was made",
                              version=result.version, turn_ids=result.turn_ids, metrics=self._metrics)
-            needed = set(self._kept_by_policy)
+            needed = set(self._policy.kept_versions if self._policy is not None else ())
             if refused(result):
                 self._tell_refused(result)
             elif self._publisher is not None:
@@ -297,8 +357,10 @@ class TrainerService:
                 if name.startswith("dropped:")}
 
     def control_alarms(self) -> list[tuple[str, str]]:
-        """What the gate keeps from being served, by alarm name."""
-        raised = []
+        """What the gate keeps from being served and what the watch took back, by alarm name."""
+        raised = [("watch_went_back", self._watch.alarm)] if self._watch.alarm else []
+        if self._watch_problem:
+            raised.append(("watch_cannot_look", f"the watch can't look or go back now: {self._watch_problem}"))
         if self._learner is not None and self.ready.is_set() and (problem := self._learner.gate.problem):
             raised.append(("gate_cannot_run", f"the gate can't run, so nothing is trained: {problem}"))
         newest = self._store.newest()
@@ -312,20 +374,7 @@ class TrainerService:
     def status(self) -> component_pb2.ComponentStatus:
         """State, detail and figures."""
         pending, counters = self._store.pending(), self._store.counters()
-        problems = [*self._store.problems, *(self._learner.problems if self._learner else [])]
-        if self._learner and self.ready.is_set():
-            problems += self._learner.versions.problems
-        apart = self._metrics.get("logprob_diff_mean", 0.0)
-        if apart > self._config.logprob_alarm and self._metrics.get("logprob_diff_tokens", 0) >= ALARM_TOKENS:
-            limit = self._config.logprob_alarm
-            problems.append(f"the log-probabilities of engine and trainer were {apart:.2f} nats apart in the last "
-                            f"step, logprob_alarm is {limit:g}: check that the policy server serves this trainer's "
-                            "model and versions")
-        if self._publisher is not None:
-            problems += [message for _, message in self._publisher.alarms()]
-        problems += [message for _, message in self.control_alarms()]
-        if self._problem:
-            problems.append(f"can't train: {self._problem}")
+        missing = self._missing()
         if self._learner is None:
             state, detail = component_pb2.COMPONENT_STATE_RUNNING, (
                 "the policy is an API model: there are no weights to train; samples are taken and dropped (what "
@@ -334,17 +383,22 @@ class TrainerService:
             state, detail = component_pb2.COMPONENT_STATE_STARTING, "preparing the model"
         else:
             state = component_pb2.COMPONENT_STATE_RUNNING
-            detail = "a step is running" if self._training else self._missing()
-        if problems:
-            state = component_pb2.COMPONENT_STATE_DEGRADED
+            detail = "a step is running" if self._training else missing
         status = component_pb2.ComponentStatus(
-            state=state, detail="; ".join([*problems, detail]), policy_version=self._store.head,
+            state=state, detail=detail, policy_version=self._store.head,
             dropped=self._dropped(),
             counters={"samples_accepted": counters.get("accepted", 0), "samples_trained": counters.get("trained", 0),
                       "samples_pending": pending.total, "updates": counters.get("updates", 0),
                       "steps_skipped": counters.get("steps_skipped", 0)},
             gauges={"training": float(self._training), "pending": float(pending.total),
                     **{gauge: self._metrics[name] for gauge, name in _GAUGES.items() if name in self._metrics}})
+        damaged = self._learner.damaged() if self._learner is not None and self.ready.is_set() else []
+        self._alarms.report(
+            status, paused=self._scheduler.paused is not None or self._training, missing=missing,
+            problem=self._problem, metrics=self._metrics, policy=self._policy,
+            line=self._publisher.status() if self._publisher is not None else {},
+            more=[*(("versions_damaged", text) for text in damaged), *self.control_alarms(),
+                  *(self._publisher.alarms() if self._publisher is not None else ())])
         return status
 
 

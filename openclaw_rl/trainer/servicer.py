@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.mesh.errors import invalid, not_found
+from openclaw_rl.trainer.live_scores import Scores
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.store import TrainerStore, Version
 from openclaw_rl.v1 import trainer_pb2, trainer_pb2_grpc, weights_pb2
@@ -44,11 +45,14 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         version = self._store.version(request.version)
         if version is None:
             raise not_found("version", str(request.version), "ListVersions tells those there are")
-        return trainer_pb2.GetVersionResponse(version=self._translate(version))
+        live = self._store.live.all()
+        return trainer_pb2.GetVersionResponse(version=self._translate(version, live))
 
     async def ListVersions(self, request: trainer_pb2.ListVersionsRequest,
                            context: grpc.aio.ServicerContext) -> trainer_pb2.ListVersionsResponse:
-        return trainer_pb2.ListVersionsResponse(versions=map(self._translate, self._store.versions()))
+        live = self._store.live.all()
+        return trainer_pb2.ListVersionsResponse(
+            versions=[self._translate(version, live) for version in self._store.versions()])
 
     async def WatchTraining(self, request: trainer_pb2.WatchTrainingRequest, context: grpc.aio.ServicerContext
                             ) -> AsyncIterator[trainer_pb2.WatchTrainingResponse]:
@@ -78,8 +82,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                 yield (trainer_pb2.FetchWeightsResponse(offer=piece) if isinstance(piece, weights_pb2.WeightOffer)
                        else trainer_pb2.FetchWeightsResponse(chunk=piece))
 
-    def _translate(self, version: Version) -> trainer_pb2.PolicyVersion:
+    def _translate(self, version: Version, live: dict[int, Scores]) -> trainer_pb2.PolicyVersion:
         number = version.manifest.version
+        judged = live.get(number)
         active = self._store.get("active") == str(number)
         activated_at = None
         if version.activated_at is not None:
@@ -93,5 +98,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             detail = version.detail or ("another one is active" if activated_at or number == 0 else "not active")
         return trainer_pb2.PolicyVersion(
             manifest=version.manifest, active=active, activated_at=activated_at, detail=detail,
+            live=trainer_pb2.LiveScore(turns=judged.turns, mean=judged.mean) if judged else None,
             kept=self._service.keeps(number), deliveries=self._service.deliveries(
                 number, trainer_pb2.VersionDelivery(active=active, activated_at=activated_at, detail=detail)))

@@ -12,6 +12,7 @@ from typing import Literal
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.trainer import live_scores
 from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending, SampleTable
 from openclaw_rl.trainer.tables import SCHEMA, count, raise_to, set_value
 from openclaw_rl.trainer.version_table import REFUSED, REJECTED, Version, VersionTable, refused
@@ -32,7 +33,9 @@ class TrainerStore(SampleTable, VersionTable):
     """
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig) -> None:
-        db = Store(path, durability, SCHEMA)
+        db = Store(path, durability, SCHEMA + live_scores.SCHEMA)
+        #: How the live turns of each version were judged.
+        self.live = live_scores.LiveScores(db)
         SampleTable.__init__(self, db, config)
         VersionTable.__init__(self, db)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openclaw_rl.delivery.store import Store
@@ -12,6 +13,8 @@ from openclaw_rl.v1 import weights_pb2
 
 #: Beginning of the detail of a version that the policy server rejected.
 REJECTED = "rejected: "
+#: The same of one that was taken back.
+ROLLED_BACK, TAKEN_BACK = "rolled back", "taken back by the watch: "
 #: The same of one that the gate refused.
 REFUSED = "refused by the gate, it never served: "
 
@@ -35,6 +38,16 @@ class Version:
 def refused(manifest: weights_pb2.VersionManifest) -> bool:
     """The gate refused the version: it is kept, and neither served nor built on."""
     return manifest.gate.verdict == weights_pb2.GATE_VERDICT_FAILED
+
+
+def lineage(known: Mapping[int, Version], number: int) -> list[int]:
+    """A version and those that it was made from, newest first, as far as they are known."""
+    found: list[int] = []
+    at: int | None = number
+    while at is not None and at in known and at not in found:
+        found.append(at)
+        at = known[at].manifest.parent if known[at].manifest.HasField("parent") else None
+    return found
 
 
 class VersionTable:
@@ -86,6 +99,12 @@ class VersionTable:
         rows = self._db.query("SELECT * FROM versions ORDER BY version DESC LIMIT 1")
         return _version(rows[0]) if rows else None
 
+    def newest_details(self, limit: int) -> list[tuple[int, str]]:
+        """Number and detail of the newest versions, newest first."""
+        rows = self._db.query("SELECT version, detail FROM versions WHERE version > 0 ORDER BY version DESC LIMIT ?",
+                              (limit,))
+        return [(row["version"], row["detail"]) for row in rows]
+
     def activated(self, version: int, at: float, metrics: dict[str, float] | None = None) -> None:
         """A policy server answers with a version.
 
@@ -109,6 +128,17 @@ class VersionTable:
         """Why a version is not served."""
         with self._db.transaction() as db:
             db.execute("UPDATE versions SET detail = ? WHERE version = ?", (detail, version))
+
+    def take_back(self, version: int, detail: str) -> None:
+        """A version is not served any more; what was told before of why stands."""
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET detail = ? WHERE version = ? AND NOT (detail = ? OR substr(detail, 1, ?) ="
+                       " ? OR substr(detail, 1, ?) = ?)", (detail, version, ROLLED_BACK, len(TAKEN_BACK), TAKEN_BACK,
+                                                            len(REFUSED), REFUSED))
+
+    def lineage(self, number: int) -> list[int]:
+        """A version and those that it was made from, newest first, as far as they are known."""
+        return lineage({version.manifest.version: version for version in self.versions()}, number)
 
     def lose(self, version: int, detail: str) -> None:
         """Nothing can be built on a version any more."""
