@@ -114,7 +114,7 @@ def _facts(span: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append((f"trained version {values[names.TRAINED]}", "bold green"))
     elif names.VERSION in values and (span["kind"] != 2 or names.TURN not in values):
         facts.append((f"version {values[names.VERSION]}", "cyan"))
-    if "openclaw.activation.pause_ms" in values:
+    if "openclaw.activation.pause_ms" in values and span["name"] == names.ACTIVATE:
         facts.append((f"decoding paused {values['openclaw.activation.pause_ms']:.1f} ms", ""))
     if "openclaw.transfer.bytes" in values:
         facts.append((f"{values['openclaw.transfer.bytes'] / 1e6:.1f} MB to {values.get('server.address', '?')}", ""))

@@ -72,7 +72,8 @@ def find(home: Home, config: Config, *, turn: str = "", session: str = "", versi
         spans += [span for span in reader.about(version) if span["trace"] not in of_step]
         result.step = _tree(span for span in about if names.TURN not in span["attributes"]
                             and (span["trace"] in of_step or span["attributes"].get(names.VERSION) == version))
-    result.turns = {turn_id: _of_turn(spans, turn_id) for turn_id in wanted}
+    trees = [(turn_id, _of_turn(spans, turn_id)) for turn_id in wanted]
+    result.turns = dict(sorted(trees, key=lambda entry: entry[1][0].span["start"]))
     result.spans = _unique([span for trees in (*result.turns.values(), result.step) for span in _all(trees)])
     if not result.spans:
         what = f"turn {turn}" if turn else f"session {session}" if session else f"version {version}"

@@ -54,8 +54,10 @@ class Jaeger:
 
     def variables(self) -> dict[str, str]:
         """Variables of its own process."""
-        return {f"JAEGER_{name.upper()}_PORT": str(getattr(self, name))
-                for name in ("query", "query_grpc", "health", "otlp_grpc", "otlp_http")}
+        ports = {f"JAEGER_{name.upper()}_PORT": str(getattr(self, name))
+                 for name in ("query", "query_grpc", "health", "otlp_grpc", "otlp_http")}
+        # Otherwise it sends spans of its own to whatever is on port 4317.
+        return ports | {"OTEL_TRACES_SAMPLER": "always_off"}
 
     def program(self) -> list[str]:
         """Its section of supervisord.conf; the binary's path comes by a variable, since it may have characters that

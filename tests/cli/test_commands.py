@@ -19,7 +19,7 @@ from openclaw_rl.cli.logs import _Tail
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 
-COMMANDS = ["init", "local-start", "status", "chat", "turns", "versions", "versions show", "versions diff", "rollback",
+COMMANDS = ["init", "local-start", "status", "chat", "turns", "trace", "versions", "versions show", "versions diff", "rollback",
             "pause", "resume", "train-now", "logs", "stop-all"]
 
 
