@@ -16,7 +16,10 @@ from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
+from openclaw_rl.weights.fetch import changed
+from openclaw_rl.weights.part import INCOMING
 from openclaw_rl.weights.receiver import WeightReceiver, WeightTarget
+from openclaw_rl.weights.transfer import WANTS_DENSE
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +27,6 @@ logger = logging.getLogger(__name__)
 UNREACHABLE = 30.0
 _LASTED = 10.0  # seconds after which a connection was a good one: when it breaks, the pauses begin anew
 _DEADLINE = 30.0  # seconds for GetPolicy
-#: Refusals after which a version is fetched whole: the differences did not fit what is here.
-_WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH}
 
 
 class RelayTarget(WeightTarget, Protocol):
@@ -205,7 +206,7 @@ class WeightRelay:
             self._fetching = None
         if rejected is None:
             return
-        if base is not None and rejected.reason in _WANTS_DENSE and rejected.retryable:
+        if base is not None and rejected.reason in WANTS_DENSE and rejected.retryable:
             self._whole = version
         elif rejected.retryable:
             raise _TryAgain(f"version {version} was not taken: {rejected.message}")
@@ -215,14 +216,20 @@ class WeightRelay:
     async def _transfer(self, stub: Any, request: policy_pb2.PolicyServiceFetchWeightsRequest
                         ) -> pb.WeightRejected | None:
         """Fetch, stage, commit. Returns the refusal when it is not taken; None too when it was taken back there."""
-        version = request.version
-        call = stub.FetchWeights(request)
+        version, store = request.version, self._target.store
+        first = policy_pb2.PolicyServiceFetchWeightsRequest()
+        first.CopyFrom(request)
+        if (store.root / INCOMING).exists() or version in store.versions():  # some of it may be here
+            first.tensors.append(min(store.specs(0), key=lambda spec: spec.encoded_bytes).name)  # the offer is enough
+        call = stub.FetchWeights(first)
         try:
             offer = await _offer(call)
             need, done, rejected = await self._handle(SyncWeightsRequest(offer=offer))
             if need is not None and not done:
                 self._received = need.from_byte
-                if need.from_byte or list(need.tensors) != [spec.name for spec in offer.tensors]:
+                base = request.base_version if request.HasField("base_version") else None
+                if need.from_byte or list(need.tensors) != (
+                        list(first.tensors) or changed(store, base, offer.tensors)):
                     call.cancel()
                     request.tensors.extend(need.tensors)
                     request.from_byte = need.from_byte

@@ -26,7 +26,7 @@ class Phase(IntEnum):
 
 
 #: Refusals after which a version goes dense: the receiver lacks or distrusts the base, or computes something else.
-_WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
+WANTS_DENSE = {pb.WEIGHT_REJECT_REASON_WRONG_BASE, pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
                 pb.WEIGHT_REJECT_REASON_UNSUPPORTED}
 
 
@@ -121,7 +121,7 @@ class Transfer:
 
     def wants_dense(self, rejected: pb.WeightRejected) -> bool:
         """Whether the version, refused so, may be taken when it is sent again with base None."""
-        return self.base is not None and rejected.retryable and rejected.reason in _WANTS_DENSE
+        return self.base is not None and rejected.retryable and rejected.reason in WANTS_DENSE
 
     def advance(self, size: int) -> int:
         """Count the next `size` bytes as sent; returns the place of the first one."""

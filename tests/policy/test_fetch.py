@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+import gc
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import grpc
+import numpy as np
 import pytest
 
 from openclaw_rl.mesh.channel import connect
@@ -17,21 +18,7 @@ from openclaw_rl.mesh.errors import MeshError, from_rpc_error
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc, weights_pb2
 
-from .peers import SIZE, Line, Server, tensors
-
-
-async def put(server: Server, version: int, parent: int | None = None) -> None:
-    """Make a version and activate it, as the trainer would have."""
-    server.versions.store.write(weights_pb2.VersionManifest(
-        version=version, parent=version - 1 if parent is None else parent, model_id="m"), tensors(version))
-    await server.versions.commit(version)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
+from .peers import SIZE, Line, Server, put, tensors, until
 
 
 @pytest.fixture
@@ -113,28 +100,34 @@ async def test_an_api_model_has_none(tmp_path: Path, model: Path) -> None:
 async def test_a_version_that_is_deleted_meanwhile_is_readable_to_the_end_and_a_cancelled_one_is_let_go(
         server: Server) -> None:
     def mapped() -> int:
+        gc.collect()
         return Path("/proc/self/maps").read_text().count(str(server.folder / "versions"))
 
+    data = np.arange(16 << 20, dtype=np.uint16)  # more than gRPC and the sockets take at once
+    for version in (3, 4):
+        server.versions.store.write(weights_pb2.VersionManifest(version=version, model_id="m"),
+                                    [("t", "BF16", data.shape, data)])
+        await server.versions.commit(version)
     before = mapped()
-    expected = b"".join(server.versions.store.open(1)[f"t{i}"] for i in range(4))
     line = Line(lambda: server.address, back=True)
     await line.start()
     async with connect(line.address) as channel:
         stub = policy_pb2_grpc.PolicyServiceStub(channel)
-        request = pb.PolicyServiceFetchWeightsRequest(version=1, tensors=[f"t{i}" for i in range(4)])
-        await stub.GetPolicy(pb.GetPolicyRequest())
-        line.flowing.clear()  # nothing of it will have arrived
-        call = stub.FetchWeights(request)
-        await until(lambda: mapped() > before)
-        await asyncio.to_thread(server.versions.store.remove, 1)
-        line.flowing.set()
-        pieces = [response async for response in call]
-        assert b"".join(response.chunk.data for response in pieces[1:]) == expected
-        await until(lambda: mapped() == before)
-        request.version = 2
+        call = stub.FetchWeights(pb.PolicyServiceFetchWeightsRequest(version=3))
+        await call.read()
         line.flowing.clear()
-        call = stub.FetchWeights(request)
+        await until(lambda: mapped() > before)
+        await asyncio.to_thread(server.versions.store.remove, 3)
+        line.flowing.set()
+        pieces = []
+        while (response := await call.read()) is not grpc.aio.EOF:
+            pieces.append(response.chunk.data)
+        assert b"".join(pieces) == data.tobytes()
+        await until(lambda: mapped() == before)
+        call = stub.FetchWeights(pb.PolicyServiceFetchWeightsRequest(version=4))
+        await call.read()
+        line.flowing.clear()
         await until(lambda: mapped() > before)
         call.cancel()
-    await until(lambda: mapped() == before)
+        await until(lambda: mapped() == before)
     await line.stop()
