@@ -269,6 +269,10 @@ class Learner:
         self._backend_version = -1
         free_memory()
 
+    def damaged(self) -> list[str]:
+        """What was found damaged or foreign on disk, once `open` is done; for an operator."""
+        return [*self.problems, *self.versions.problems]
+
     def stop(self) -> None:
         """Make a running step give up. From any thread."""
         self._stopping = True

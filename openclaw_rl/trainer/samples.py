@@ -11,10 +11,15 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.delivery.aside import Aside
+from openclaw_rl.delivery.checked import content_key, crc, sound
+from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.delivery.inbox import Forged
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.trainer import live_scores
 from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
+from openclaw_rl.trainer.retention import prune
 from openclaw_rl.trainer.tables import age_of, count
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2
 
@@ -25,7 +30,13 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 5
 
 #: Columns that came later, for files of before. What is not known of their samples limits nothing.
-_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER", "branch": "TEXT NOT NULL DEFAULT ''"}
+_NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER", "branch": "TEXT NOT NULL DEFAULT ''",
+                "crc": "INTEGER", "content": "INTEGER"}
+
+#: Classes of reasons for which a sample is kept aside: it does not fit together, or belongs to another model.
+_ASIDE = {"bad token record", "bad score"}
+#: Samples accepted between two deletions of old fates.
+_PRUNE_EVERY = 1_000
 
 _FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
           "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
@@ -51,6 +62,8 @@ class SampleTable:
     def __init__(self, db: Store, config: TrainerConfig) -> None:
         self._db = db
         self._add_columns()
+        self.aside = Aside(db, "samples")  #: samples that can't be ours, and those that were damaged on disk
+        self._accepted = 0  # since old fates were last deleted
         self._config = config
         self._max_tokens = config.max_tokens_per_sample
         rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
@@ -82,17 +95,20 @@ class SampleTable:
         with self._db.transaction() as db:
             for sample in samples:
                 turn_id = sample.transition.turn.turn_id
-                if not turn_id:
-                    acks.append(common_pb2.Ack(status=common_pb2.ACK_STATUS_REJECTED,
-                                               reason="transition.turn.turn_id: is empty, must name the turn"))
+                try:
+                    if reason := bad_id("transition.turn.turn_id", turn_id):
+                        raise Forged(reason)
+                    new = self._insert(db, turn_id, sample)
+                except Forged as error:
+                    self.aside.keep(db, turn_id, str(error), sample.SerializeToString())
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED, reason=str(error)))
                     continue
-                new = self._insert(db, turn_id, sample)
                 acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED if new
                                            else common_pb2.ACK_STATUS_DUPLICATE))
         return acks
 
     def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample) -> bool:
-        turn, judgement = sample.transition.turn, sample.judgement
+        turn, judgement, content = sample.transition.turn, sample.judgement, content_key(sample)
         reason = problem(sample, self._max_tokens) or unwanted(turn, self._config)
         version = None if reason else sampled_from(turn)
         if version is not None and (age := age_of(db, version)) > self._config.max_staleness:
@@ -100,14 +116,25 @@ class SampleTable:
         said = live_scores.opinion(sample)  # before the score is changed for the training
         if not reason and self._config.truncated == "penalise" and truncated(turn):
             judgement.score = -1
+        payload = sample.SerializeToString()
         done = db.execute(
             "INSERT OR IGNORE INTO samples (turn_id, fate, reason, score, hinted, accepted_at, payload, session,"
-            " sampled_from, branch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " sampled_from, branch, crc, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (turn_id, "dropped" if reason else "pending", reason or "", None if judgement.failed else judgement.score,
-             bool(judgement.hint.strip()), time.time(), None if reason else sample.SerializeToString(),
-             turn.session_id or turn_id, version, turn.branch_id or turn_id))
+             bool(judgement.hint.strip()), time.time(), None if reason else payload,
+             turn.session_id or turn_id, version, turn.branch_id or turn_id, crc(payload), content))
         if not done.rowcount:
+            first = db.execute("SELECT content FROM samples WHERE turn_id = ?", (turn_id,)).fetchone()["content"]
+            if first not in (None, content):
+                raise Forged("transition.turn.turn_id: a sample of this id and another content came before; that one "
+                             "stands")
             return False
+        if reason and _reason_class(reason) in _ASIDE:
+            self.aside.keep(db, turn_id, reason, payload)
+        self._accepted += 1
+        if self._accepted >= _PRUNE_EVERY:
+            self._accepted = 0
+            prune(db)
         count(db, "accepted", 1)
         live_scores.note(db, said)
         if reason:
@@ -149,28 +176,42 @@ class SampleTable:
                     f"WITH ranked AS (SELECT seq, session, NOT ({self._signal}) AS neutral, ROW_NUMBER() OVER"
                     f" (PARTITION BY session, branch ORDER BY NOT ({self._signal}), seq) AS in_branch FROM samples"
                     " WHERE fate = 'pending'), taken AS (SELECT seq AS place, ROW_NUMBER() OVER (PARTITION BY session"
-                    " ORDER BY neutral, seq) AS in_session FROM ranked WHERE in_branch <= ?) SELECT turn_id, payload"
-                    f" FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND {condition} ORDER BY seq"
+                    " ORDER BY neutral, seq) AS in_session FROM ranked WHERE in_branch <= ?) SELECT turn_id, payload,"
+                    f" crc FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND {condition} ORDER BY seq"
                     " LIMIT ?",
                     (self._config.max_per_branch, self._config.max_per_session, limit))
-                samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"]) for row in rows}
+                samples = {row["turn_id"]: self._read(row["turn_id"], row["payload"], row["crc"]) for row in rows}
                 damaged = [turn_id for turn_id, sample in samples.items() if sample is None]
                 if not damaged:
                     return [sample for sample in samples.values() if sample is not None]
-                log.error("damaged samples in the trainer's file are dropped: %s", ", ".join(damaged))
+                self._keep_aside({row["turn_id"]: row["payload"] for row in rows if row["turn_id"] in damaged})
                 self.drop(damaged, "damaged on disk")
 
         signals = some(f"({self._signal})", limit)
         return signals + some(f"NOT ({self._signal})", min(len(signals), limit - len(signals)))
 
-    def _read(self, turn_id: str, payload: bytes | None) -> turn_pb2.Sample | None:
+    def _keep_aside(self, damaged: dict[str, bytes]) -> None:
+        with self._db.transaction() as db:
+            for turn_id, payload in damaged.items():
+                self.aside.keep(db, turn_id, "the sample's record on the trainer's disk is damaged", payload)
+
+    def refuse(self, sample: turn_pb2.Sample, reason: str) -> None:
+        """Drop a pending sample that can't be ours, and keep it aside."""
+        turn_id = sample.transition.turn.turn_id
+        with self._db.transaction() as db:
+            self.aside.keep(db, turn_id, reason, sample.SerializeToString())
+        self.drop([turn_id], reason)
+
+    def _read(self, turn_id: str, payload: bytes | None, crc: int | None) -> turn_pb2.Sample | None:
         """The sample of a row; None when its bytes are damaged."""
+        if not sound(payload, crc):
+            return None
         try:
             sample = turn_pb2.Sample.FromString(payload or b"")
         except (DecodeError, TypeError):
             return None
-        sound = sample.transition.turn.turn_id == turn_id and not problem(sample, self._max_tokens)
-        return sample if sound else None
+        fits = sample.transition.turn.turn_id == turn_id and not problem(sample, self._max_tokens)
+        return sample if fits else None
 
     def attempt(self, turn_ids: Sequence[str]) -> list[str]:
         """Note that a step on these samples begins; gives those that had `MAX_ATTEMPTS` without an end before."""
