@@ -35,6 +35,9 @@ class Panel:
     def __init__(self, judge: Judge, votes: int, timeout: float, guard: InstantJudge | None = None) -> None:
         """`timeout`: seconds after which a vote has failed."""
         self.judge, self.votes, self.timeout, self.guard = judge, votes, timeout, guard
+        #: How it is made up, for those who ask what a version was trained on.
+        self.description = (judge.name if votes == 1 else f"{votes} x {judge.name}") + (
+            f", guarded by {guard.name}" if guard is not None else "")
         self.instant = isinstance(judge, InstantJudge)  #: All is computed at once: `decide_now` may be called.
 
     async def decide(self, transition: turn_pb2.Transition) -> Outcome:
@@ -43,18 +46,23 @@ class Panel:
             return self.decide_now(transition)
         results = await asyncio.gather(*(self.vote(transition) for _ in range(self.votes)))
         votes = [vote for vote, _ in results]
-        judgement = conclude(transition.turn.turn_id, self._guarded(transition, votes))
+        judgement = self._conclude(transition, self._guarded(transition, votes))
         return Outcome(judgement, judgement.failed and any(outage for _, outage in results))
 
     def decide_now(self, transition: turn_pb2.Transition) -> Outcome:
         """`decide` of an instant judge."""
         votes = [_now(self.judge, transition) for _ in range(self.votes)]
-        return Outcome(conclude(transition.turn.turn_id, votes))
+        return Outcome(self._conclude(transition, votes))
 
     def give_up(self, transition: turn_pb2.Transition, reason: str) -> turn_pb2.Judgement:
         """The judgement without asking the judge, for a `reason`: it has failed, unless the guard is certain."""
         failed = turn_pb2.Vote(judge=self.judge.name, error=reason)
-        return conclude(transition.turn.turn_id, self._guarded(transition, [failed]))
+        return self._conclude(transition, self._guarded(transition, [failed]))
+
+    def _conclude(self, transition: turn_pb2.Transition, votes: Sequence[turn_pb2.Vote]) -> turn_pb2.Judgement:
+        judgement = conclude(transition.turn.turn_id, votes)
+        judgement.panel = self.description
+        return judgement
 
     def _guarded(self, transition: turn_pb2.Transition, votes: list[turn_pb2.Vote]) -> list[turn_pb2.Vote]:
         if self.guard is not None and (vote := _now(self.guard, transition)).certain:

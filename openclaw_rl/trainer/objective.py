@@ -50,8 +50,11 @@ class Objective:
         self._reward_weight = {"binary_rl": 1.0, "combine": config.reward_weight}.get(config.algorithm, 0.0)
         self.distils = config.algorithm != "binary_rl"
         self._sums = dict.fromkeys(("loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped",
-                                     "truncated", "step_kl"), 0.0)
-        self._before: deque[Tensor] = deque()  # log-probabilities before the step, piece by piece
+                                     "truncated", "step_kl", "kl_after"), 0.0)
+        # Of each piece of the batch: score, log-probabilities before the step, those of the base model.
+        self._before: deque[tuple[int, Tensor, Tensor]] = deque()
+        self._scores = 0
+        self._groups = {name: [0.0, 0.0, 0] for name in ("", "_praised", "_complained")}  # before, after, tokens
         self._difference_sum, self._difference_max, self._compared = 0.0, 0.0, 0
 
     def __call__(self, example: Example, rows: slice, ids: Tensor, behaviour: Tensor, *, student: Tensor,
@@ -76,8 +79,12 @@ class Objective:
             reward = losses.token_mean([losses.binary_rl(logprobs, behaviour, example.score, clip, cap)],
                                        totals.tokens)
         ratio = losses.importance_ratio(logprobs.detach(), behaviour, cap)
-        kl = losses.token_mean([ratio * losses.kl_k3(logprobs, losses.token_logprobs(base, ids))], totals.tokens)
+        base_logprobs = losses.token_logprobs(base, ids)
+        kl = losses.token_mean([ratio * losses.kl_k3(logprobs, base_logprobs)], totals.tokens)
         loss = distillation + self._reward_weight * reward + self._config.kl_weight * kl
+        self._before.append((example.score, logprobs.detach(), base_logprobs))
+        if rows.start == 0:
+            self._scores += example.score
         self._note(example, rows, logprobs.detach(), behaviour, ratio, loss=loss, distillation=distillation,
                    reward_loss=reward, kl=kl)
         return loss
@@ -91,7 +98,6 @@ class Objective:
         self._sums["mean_ratio"] += ratio.sum().item() / tokens
         self._sums["clipped"] += ((ratio - 1).abs() > self._config.clip_ratio).sum().item() / tokens
         self._sums["truncated"] += (logprobs - behaviour > math.log(cap)).sum().item() / tokens
-        self._before.append(logprobs)
         # Only tokens of the very version in training tell how far engine and trainer compute apart; for older ones
         # the difference is what was learned since.
         same = torch.tensor([v == self._version for v in example.versions[rows]], device=logprobs.device)
@@ -103,28 +109,47 @@ class Objective:
 
     @torch.no_grad()
     def moved(self, ids: Tensor, behaviour: Tensor, student: Tensor) -> None:
-        """Note how far the step moved the policy: `step_kl`, the mean KL(before || after) over the batch's tokens.
+        """Note how far the step moved the policy, and where to: `step_kl`, the mean KL(before || after) over the
+        batch's tokens, and what `metrics` tells of before and after.
 
-        It is `kl_k3` with the importance ratio of before the step. Must be told the same pieces in the same order as
-        the loss was.
+        KLs are `kl_k3` with the importance ratio of the policy that they are of. Must be told the same pieces in the
+        same order as the loss was.
 
         Args:
             ids, behaviour: as for the loss.
             student: (r, V) logits after the step.
         """
-        after, before = losses.token_logprobs(student, ids), self._before.popleft()
-        ratio = losses.importance_ratio(before, behaviour, self._config.importance_cap)
-        self._sums["step_kl"] += losses.token_mean(
-            [ratio * losses.kl_k3(before, after)], self._totals.tokens).item()
+        score, before, base = self._before.popleft()
+        after, cap, tokens = losses.token_logprobs(student, ids), self._config.importance_cap, self._totals.tokens
+        ratio = losses.importance_ratio(before, behaviour, cap)
+        self._sums["step_kl"] += losses.token_mean([ratio * losses.kl_k3(before, after)], tokens).item()
+        ratio = losses.importance_ratio(after, behaviour, cap)
+        self._sums["kl_after"] += losses.token_mean([ratio * losses.kl_k3(after, base)], tokens).item()
+        for name, counts in (("", True), ("_praised", score > 0), ("_complained", score < 0)):
+            if counts:
+                group = self._groups[name]
+                group[0] += before.sum().item()
+                group[1] += after.sum().item()
+                group[2] += before.numel()
 
     def metrics(self) -> dict[str, float]:
         """Figures of the batch. `clipped` and `truncated` are shares of its tokens; `logprob_diff_*` (nats) compare
-        engine and trainer and are left out when no token is of the version in training."""
+        engine and trainer and are left out when no token is of the version in training. `score_mean` is what was
+        thought of its turns.
+
+        Before the step are all losses, `kl` (to the base model) and `logprob_before`; after it `kl_after` and
+        `logprob_after`: the mean log-probability of the response tokens, in nats, also of the turns that were praised
+        and of those complained about alone (`logprob_praised_before`, ...), where there are any: the step should make
+        the former more probable and the latter less."""
         figures = self._sums | {
             "samples": float(self._totals.samples),
             "tokens": float(self._totals.tokens),
             "hinted_tokens": float(self._totals.hinted),
+            "score_mean": self._scores / self._totals.samples,
         }
+        for name, (before, after, tokens) in self._groups.items():
+            if tokens:
+                figures |= {f"logprob{name}_before": before / tokens, f"logprob{name}_after": after / tokens}
         if self._compared:
             figures["logprob_diff_mean"] = self._difference_sum / self._compared
             figures["logprob_diff_max"] = self._difference_max
