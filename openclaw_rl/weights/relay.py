@@ -225,7 +225,7 @@ class WeightRelay:
         try:
             offer = await _offer(call)
             need, done, rejected = await self._handle(SyncWeightsRequest(offer=offer))
-            if need is not None and not done:
+            if need is not None and not done and rejected is None:
                 self._received = need.from_byte
                 base = request.base_version if request.HasField("base_version") else None
                 if need.from_byte or list(need.tensors) != (
