@@ -78,9 +78,9 @@ def trim(db: sqlite3.Connection, table: str, keep: int, keep_bytes: int) -> None
         size -= row[0]
 
 
-def forget_rows(db: sqlite3.Connection, table: str, meant: Callable[[bytes], bool]) -> list[str]:
-    """Delete the rows of a table of payloads whose payload is `meant`; their ids."""
-    found = [(row["seq"], row["id"]) for row in db.execute(f"SELECT seq, id, payload FROM {table}")
+def forget_rows(db: sqlite3.Connection, table: str, meant: Callable[[bytes], bool], *, id: str = "id") -> list[str]:
+    """Delete the rows of a table of payloads whose payload is `meant`; their ids, of the column `id`."""
+    found = [(row["seq"], row[id]) for row in db.execute(f"SELECT seq, {id}, payload FROM {table}")
              if meant(row["payload"])]
     db.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, _ in found])
     return [id for _, id in found]

@@ -13,6 +13,7 @@ from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import tables
 from openclaw_rl.environment.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.environment.sessions import SessionBook
+from openclaw_rl.forgetting.erase import handler
 from openclaw_rl.home import Home
 from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.alarms import Alarms, Raised, aside_alarm, outbox_alarms
@@ -51,6 +52,7 @@ async def run(config: Config, home: Home) -> None:
     board = StatusBoard(book, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
                                                ("journal", journal.problem)])
     server = ComponentServer(NAME, settings.host, settings.port, home, board.status)
+    server.on_forget = handler(home, NAME, store, book.forget)
     server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server, EnvironmentServicer(book, store), SERVICE)
     reaper = None
     try:

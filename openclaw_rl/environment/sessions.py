@@ -11,6 +11,7 @@ Every main turn gets its next state once, and goes out as a transition in the tr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 import threading
@@ -33,8 +34,10 @@ from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import linking, tables
 from openclaw_rl.environment.classify import MAIN, SIDE, UNKNOWN, Classified, Classifier
 from openclaw_rl.environment.deadlines import Deadlines
+from openclaw_rl.environment.forget import forget
 from openclaw_rl.environment.next_state import Outline, as_text, messages_behind
 from openclaw_rl.environment.trainability import Trainability
+from openclaw_rl.forgetting import Target, Tombstones
 from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.telemetry import turns as traces
@@ -83,6 +86,7 @@ class SessionBook:
             tables.add_missing_columns(db)
         self._inbox = Inbox(store, "events")
         self.aside = Aside(store, "events")  #: refused events, and records that were damaged on disk
+        self._tombstones = Tombstones(store)
         self._classifier = Classifier(config)
         self._debug = config.debug
         self._deadlines = Deadlines(config.session_timeout)
@@ -140,6 +144,26 @@ class SessionBook:
         with self._lock, self._store.transaction() as db:
             return tables.prune(db, keep)
 
+    async def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
+        """Delete a session's turns, and let those go that are still to come.
+
+        Returns:
+            The target with the ids of its turns, and how much was deleted, by kind.
+
+        Raises:
+            StoreError, OSError: the store or the journal can't be written.
+        """
+        def work() -> tuple[Target, dict[str, int]]:
+            with self._lock:
+                with self._store.transaction() as db:
+                    known, removed, gone = forget(db, target, self._outbox, self.aside)
+                    self._tombstones.add(db, known)
+                if gone:
+                    self._deadlines.drop(target.session_id)
+            return known, removed | {"journal lines": self._journal.forget(target.session_id)}
+
+        return await asyncio.to_thread(work)
+
     def rejected(self, turn_id: str, reason: str) -> None:
         """The judge has refused the turn's transition."""
         with self._lock, self._store.transaction() as db:
@@ -171,6 +195,8 @@ class SessionBook:
 
     def _take(self, db: sqlite3.Connection, event: environment_pb2.PolicyEvent, effects: _Effects) -> common_pb2.Ack:
         ack = common_pb2.Ack(id=message_id(event), status=common_pb2.ACK_STATUS_ACCEPTED)
+        if self._tombstones.cover(event):
+            return ack  # of a session that was forgotten while this was under way
         kind = event.WhichOneof("event")
         refusal, new = _refusal(event, ack.id), False
         try:

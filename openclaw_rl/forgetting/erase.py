@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from openclaw_rl import telemetry
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.forgetting.target import Target
 from openclaw_rl.home import Home
+from openclaw_rl.v1 import component_pb2
 
 #: Files and folders beside a component's own that hold what could not be read, and so can't be searched.
 _ASIDE = ("*.corrupt-*", "*.damaged-*")
@@ -29,6 +31,19 @@ def clean(store: Store, home: Home, component: str, target: Target) -> dict[str,
                "log lines": blank_log(home.logs, component, [target.session_id, *target.turn_ids]),
                "damaged files": erase(store) + delete_aside(home.root / "telemetry")}
     return {kind: count for kind, count in removed.items() if count}
+
+
+def handler(home: Home, component: str, store: Store,
+            forget: Callable[[Target], Awaitable[tuple[Target, dict[str, int]]]]
+            ) -> Callable[[component_pb2.ForgetRequest], Awaitable[component_pb2.ForgetResponse]]:
+    """ComponentService.Forget of a component that has nothing more to do about it than `forget`: delete the rows, and
+    give the target with all its turns and what was deleted, by kind."""
+    async def answer(request: component_pb2.ForgetRequest) -> component_pb2.ForgetResponse:
+        target, removed = await forget(Target.of(request))
+        removed |= await asyncio.to_thread(clean, store, home, component, target)
+        return component_pb2.ForgetResponse(turn_ids=sorted(target.turn_ids), removed=removed)
+
+    return answer
 
 
 def erase(store: Store) -> int:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
-from openclaw_rl.delivery.aside import Aside
+from openclaw_rl.delivery.aside import Aside, forget_rows
 from openclaw_rl.delivery.checked import add_columns, content_key, crc, sound
 from openclaw_rl.delivery.inbox import Inbox
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.forgetting import Target, Tombstones
+from openclaw_rl.forgetting.target import seconds
 from openclaw_rl.v1 import turn_pb2
 
 #: Judgements that are kept for ListJudgements; older ones are forgotten.
@@ -34,7 +36,8 @@ CREATE TABLE IF NOT EXISTS transitions (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL, received REAL NOT NULL, payload BLOB NOT NULL,
   crc INTEGER);
 CREATE TABLE IF NOT EXISTS judgements (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, payload BLOB NOT NULL, crc INTEGER);
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, payload BLOB NOT NULL, crc INTEGER,
+  session TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
@@ -47,9 +50,11 @@ class JudgeQueue:
         self._store, self._samples, self._keep = store, samples, keep
         self._inbox = Inbox(store, "transitions")
         self.aside = Aside(store, "transitions")
+        self._tombstones = Tombstones(store)
         with store.transaction() as db:
             for table in ("transitions", "judgements"):
                 add_columns(db, table, {"crc": "INTEGER"})
+            add_columns(db, "judgements", {"session": "TEXT NOT NULL DEFAULT ''"})
         self._since_pruned = 0
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.counters.update({row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters")})
@@ -69,6 +74,33 @@ class JudgeQueue:
                 db.execute("DELETE FROM judgements WHERE seq <= (SELECT MAX(seq) FROM judgements) - ?", (self._keep,))
         self.counters.update(batch.counts)
         self.waiting += batch.waiting
+
+    def forgot(self, transition: turn_pb2.Transition) -> bool:
+        """Whether the transition's session was forgotten after its turn was asked for."""
+        return self._tombstones.cover(transition)
+
+    def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
+        """Delete what there is of a session, and let the rest go that is still to come. On the event loop.
+
+        Returns:
+            The target with the ids of its turns, and how much was deleted, by kind.
+        """
+        def meant(kind: type[Message]) -> Callable[[bytes], bool]:
+            return lambda payload: target.has_payload(kind, payload)
+
+        with self._store.transaction() as db:
+            waiting = forget_rows(db, "transitions", meant(turn_pb2.Transition), id="turn_id")
+            sent = self._samples.forget(db, meant(turn_pb2.Sample))
+            aside = self.aside.forget(db, meant(turn_pb2.Transition))
+            target = target.with_turns([*waiting, *sent])
+            rows = db.execute("SELECT turn_id, payload FROM judgements WHERE session = ?", (target.session_id,))
+            judged = [row["turn_id"] for row in rows if _made_before(row["payload"], target.before)]
+            target = target.with_turns(judged)
+            gone = sum(db.execute("DELETE FROM judgements WHERE turn_id = ?", (turn_id,)).rowcount
+                       for turn_id in target.turn_ids)
+            self._tombstones.add(db, target)
+        self.waiting -= len(waiting)
+        return target, {"transitions": len(waiting), "samples": len(sent), "set aside": aside, "judgements": gone}
 
     def oldest(self, limit: int, without: Iterable[int] = ()) -> list[tuple[int, float]]:
         """Numbers and times of arrival (Unix, seconds) of the transitions that have waited longest."""
@@ -121,14 +153,15 @@ class Batch:
                          (transition.turn.turn_id, time.time(), payload, crc(payload)))
         self.waiting += 1
 
-    def judged(self, transition: turn_pb2.Transition, judgement: turn_pb2.Judgement, seq: int | None = None) -> None:
-        """Keep a judgement and send the sample on; `seq`: of the transition in the queue, if it waited there."""
-        if seq is not None:
-            self.drop(seq)
+    def judged(self, transition: turn_pb2.Transition, judgement: turn_pb2.Judgement, seq: int | None = None) -> bool:
+        """Keep a judgement and send the sample on; `seq`: of the transition in the queue, if it waited there. False
+        when it isn't there any more: it was forgotten, and nothing is kept."""
+        if seq is not None and not self.drop(seq):
+            return False
         turn_id = transition.turn.turn_id
         payload = judgement.SerializeToString()
-        self._db.execute("INSERT OR REPLACE INTO judgements (turn_id, payload, crc) VALUES (?, ?, ?)",
-                         (turn_id, payload, crc(payload)))
+        self._db.execute("INSERT OR REPLACE INTO judgements (turn_id, payload, crc, session) VALUES (?, ?, ?, ?)",
+                         (turn_id, payload, crc(payload), transition.turn.session_id))
         sample = turn_pb2.Sample(transition=transition, judgement=judgement)
         self._samples.put(turn_id, sample.SerializeToString(), db=self._db)
         self.counts["judgements"] += 1
@@ -136,6 +169,7 @@ class Batch:
         self.counts["votes_failed"] += sum(1 for vote in judgement.votes if vote.error)
         fate = "judgements_failed" if judgement.failed else ("neutral", "positive", "negative")[judgement.score]
         self.counts[fate] += 1
+        return True
 
     def refuse(self, transition: turn_pb2.Transition, reason: str) -> None:
         """Keep a transition that is not taken where a person can look."""
@@ -153,7 +187,16 @@ class Batch:
         self.judged(transition, judgement, seq)
         return transition, judgement
 
-    def drop(self, seq: int) -> None:
-        """Take a transition out of the queue."""
-        self._db.execute("DELETE FROM transitions WHERE seq = ?", (seq,))
-        self.waiting -= 1
+    def drop(self, seq: int) -> bool:
+        """Take a transition out of the queue; whether it was there."""
+        there = self._db.execute("DELETE FROM transitions WHERE seq = ?", (seq,)).rowcount > 0
+        self.waiting -= there
+        return there
+
+
+def _made_before(payload: bytes, moment: float) -> bool:
+    """Whether a judgement was made before a moment (seconds since the epoch); a damaged one was."""
+    try:
+        return seconds(turn_pb2.Judgement.FromString(payload).judged_at) < moment
+    except DecodeError:
+        return True

@@ -8,6 +8,7 @@ from openclaw_rl.config import Config, PrmJudgeConfig
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.forgetting.erase import handler
 from openclaw_rl.home import Home
 from openclaw_rl.journal import Journal
 from openclaw_rl.judge.base import InstantJudge
@@ -51,6 +52,7 @@ async def run(config: Config, home: Home) -> None:
                              lambda: status(service, samples, [*(("state_damaged", problem) for problem in
                                                                  store.problems), ("journal", journal.problem)]),
                              on_drain=service.stop)
+    server.on_forget = handler(home, NAME, store, service.forget)
     server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, JudgeServicer(service), SERVICE)
     try:
         await server.start()

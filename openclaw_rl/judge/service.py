@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from openclaw_rl.delivery.ids import bad_id
 from openclaw_rl.delivery.inbox import Forged
+from openclaw_rl.forgetting import Target
 from openclaw_rl.journal import Journal
 from openclaw_rl.judge.alarms import FailedShare, waiting_alarm
 from openclaw_rl.judge.canary import RETRY_SECONDS, Canary
@@ -76,6 +77,9 @@ class JudgeService:
         with self.queue.batch() as batch:
             for transition in transitions:
                 turn_id = transition.turn.turn_id
+                if self.queue.forgot(transition):  # while it was under way
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
+                    continue
                 try:
                     reason, new = unfit(transition), False
                     new = not reason and batch.accept(transition)
@@ -98,6 +102,16 @@ class JudgeService:
         self._tell(judged)
         self._wake.set()
         return acks
+
+    async def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
+        """Delete what there is of a session, also what is being judged; see JudgeQueue.forget.
+
+        Raises:
+            StoreError, OSError: the store or the journal can't be written.
+        """
+        target, removed = self.queue.forget(target)
+        lines = await asyncio.to_thread(self._journal.forget, target.session_id)
+        return target, removed | {"journal lines": lines}
 
     async def judge(self, transition: turn_pb2.Transition) -> turn_pb2.Judgement:
         """Judge a transition now, without keeping anything of it."""
@@ -182,8 +196,9 @@ class JudgeService:
                 return  # It waits in the queue until the judge works again or its time is up.
             judgement = outcome.judgement
         with self.queue.batch() as batch:
-            batch.judged(transition, judgement, seq)
-        self._tell([(transition, judgement)])
+            there = batch.judged(transition, judgement, seq)
+        if there:
+            self._tell([(transition, judgement)])
 
     async def _judge_backlog(self) -> None:
         """An instant judge leaves nothing waiting; this is what another judge left before a restart."""

@@ -53,6 +53,11 @@ class FakeJournal:
     def next_state(self, session: str, version: int, text: str) -> None:
         self.lines.append((session, version, "NextState", text))
 
+    def forget(self, session: str) -> int:
+        before = len(self.lines)
+        self.lines = [line for line in self.lines if line[0] != session]
+        return before - len(self.lines)
+
 
 class Desk:
     """A book of sessions on a store of its own."""
