@@ -72,8 +72,8 @@ class TrainerAlarms:
         if waited <= max(WAITING_INTERVALS * self._config.update_interval, WAITING_SECONDS):
             return ""
         return (f"samples wait for a step, the oldest for {duration(waited)} ({missing or 'a step is due'}): "
-                f"min_samples ({self._config.min_samples}) counts only those with a score or a hint, of one session at most "
-                f"max_per_session ({self._config.max_per_session}) and of one branch max_per_branch "
+                f"min_samples ({self._config.min_samples}) counts only those with a score or a hint, of one session at "
+                f"most max_per_session ({self._config.max_per_session}) and of one branch max_per_branch "
                 f"({self._config.max_per_branch}); lower min_samples, or `openclaw-rl train-now`")
 
     def _useless(self) -> list[Raised]:

@@ -79,6 +79,8 @@ def _record_problem(record: turn_pb2.TokenRecord) -> str | None:
     for span in record.spans:
         if span.begin != end or span.end <= span.begin:
             return f"span {span.begin}-{span.end} doesn't follow token {end}"
+        if span.version < 0:
+            return f"span {span.begin}-{span.end} is of version {span.version}"
         end = span.end
     if end != count:
         return f"spans cover {end} of {count} tokens"
@@ -133,6 +135,18 @@ def outside_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> str | None:
     record = sample.transition.turn.tokens
     if (worst := max(max(record.prompt_ids), max(record.response_ids))) >= vocab_size:
         return f"bad token record: token id {worst}, but the model has {vocab_size}"
+    return None
+
+
+def from_the_future(sample: turn_pb2.Sample, newest: int | None) -> str | None:
+    """Why a sample can't have come from this trainer's policy, or None.
+
+    Args:
+        newest: the newest version that there ever was; None when that is not known for certain.
+    """
+    latest = max(span.version for span in sample.transition.turn.tokens.spans)
+    if newest is not None and latest > newest:
+        return f"bad token record: sampled from version {latest}, but the newest is {newest}"
     return None
 
 

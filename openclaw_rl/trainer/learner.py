@@ -16,8 +16,9 @@ from openclaw_rl.models.memory import free_memory
 from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.trainer import backend as backends
 from openclaw_rl.trainer.backend import AbnormalStep, Backend, StartPoint, Stopped
-from openclaw_rl.trainer.batch import FileCodec, example, outside_vocabulary
+from openclaw_rl.trainer.batch import FileCodec, example, from_the_future, outside_vocabulary
 from openclaw_rl.trainer.checkpoint import Checkpoints, CorruptCheckpoint
+from openclaw_rl.trainer.foreign import set_aside
 from openclaw_rl.trainer.gate import Gate, GateError
 from openclaw_rl.trainer.judges import panels, votes_by_judge
 from openclaw_rl.trainer.store import HeadMoved, TrainerStore
@@ -93,12 +94,24 @@ class Learner:
         on_disk = {*self.versions.versions(), *self._checkpoints.versions()}
         if self._store.problems:  # A new, empty store: numbers that were in use must not come again.
             self._store.raise_highest(max(on_disk, default=0))
+        highest = self._store.highest
         for version in on_disk - known.keys() - {0}:
+            if self._store.problems or version > highest + 1:  # a step's own, unfinished version is the next one
+                self._set_aside(version, "it is not in this trainer's file")
+                continue
             log.info("version %d was not finished; its files are deleted", version)
-            self.versions.remove(version)
-            self._checkpoints.remove(version)
+            self._remove(version)
+        for version in known.keys() & set(self.versions.versions()) - {0}:
+            if self.versions.manifest(version).digest != known[version].manifest.digest:
+                self._set_aside(version, "its digest is not that of the version that this trainer made")
         self._codec = FileCodec(self._folder)
         self._vocab_size = ModelConfig.read(self._folder).vocab_size
+
+    def _set_aside(self, version: int, why: str) -> None:
+        place = set_aside(self._root, version)
+        self.versions.remove(version)  # from what it remembers; the files have gone
+        self.problems.append(f"version {version} in {self._root} was set aside as {place}: {why}")
+        log.error(self.problems[-1])
 
     def prepare(self) -> None:
         """Have the backend ready, at the head.
@@ -210,9 +223,11 @@ class Learner:
 
     def _fitting(self, samples: list[turn_pb2.Sample]) -> list[turn_pb2.Sample]:
         fit = []
+        # Until the policy server was heard of, a new file does not know which versions there are.
+        newest = self._store.highest if self._store.get("active") is not None else None
         for sample in samples:
-            if reason := outside_vocabulary(sample, self._vocab_size):
-                self._store.drop([sample.transition.turn.turn_id], reason)
+            if reason := outside_vocabulary(sample, self._vocab_size) or from_the_future(sample, newest):
+                self._store.refuse(sample, reason)
             else:
                 fit.append(sample)
         return fit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from typing_extensions import Buffer
@@ -79,7 +80,11 @@ class VersionStore:
             folders = []
         for folder in folders:
             try:
-                self._versions[int(folder.name)] = _load(folder)
+                manifest, specs = _load(folder)
+                if model_id and manifest.model_id and manifest.model_id != model_id:
+                    self._problem(f"{folder} belongs to another base model; it is left as it is and not used")
+                    continue
+                self._versions[int(folder.name)] = manifest, specs
             except (CorruptFile, OSError) as error:
                 self._set_aside(int(folder.name), str(error))
 
@@ -162,6 +167,7 @@ class VersionStore:
         self._add_companions(folder)
         tensors = [[spec.name, spec.dtype, list(spec.shape), spec.sha256.hex()] for spec in specs]
         data = {"manifest": MessageToDict(done, preserving_proto_field_name=True), "tensors": tensors}
+        data["sha256"] = _checksum(data)
         write_durably(folder / MANIFEST_FILE, json.dumps(data).encode())
         self.remove(done.version)
         os.rename(folder, self.root / str(done.version))
@@ -270,6 +276,7 @@ class VersionStore:
         aside = self.root / f"{_ASIDE}{version}-{time.strftime('%Y%m%d-%H%M%S')}"
         try:
             for older in self.root.glob(_ASIDE + "*"):
+                logger.warning("%s is deleted: a newer one is set aside", older)
                 shutil.rmtree(older, ignore_errors=True)
             os.rename(self.root / str(version), aside)
             self._problem(f"version {version} is damaged and was set aside as {aside}: {why}")
@@ -296,9 +303,11 @@ def _load(folder: Path) -> tuple[VersionManifest, list[TensorSpec]]:
     """Read a version's manifest and compare it with its file's header, not with all its bytes."""
     try:
         data = json.loads((folder / MANIFEST_FILE).read_bytes())
+        if data.get("sha256", _checksum(data)) != _checksum(data):
+            raise CorruptFile(f"{folder / MANIFEST_FILE} was edited: its checksum differs")
         manifest = ParseDict(data["manifest"], VersionManifest())
         specs = [make_spec(name, dtype, shape, bytes.fromhex(sha256)) for name, dtype, shape, sha256 in data["tensors"]]
-    except (ValueError, TypeError, KeyError, ParseError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, ParseError) as error:
         raise CorruptFile(f"{folder / MANIFEST_FILE}: can't be read: {error}") from None
     places = read_header(folder / MODEL_FILE)
     there = {name: (place.dtype, place.shape) for name, place in places.items()}
@@ -306,3 +315,9 @@ def _load(folder: Path) -> tuple[VersionManifest, list[TensorSpec]]:
             or there != {spec.name: (spec.dtype, tuple(spec.shape)) for spec in specs}):
         raise CorruptFile(f"{folder}: {MODEL_FILE} and {MANIFEST_FILE} do not belong together")
     return manifest, specs
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    """SHA-256 of what manifest.json says: it is more than the weights' digest covers."""
+    said = json.dumps([data["manifest"], data["tensors"]], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()

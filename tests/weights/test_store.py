@@ -143,7 +143,8 @@ def test_tensors_are_not_held(tmp_path):
     VersionStore(tmp_path).write(manifest(1), many())
 
 
-@pytest.mark.parametrize("damage", ["manifest", "no manifest", "cut", "header", "other version", "no model"])
+@pytest.mark.parametrize("damage", ["manifest", "no manifest", "edited", "a list", "cut", "header", "other version",
+                                    "no model"])
 def test_a_damaged_version_is_set_aside(tmp_path, damage, caplog):
     store = VersionStore(tmp_path)
     store.write(manifest(1), tensors())
@@ -155,6 +156,12 @@ def test_a_damaged_version_is_set_aside(tmp_path, damage, caplog):
             (folder / "manifest.json").write_text('{"manifest": ')
         case "no manifest":
             (folder / "manifest.json").unlink()
+        case "edited":  # the digest covers the weights only
+            text = (folder / "manifest.json").read_text()
+            (folder / "manifest.json").write_text(text.replace('"parent": "1"', '"parent": "0"'))
+            assert (folder / "manifest.json").read_text() != text
+        case "a list":
+            (folder / "manifest.json").write_text("[1, 2]")
         case "cut":
             (folder / "model.safetensors").write_bytes(model[:-1])
         case "header":
@@ -168,6 +175,25 @@ def test_a_damaged_version_is_set_aside(tmp_path, damage, caplog):
     assert again.versions() == [1] and "damaged" in again.problems[0] and "damaged" in caplog.text
     assert len(list(tmp_path.glob("corrupt-*"))) == 1
     assert VersionStore(tmp_path).problems == []
+
+
+def test_a_version_of_another_model_is_left_as_it_is(tmp_path):
+    store = VersionStore(tmp_path)
+    store.write(VersionManifest(version=1, model_id="ours"), tensors())
+    store.write(VersionManifest(version=2, model_id="theirs"), tensors(add=1))
+    again = VersionStore(tmp_path, model_id="ours")
+    assert again.versions() == [1] and "2 belongs to another base model" in again.problems[0]
+    again.prune({1})
+    assert VersionStore(tmp_path, model_id="theirs").versions() == [2]
+
+
+@pytest.mark.parametrize("name", ["letter.txt", "7.txt", "٣", "-1", "0"])
+def test_foreign_files_are_no_obstacle(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    store = VersionStore(tmp_path)
+    store.write(manifest(1), tensors())
+    assert VersionStore(tmp_path).versions() == [1]
+    assert "mine" in {path.read_text() for path in tmp_path.iterdir() if path.is_file()}
 
 
 def test_verify_finds_a_changed_byte(tmp_path):

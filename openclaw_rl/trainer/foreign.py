@@ -1,0 +1,33 @@
+"""Versions in the trainer's folder that it did not make: moved out of the way, kept for a person."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+#: Versions that are kept aside; beyond these the oldest go.
+KEEP = 3
+FOLDER = "set-aside"
+
+
+def set_aside(root: Path, version: int) -> Path:
+    """Move what `root` has of a version, below versions/ and checkpoints/, to set-aside/.
+
+    Raises:
+        OSError: it can't be moved.
+    """
+    place = root / FOLDER / f"version-{version}-{time.strftime('%Y%m%dT%H%M%S')}"
+    place.mkdir(parents=True, exist_ok=True)
+    for kind in ("versions", "checkpoints"):
+        if (root / kind / str(version)).exists():
+            os.rename(root / kind / str(version), place / kind)
+    there = sorted((root / FOLDER).iterdir(), key=lambda path: path.stat().st_mtime)
+    for old in there[:-KEEP]:
+        log.warning("%s is deleted: %d newer ones are kept", old, KEEP)
+        shutil.rmtree(old, ignore_errors=True)
+    return place
