@@ -212,9 +212,12 @@ class Follower:
         """Make a version that it keeps the active one."""
         async with connect(self.address) as channel:
             stub = PolicyServiceStub(channel)
-            kept = (await stub.GetPolicy(GetPolicyRequest(), timeout=_DEADLINE)).manifests
-            there = next((manifest.digest for manifest in kept if manifest.version == version), None)
-            if there != digest:
+            policy = await stub.GetPolicy(GetPolicyRequest(), timeout=_DEADLINE)
+            if version not in policy.state.kept_versions:  # it was pruned since the state was told
+                self._seen.state = policy.state
+                self.align()
+                return
+            if digest not in [manifest.digest for manifest in policy.manifests if manifest.version == version]:
                 self._apart = f"version {version} has other weights there; the next version replaces what it has"
                 return
             await stub.ActivateVersion(ActivateVersionRequest(
