@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import regex
 
 from openclaw_rl.config import SessionAwareness
+from openclaw_rl.environment.housekeeping import Evidence, Surroundings, weigh
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import TurnClass
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
 _DECLARED = {"main": MAIN, "side": SIDE}
 _RAW_DOORS = frozenset({"completions", "grpc.generate"})
+#: Signs that a class's reason names, at most.
+_SIGNS_TOLD = 4
 #: Seconds that all patterns together may search in one turn.
 SEARCH_BUDGET = 0.05
 
@@ -29,13 +32,28 @@ class Classified:
 
     turn_class: TurnClass.ValueType
     rule: str
+    signs: Evidence | None = None  #: of housekeeping, when any was found
+
+    @property
+    def reason(self) -> str:
+        """The rule, with the strongest signs if it is about signs."""
+        if self.signs is None or self.turn_class == MAIN:
+            return self.rule
+        strongest = sorted(self.signs.signs, key=lambda sign: -sign[1])[:_SIGNS_TOLD]
+        return f"{self.rule} ({self.signs.total:.2f}: {', '.join(name for name, _ in strongest)})"
+
+    @property
+    def evidence(self) -> str:
+        """The rule with all signs and their weights, also those that were not enough."""
+        return self.rule if self.signs is None else f"{self.rule}; signs of housekeeping {self.signs}"
 
 
 class Classifier:
     """Classifies turns by `session_awareness` of the configuration.
 
     The first of these that applies decides: the declared type `main` or `side`; a trainable, then an auxiliary
-    pattern found in any other declared type, in a metadata value or in the text of the last message; inference.
+    pattern found in any other declared type, in a metadata value or in the text of the last message; evidence that the
+    framework asks for itself (see housekeeping.py); inference.
     A turn on which the patterns take longer than `SEARCH_BUDGET` is `unknown`: what may be a side turn is not
     trained on.
     """
@@ -47,15 +65,19 @@ class Classifier:
                           for turn_class, word, texts in kinds for text in texts] if config.enabled else []
         self._slow: set[str] = set()
 
-    def classify(self, turn: turn_pb2.Turn) -> Classified:
-        """The class of `turn`."""
+    def classify(self, turn: turn_pb2.Turn, surroundings: Callable[[], Surroundings] = Surroundings) -> Classified:
+        """The class of `turn`.
+
+        Args:
+            surroundings: what the session knows; asked only when nothing simpler decides.
+        """
         declared = turn.declared_type.strip()
         explicit = _DECLARED.get(declared.lower())
         if explicit is not None:
             return Classified(explicit, f"declared type {declared.lower()}")
         if not self._enabled:
             return Classified(MAIN, "session_awareness is off")
-        return self._by_pattern(turn) or _infer(turn)
+        return self._by_pattern(turn) or _infer(turn, surroundings)
 
     def _by_pattern(self, turn: turn_pb2.Turn) -> Classified | None:
         deadline = time.monotonic() + SEARCH_BUDGET
@@ -84,12 +106,17 @@ def _places(turn: turn_pb2.Turn) -> Iterator[tuple[str, str]]:
         yield "last message", text_of(turn.messages[-1])
 
 
-def _infer(turn: turn_pb2.Turn) -> Classified:
+def _infer(turn: turn_pb2.Turn, surroundings: Callable[[], Surroundings]) -> Classified:
     if turn.api in _RAW_DOORS:
         return Classified(UNKNOWN, f"{turn.api} has no conversation")
     if not turn.messages:
         return Classified(UNKNOWN, "there are no messages")
     role = turn.messages[-1].role
+    signs = weigh(turn, surroundings()) if role == "user" and not turn.declared_type else None
+    if signs is not None and signs.side:
+        return Classified(SIDE, f"housekeeping: {signs.task}", signs)
+    if signs is not None and signs.doubtful:
+        return Classified(UNKNOWN, f"perhaps housekeeping: {signs.task}", signs)
     if role in ("user", "tool"):
-        return Classified(MAIN, f"the last message is of role {role}")
+        return Classified(MAIN, f"the last message is of role {role}", signs)
     return Classified(UNKNOWN, f"the last message is of role {role or 'none'}")

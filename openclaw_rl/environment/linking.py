@@ -6,9 +6,14 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from openclaw_rl.environment import tables
+from openclaw_rl.environment.flaws import CUT
+from openclaw_rl.environment.framework_text import is_framework_text
 from openclaw_rl.environment.next_state import Outline, messages_behind
 from openclaw_rl.mesh.helpers import new_id
+from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextState
 
@@ -28,6 +33,8 @@ class Rank:
     reason: str = ""
     keep: bool = True
     repeats: bool = False
+    branch: str = ""  #: of the attempt that it repeats
+    again: str = ""  #: the attempt that had its next state when this request was made once more
 
 
 def rank(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Rank:
@@ -37,14 +44,16 @@ def rank(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Rank:
     open_row = next((row for row in attempts if row["state"] == tables.OPEN), None)
     if open_row is not None:
         if moment < (open_row["requested"], -open_row["choice"]):
-            return Rank(tables.SUPERSEDED, f"turn {open_row['id']} stands for the request", repeats=True)
+            return Rank(tables.SUPERSEDED, f"turn {open_row['id']} stands for the request", repeats=True,
+                        branch=open_row["branch"])
         tables.supersede(db, open_row["id"], f"turn {turn.turn_id}, a later attempt, took its place")
-        return Rank(tables.OPEN, repeats=True)
+        return Rank(tables.OPEN, repeats=True, branch=open_row["branch"])
     settled = next((row for row in attempts if row["requested"] >= moment[0] > 0), None)
     if settled is not None:
         return Rank(tables.SUPERSEDED, f"turn {settled['id']} of the same request was sent already", keep=False,
-                     repeats=True)
-    return Rank(tables.OPEN)  # nothing like it, or asked again after the first answer had its next state
+                     repeats=True, branch=settled["branch"])
+    # Nothing like it, or asked again after the first answer had its next state.
+    return Rank(tables.OPEN, again=attempts[-1]["id"] if attempts else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class Link:
 
     position: int = -1  #: of the last response that is here
     parent: str = ""  #: the turn that gave it
+    branch: str = ""  #: that turn's
     main_position: int = -1  #: of the last response that is a main turn's
     main: sqlite3.Row | None = None  #: that turn
     side_responses: frozenset[bytes] = frozenset()  #: digests of responses behind it that are not main turns'
@@ -60,7 +70,7 @@ class Link:
 
 def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
     """What the request continues, by the longest prefix that is a conversation of the session."""
-    position, parent = -1, ""
+    position, parent, branch = -1, "", ""
     side_responses: set[bytes] = set()
     for begin in range(0, len(outline.responses), _LOOK_AT_ONCE):  # the last response is nearly always here
         some = outline.responses[begin:begin + _LOOK_AT_ONCE]
@@ -72,11 +82,47 @@ def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
             if digest not in rows:
                 continue
             if position < 0:
-                position, parent = i, _standing(rows[digest])["id"]
+                standing = _standing(rows[digest])
+                position, parent, branch = i, standing["id"], standing["branch"]
             if mains := [row for row in rows[digest] if row["class"] == turn_pb2.TURN_CLASS_MAIN]:
-                return Link(position, parent, i, _standing(mains), frozenset(side_responses))
+                found = Link(position, parent, branch, i, _standing(mains), frozenset(side_responses))
+                return _unfinished(db, session, outline, found) or found
             side_responses.add(digest)
-    return Link(position, parent)
+    found = Link(position, parent, branch)
+    return _unfinished(db, session, outline, found) or found
+
+
+def _unfinished(db: sqlite3.Connection, session: str, outline: Outline, found: Link) -> Link | None:
+    """What the request continues when that is a response that was cut short or empty: the client has less of it than
+    was recorded, has a stand-in for it, or left it out."""
+    # Where the response stands, or should stand: behind the message at that place.
+    places = [i for i in outline.places[:-1] if i >= max(found.position, found.main_position)
+              and outline.messages[i].role in ("user", "tool")][-_LOOK_AT_ONCE:]
+    if not places:
+        return None
+    rows = tables.answering(db, session, [outline.digests[i] for i in places])
+    for i in reversed(places):
+        behind = outline.messages[i + 1]
+        fitting = [row for row in rows if row["conversation"] == outline.digests[i] and _may_be(row, behind)]
+        if fitting:
+            row = _standing(fitting)
+            position = i + 1 if behind.role == "assistant" else i
+            return Link(position, row["id"], row["branch"], position, row, found.side_responses)
+    return None
+
+
+def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
+    """Whether the client may have made `message` of the turn's response."""
+    if not row["response_text"].strip():  # nothing came: it is left out, or says so
+        return message.role != "assistant" or is_framework_text(text_of(message))
+    text = "".join(text_of(message).split())
+    if message.role != "assistant" or row["flaw"] != CUT or not text or message.tool_calls:
+        return False
+    try:
+        response = turn_pb2.Turn.FromString(row["payload"]).response
+    except (DecodeError, TypeError):
+        return False
+    return "".join(text_of(response).split()).startswith(text)
 
 
 def _standing(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.sessions.fingerprint import is_instruction, prefix_digests, request_digest, text_of
+from openclaw_rl.environment.framework_text import opinion
+from openclaw_rl.sessions.fingerprint import is_instruction, message_digest, prefix_digests, request_digest, text_of
 from openclaw_rl.v1 import turn_pb2
+
+#: Bytes of a message's own digest.
+SINGLE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,10 @@ class Outline:
     responses: list[int]  #: positions of the assistant messages, the last one first
     request: bytes  #: of the whole request: a retry has the same
     response: bytes  #: of the conversation up to and with the response
+    singles: list[bytes]  #: of each message by itself, instructions left out
+    places: list[int]  #: their positions in `messages`
+    trail: bytes  #: `singles` and that of the response, joined
+    instructions: bytes  #: of the system messages, numbers aside
 
     @classmethod
     def of(cls, turn: turn_pb2.Turn) -> Outline:
@@ -25,7 +33,16 @@ class Outline:
         messages = list(turn.messages)
         *digests, response = prefix_digests([*messages, turn.response])
         responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
-        return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response)
+        places = [i for i, message in enumerate(messages) if not is_instruction(message)]
+        singles = [message_digest(messages[i])[:SINGLE] for i in places]
+        trail = b"".join(singles) + message_digest(turn.response)[:SINGLE]
+        return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response, singles,
+                   places, trail, request_digest([message for message in messages if is_instruction(message)]))
+
+    @property
+    def conversation(self) -> bytes:
+        """Digest of the request's messages without instructions: what attempts with other settings share."""
+        return self.digests[-1] if self.digests else b""
 
 
 def messages_behind(
@@ -33,9 +50,9 @@ def messages_behind(
 ) -> list[turn_pb2.ChatMessage]:
     """The tool results and user messages behind the response at `position`, up to the next response.
 
-    Instructions are left out, so are assistant messages right behind it (a banner that the framework put there), and
-    an exchange of a side turn: what was asked there is no answer to the response at `position`. Empty when the
-    request ends without a user or tool message.
+    Instructions are left out, so are assistant messages right behind it (a banner that the framework put there), an
+    exchange of a side turn (what was asked there is no answer to the response at `position`), and what the framework
+    wrote in the user's name. Empty when nobody has said anything.
     """
     found: list[turn_pb2.ChatMessage] = []
     for i in range(position + 1, len(outline.messages)):
@@ -45,8 +62,8 @@ def messages_behind(
                 found.clear()
             elif found:
                 break
-        elif not is_instruction(message):
-            found.append(message)
+        elif not is_instruction(message) and (said := opinion(message)) is not None:
+            found.append(said)
     return found
 
 

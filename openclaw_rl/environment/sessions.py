@@ -3,7 +3,7 @@
 Every main turn gets its next state once, and goes out as a transition in the transaction that notes it. Rules:
 
 - A request continues the turn whose conversation (request and response) is its longest prefix, within its session;
-  one that continues none opens a branch of its own.
+  one that continues none opens a branch of its own, and so does one whose context the client has changed.
 - Attempts at one request (a client's retry, several choices) are one turn: the latest attempt, its first choice,
   stands for it until one of them is continued, which then is the one that counts.
 - A turn that comes before the one that it continues waits for it.
@@ -31,10 +31,12 @@ from openclaw_rl.delivery.ids import bad_id, message_id
 from openclaw_rl.delivery.inbox import Forged, Inbox
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
-from openclaw_rl.environment import linking, tables
+from openclaw_rl.environment import branches, linking, tables
 from openclaw_rl.environment.classify import MAIN, SIDE, UNKNOWN, Classified, Classifier
 from openclaw_rl.environment.deadlines import Deadlines
+from openclaw_rl.environment.flaws import flaw
 from openclaw_rl.environment.forget import forget
+from openclaw_rl.environment.housekeeping import Surroundings
 from openclaw_rl.environment.next_state import Outline, as_text, messages_behind
 from openclaw_rl.environment.trainability import Trainability
 from openclaw_rl.forgetting import Target, Tombstones
@@ -55,9 +57,8 @@ REAP_BATCH = 100
 
 _Name = Literal["MAIN", "SIDE", "UNKNOWN"]
 _CLASS_NAMES: dict[int, _Name] = {MAIN: "MAIN", SIDE: "SIDE", UNKNOWN: "UNKNOWN"}
-_FLAWS = {turn_pb2.FINISH_REASON_CANCELLED: "the client cut the response off",
-          turn_pb2.FINISH_REASON_ERROR: "the engine failed",
-          turn_pb2.FINISH_REASON_LENGTH: "the response stopped at the token limit"}
+#: Latest answers of a session that are looked for in a request.
+_ANSWERS = 4
 _CLOSED_BY = {turn_pb2.NEXT_STATE_KIND_FEEDBACK: "feedback was given",
               turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended",
               turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out"}
@@ -221,17 +222,20 @@ class SessionBook:
         if not turn.session_id:
             turn.session_id = linking.infer_session(db, turn, outline)
         session = turn.session_id
-        classified = self._classifier.classify(turn)
-        turn.turn_class, turn.class_reason = classified.turn_class, classified.rule
         link = linking.find(db, session, outline)
+        classified = self._classifier.classify(turn, partial(_surroundings, db, session, outline, link))
+        turn.turn_class, turn.class_reason = classified.turn_class, classified.reason
         name = _CLASS_NAMES[classified.turn_class]
         if classified.turn_class == MAIN:
             rank = linking.rank(db, turn, outline)
+            place = branches.find(db, turn, outline, link, rank)
         else:
             rank = linking.Rank(tables.NOT_TRAINABLE, f"{name.lower()} turns are not trained on", keep=False)
-        traces.recorded(turn, rank.reason, link.parent or "")
-        tables.add_turn(db, turn, outline, state=rank.state, reason=rank.reason, flaw=_flaw(turn), parent=link.parent,
-                        payload=turn.SerializeToString() if rank.keep else None)
+            place = branches.Place(link.branch or turn.turn_id, link.parent)
+        turn.branch_id = place.branch
+        traces.recorded(turn, rank.reason, place.parent)
+        tables.add_turn(db, turn, outline, state=rank.state, reason=rank.reason, flaw=flaw(turn), parent=place.parent,
+                        payload=turn.SerializeToString() if rank.keep else None, change=place.change)
         tables.touch_session(db, session, time.time())
         effects.alive[session] = True
         effects.classes.append(classified)
@@ -241,35 +245,42 @@ class SessionBook:
         else:
             effects.counts.update((f"turns_{name.lower()}", "total_interactions"))
         if self._debug:
-            log.info("turn %s of session %s is %s: %s", turn.turn_id, session, name, classified.rule)
+            log.info("turn %s of session %s is %s: %s", turn.turn_id, session, name, classified.evidence)
+            if place.change:
+                log.info("turn %s of session %s opens a branch: %s", turn.turn_id, session, place.change)
         if classified.turn_class == MAIN:
-            self._continue(db, turn, outline, link, effects)
-            linking.await_missing(db, turn, outline, link.position)
+            self._continue(db, turn, outline, place, link.side_responses, effects)
+            if not place.change:
+                linking.await_missing(db, turn, outline, link.position)
         # Behind the next state of the turn that it continues: the journal reads as the conversation went.
         effects.journal.append(partial(self._journal.action, session, turn.policy_version, name,
                                        as_text([turn.response])))
         self._answer_waiting(db, turn, outline, effects)
-        if rank.keep and tables.feedback_on(db, turn.turn_id):
+        if rank.keep and _feedback_on(db, turn.turn_id, turn.client):
             self._close(db, turn.turn_id, NextState(kind=turn_pb2.NEXT_STATE_KIND_FEEDBACK), effects)
         if turn.session_done:
             self._end(db, session, turn_pb2.NEXT_STATE_KIND_SESSION_ENDED, effects)
 
-    def _continue(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: linking.Link,
-                  effects: _Effects) -> None:
-        """Give the main turn that `turn` continues its next state."""
-        if link.main is None or link.main["state"] not in (tables.OPEN, tables.SUPERSEDED):
+    def _continue(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, place: branches.Place,
+                  side_responses: frozenset[bytes], effects: _Effects) -> None:
+        """Give the main turn that `turn` continues its next state; without one it stays open."""
+        main = place.continues
+        if main is None:
             return
-        if messages := messages_behind(outline, link.main_position, link.side_responses):
-            self._close(db, link.main["id"], NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED,
-                                                       messages=messages, next_turn_id=turn.turn_id), effects)
+        tables.continued(db, main["id"])
+        if main["state"] in (tables.OPEN, tables.SUPERSEDED) and (
+                messages := messages_behind(outline, place.position, side_responses)):
+            self._close(db, main["id"], NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=messages,
+                                                  next_turn_id=turn.turn_id), effects)
 
     def _answer_waiting(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, effects: _Effects) -> None:
         """When a turn that continues this one came before it: link them, and take the next state from there."""
         waiting = tables.take_awaited(db, turn.session_id, outline.response)
         if waiting is None:
             return
-        tables.set_parent(db, waiting["turn"], turn.turn_id)
+        tables.set_parent(db, turn.session_id, waiting["turn"], turn.turn_id, turn.branch_id)
         if turn.turn_class == MAIN:
+            tables.continued(db, turn.turn_id)
             try:
                 if not sound(waiting["next_state"], waiting["crc"]):
                     raise DecodeError("its checksum differs")
@@ -282,6 +293,11 @@ class SessionBook:
     def _feedback(self, db: sqlite3.Connection, feedback: turn_pb2.Feedback, effects: _Effects) -> None:
         row = tables.turn(db, feedback.turn_id) if feedback.turn_id else tables.last_main_turn(db, feedback.session_id)
         turn_id = row["id"] if row else feedback.turn_id
+        if row is not None and stranger(row["client"], feedback.client):
+            log.warning("feedback %s on turn %s is ignored: it was given with another API key than the turn's",
+                        feedback.feedback_id, turn_id)
+            effects.counts["feedback_ignored"] += 1
+            return
         tables.add_feedback(db, feedback, turn_id)
         if row is None:
             log.info("feedback %s waits for turn %r of session %r, which is not here", feedback.feedback_id,
@@ -299,7 +315,7 @@ class SessionBook:
 
     def _close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: _Effects) -> bool:
         """Send a turn with its next state to the judge; False when it was sent before or can't be any more."""
-        data, whole = tables.payload(db, turn_id)
+        data, whole, branch = tables.payload(db, turn_id)
         if data is None:
             return False
         try:
@@ -311,7 +327,8 @@ class SessionBook:
             self.aside.keep(db, turn_id, "the turn's record on disk is damaged; it is not judged", data)
             tables.settle(db, turn_id, tables.REJECTED, "its record on disk is damaged")
             return False
-        next_state.feedback.extend(tables.feedback_on(db, turn_id))
+        turn.branch_id = branch
+        next_state.feedback.extend(_feedback_on(db, turn_id, turn.client))
         next_state.observed_at.CopyFrom(now())
         transition = turn_pb2.Transition(turn=turn, next_state=next_state)
         self._outbox.put(turn_id, transition.SerializeToString(), db=db)
@@ -327,11 +344,25 @@ class SessionBook:
         return True
 
 
-def _flaw(turn: turn_pb2.Turn) -> str:
-    flaw = _FLAWS.get(turn.finish_reason, "")
-    if not as_text([turn.response]).strip():
-        flaw = "; ".join(filter(None, (flaw, "the response is empty")))
-    return flaw
+def _surroundings(db: sqlite3.Connection, session: str, outline: Outline, link: linking.Link) -> Surroundings:
+    latest = tables.latest(db, session, _ANSWERS)
+    return Surroundings(continues=bool(link.parent), others=bool(latest),
+                        same_instructions=not latest or latest[0]["instructions"] in (None, outline.instructions),
+                        answers=[row["response_text"] for row in latest])
+
+
+def _feedback_on(db: sqlite3.Connection, turn_id: str, client: str) -> list[turn_pb2.Feedback]:
+    return [given for given in tables.feedback_on(db, turn_id) if not stranger(client, given.client)]
+
+
+def stranger(client: str, other: str) -> bool:
+    """Whether two clients (`Turn.client`) are known to have shown different API keys.
+
+    Address and user field don't count: a person's phone has another address, and feedback has no user field. Without a
+    key (an open door, or the operator's gRPC) everybody may speak.
+    """
+    keys = [name.partition(":")[0] if ":" in name else "" for name in (client, other)]
+    return all(keys) and keys[0] != keys[1]
 
 
 def _refusal(event: environment_pb2.PolicyEvent, event_id: str) -> str:

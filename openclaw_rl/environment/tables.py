@@ -46,7 +46,13 @@ CREATE TABLE IF NOT EXISTS turns(
     request BLOB NOT NULL,              -- digest of the request
     response BLOB NOT NULL,             -- digest of the conversation up to and with the response
     payload BLOB,
-    crc INTEGER                         -- of the payload; NULL in rows of before it was kept
+    crc INTEGER,                        -- of the payload; NULL in rows of before it was kept
+    client TEXT NOT NULL DEFAULT '',    -- of the turn
+    branch TEXT NOT NULL DEFAULT '',
+    change TEXT NOT NULL DEFAULT '',    -- of the context
+    instructions BLOB,                  -- digest of the system messages
+    conversation BLOB,                  -- digest of the request without them, of main turns
+    trail BLOB                          -- digests of all messages; only until a main turn continues it
 );
 CREATE INDEX IF NOT EXISTS turns_session ON turns(session);
 CREATE INDEX IF NOT EXISTS turns_response ON turns(response, session);
@@ -89,13 +95,18 @@ OPEN, SENT, NOT_TRAINABLE, SUPERSEDED, REJECTED = (
 EXCERPT = 200
 #: Columns without the payload, which may be large.
 SUMMARY = ("seq, id, session, class, rule, version, state, reason, flaw, finished, requested, choice, request_text, "
-           "response_text, parent, request, response")
+           "response_text, parent, request, response, client, branch, change, trail IS NOT NULL AS leaf")
 
 
 def add_missing_columns(db: sqlite3.Connection) -> None:
     """Bring the tables of an older release up to date."""
     for table in ("turns", "awaited", "feedback"):
         add_columns(db, table, {"crc": "INTEGER"})
+    text = "TEXT NOT NULL DEFAULT ''"
+    add_columns(db, "turns", {"client": text, "branch": text, "change": text, "instructions": "BLOB",
+                              "conversation": "BLOB", "trail": "BLOB"})
+    db.execute("CREATE INDEX IF NOT EXISTS turns_conversation ON turns(conversation, session)")
+    db.execute("CREATE INDEX IF NOT EXISTS turns_leaves ON turns(session) WHERE trail IS NOT NULL")
 
 
 def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:
@@ -105,16 +116,18 @@ def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:
 
 
 def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, state: int, reason: str, flaw: str,
-             parent: str, payload: bytes | None) -> None:
-    """Keep a turn whose class is decided."""
+             parent: str, payload: bytes | None, change: str = "") -> None:
+    """Keep a turn whose class and branch are decided."""
+    main = turn.turn_class == turn_pb2.TURN_CLASS_MAIN
     db.execute(
         "INSERT INTO turns(id, session, class, rule, version, state, reason, flaw, finished, requested, choice, "
-        "request_text, response_text, parent, request, response, payload, crc) "
-        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "request_text, response_text, parent, request, response, payload, crc, client, branch, change, instructions, "
+        "conversation, trail) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (turn.turn_id, turn.session_id, turn.turn_class, turn.class_reason, turn.policy_version, state, reason, flaw,
          turn.finished_at.ToNanoseconds() / 1e9, turn.requested_at.ToNanoseconds(), turn.choice_index,
          as_text(outline.messages[-1:])[:EXCERPT], as_text([turn.response])[:EXCERPT], parent, outline.request,
-         outline.response, payload, None if payload is None else crc(payload)))
+         outline.response, payload, None if payload is None else crc(payload), turn.client, turn.branch_id, change,
+         outline.instructions, outline.conversation if main else None, outline.trail if main else None))
 
 
 def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
@@ -122,10 +135,10 @@ def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
     return db.execute(f"SELECT {SUMMARY} FROM turns WHERE id = ?", (turn_id,)).fetchone()
 
 
-def payload(db: sqlite3.Connection, turn_id: str) -> tuple[bytes | None, bool]:
-    """The serialized Turn, while it is kept, and whether it is what was stored."""
-    row = db.execute("SELECT payload, crc FROM turns WHERE id = ?", (turn_id,)).fetchone()
-    return (row["payload"], sound(row["payload"], row["crc"])) if row else (None, False)
+def payload(db: sqlite3.Connection, turn_id: str) -> tuple[bytes | None, bool, str]:
+    """The serialized Turn, while it is kept, whether it is what was stored, and the turn's branch by now."""
+    row = db.execute("SELECT payload, crc, branch FROM turns WHERE id = ?", (turn_id,)).fetchone()
+    return (row["payload"], sound(row["payload"], row["crc"]), row["branch"]) if row else (None, False, "")
 
 
 def answered(db: sqlite3.Connection, session: str, responses: Sequence[bytes]) -> list[sqlite3.Row]:
@@ -138,6 +151,31 @@ def attempts(db: sqlite3.Connection, session: str, request: bytes) -> list[sqlit
     """The session's main turns with this request, oldest first."""
     return db.execute(f"SELECT {SUMMARY} FROM turns WHERE request = ? AND session = ? AND class = ? ORDER BY seq",
                       (request, session, turn_pb2.TURN_CLASS_MAIN)).fetchall()
+
+
+def answering(db: sqlite3.Connection, session: str, conversations: Sequence[bytes]) -> list[sqlite3.Row]:
+    """The session's main turns that may still be sent and have one of these conversations in their request, oldest
+    first, with their payloads."""
+    marks = ",".join("?" * len(conversations))
+    return db.execute(f"SELECT {SUMMARY}, conversation, payload, crc FROM turns WHERE conversation IN ({marks}) "
+                      "AND session = ? AND payload IS NOT NULL ORDER BY seq", (*conversations, session)).fetchall()
+
+
+def leaves(db: sqlite3.Connection, session: str, limit: int) -> list[sqlite3.Row]:
+    """The session's latest main turns that no main turn continues, the newest first, with their trails."""
+    return db.execute(f"SELECT {SUMMARY}, trail FROM turns WHERE session = ? AND trail IS NOT NULL ORDER BY seq DESC "
+                      "LIMIT ?", (session, limit)).fetchall()
+
+
+def latest(db: sqlite3.Connection, session: str, limit: int) -> list[sqlite3.Row]:
+    """Instructions and answers of the session's latest main turns, the newest first."""
+    return db.execute("SELECT instructions, response_text FROM turns WHERE session = ? AND class = ? ORDER BY seq DESC "
+                      "LIMIT ?", (session, turn_pb2.TURN_CLASS_MAIN, limit)).fetchall()
+
+
+def continued(db: sqlite3.Connection, turn_id: str) -> None:
+    """A main turn continues this one."""
+    db.execute("UPDATE turns SET trail = NULL WHERE id = ?", (turn_id,))
 
 
 def open_turns(db: sqlite3.Connection, session: str) -> list[sqlite3.Row]:
@@ -162,14 +200,15 @@ def supersede(db: sqlite3.Connection, turn_id: str, reason: str) -> None:
     db.execute("UPDATE turns SET state = ?, reason = ? WHERE id = ?", (SUPERSEDED, reason, turn_id))
 
 
-def set_parent(db: sqlite3.Connection, turn_id: str, parent: str) -> None:
-    """Note what a turn continues."""
+def set_parent(db: sqlite3.Connection, session: str, turn_id: str, parent: str, branch: str) -> None:
+    """Note what a turn continues; the branch that it had opened becomes a part of its parent's."""
     db.execute("UPDATE turns SET parent = ? WHERE id = ?", (parent, turn_id))
+    db.execute("UPDATE turns SET branch = ? WHERE session = ? AND branch = ?", (branch, session, turn_id))
 
 
 def drop_rivals(db: sqlite3.Connection, winner: str, reason: str) -> None:
     """Of the attempts at the winner's request, the others can't be sent any more."""
-    db.execute("UPDATE turns SET state = ?, reason = ?, payload = NULL WHERE (request, session) = "
+    db.execute("UPDATE turns SET state = ?, reason = ?, payload = NULL, trail = NULL WHERE (request, session) = "
                "(SELECT request, session FROM turns WHERE id = ?) AND id <> ? AND payload IS NOT NULL",
                (SUPERSEDED, reason, winner, winner))
 
@@ -255,9 +294,8 @@ def summary(row: sqlite3.Row) -> environment_pb2.TurnSummary:
     fields: dict[str, Any] = {
         "turn_id": row["id"], "session_id": row["session"], "turn_class": row["class"], "class_reason": row["rule"],
         "policy_version": row["version"], "state": row["state"], "reason": row["reason"],
-        "request_text": row["request_text"], "response_text": row["response_text"], "parent_turn_id": row["parent"]}
+        "request_text": row["request_text"], "response_text": row["response_text"], "parent_turn_id": row["parent"],
+        "branch_id": row["branch"], "flaw": row["flaw"], "context_change": row["change"]}
     result = environment_pb2.TurnSummary(**fields)
-    if row["flaw"]:
-        result.reason = "; ".join(filter(None, (row["reason"], row["flaw"])))
     result.finished_at.FromNanoseconds(int(row["finished"] * 1e9))
     return result

@@ -19,7 +19,7 @@ DIGEST_BYTES = 16
 _START = b"\0" * DIGEST_BYTES
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 #: Reasoning that chat templates, and so many clients, leave out of the history.
-_REASONING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_REASONING = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -41,12 +41,20 @@ def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
     """Digest of each prefix: entry i covers messages 0 to i.
 
     The list is as long as `messages`; a system or developer message repeats the entry before it. Each digest is
-    BLAKE2b (16 bytes) over the one before it and the canonical message.
+    BLAKE2b (16 bytes) over the one before it and the canonical message. Tool results that follow one another count in
+    any order: parallel calls end when they end, and clients sort their results anew.
     """
     digests = []
-    digest = _START
+    digest = before_results = _START
+    results: list[bytes] = []
     for message in messages:
-        if not is_instruction(message):
+        if message.role == "tool":
+            if not results:
+                before_results = digest
+            results.append(message_digest(message))
+            digest = blake2b(before_results + b"".join(sorted(results)), digest_size=DIGEST_BYTES).digest()
+        elif not is_instruction(message):
+            results.clear()
             digest = blake2b(digest + _canonical(message), digest_size=DIGEST_BYTES).digest()
         digests.append(digest)
     return digests
@@ -80,7 +88,7 @@ def request_digest(
 def _canonical(message: turn_pb2.ChatMessage) -> bytes:
     role = message.role or "assistant"  # a response may leave it out
     text = text_of(message)
-    if role == "assistant" and "<think>" in text:
+    if role == "assistant" and text.lstrip().startswith("<"):
         text = _REASONING.sub("", text)
     fields = _field(role) + _field(_squeeze(text))
     for part in message.parts:

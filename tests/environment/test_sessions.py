@@ -55,7 +55,7 @@ def test_the_transition_carries_the_whole_turn_with_its_class(desk: Desk) -> Non
     assert row.id == "t1"
     expected = Turn()
     expected.CopyFrom(given)
-    expected.turn_class, expected.class_reason = 1, "the last message is of role user"
+    expected.turn_class, expected.class_reason, expected.branch_id = 1, "the last message is of role user", "t1"
     assert Transition.FromString(row.payload).turn == expected
 
 
@@ -261,12 +261,12 @@ def test_odd_turns_are_turns_and_marked(desk: Desk) -> None:
     desk.tell(turn("t1", [user("a")], "hel", finish_reason=FINISH_REASON_CANCELLED),
               turn("t2", [user("b")], "long", finish_reason=FINISH_REASON_LENGTH), turn("t3", [user("c")], " "),
               turn("t4", [user("d")], "", finish_reason=FINISH_REASON_CANCELLED))
-    assert [summary.reason for summary in desk.turns().values()] == [
+    assert [summary.flaw for summary in desk.turns().values()] == [
         "the client cut the response off", "the response stopped at the token limit", "the response is empty",
         "the client cut the response off; the response is empty"]
     desk.book.end("s")
     assert desk.sent().keys() == {"t1", "t2", "t3", "t4"}
-    assert desk.turns()["t3"].reason == "the session ended; the response is empty"
+    assert (desk.turns()["t3"].reason, desk.turns()["t3"].flaw) == ("the session ended", "the response is empty")
 
 
 def test_a_refused_transition_is_told(desk: Desk) -> None:
