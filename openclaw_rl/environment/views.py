@@ -33,7 +33,7 @@ def session(store: Store, session_id: str) -> tuple[environment_pb2.Session, lis
         MeshError: there is no such session.
     """
     row = row_of_session(store, session_id)
-    figures = store.query("SELECT count(*) AS turns, count(*) FILTER (WHERE parent = '') AS branches FROM turns "
+    figures = store.query("SELECT count(*) AS turns, count(DISTINCT branch) AS branches FROM turns "
                           "WHERE session = ? AND state <> ?", (session_id, tables.SUPERSEDED))[0]
     turns = store.query(f"SELECT {tables.SUMMARY} FROM turns WHERE session = ? ORDER BY seq DESC LIMIT ?",
                         (session_id, SESSION_TURNS))

@@ -82,8 +82,14 @@ class Desk:
 
     def sent(self) -> dict[str, NextState]:
         """Next states of the transitions in the outbox, by turn id, in the order of sending."""
-        transitions = [Transition.FromString(row.payload) for row in self.outbox.window(0, 10_000, 2**30)]
-        return {transition.turn.turn_id: transition.next_state for transition in transitions}
+        return {transition.turn.turn_id: transition.next_state for transition in self._sent()}
+
+    def transitions(self) -> list[Turn]:
+        """Turns of the transitions in the outbox, in the order of sending."""
+        return [transition.turn for transition in self._sent()]
+
+    def _sent(self) -> list[Transition]:
+        return [Transition.FromString(row.payload) for row in self.outbox.window(0, 10_000, 2**30)]
 
     def turns(self) -> dict[str, TurnSummary]:
         """All turns, oldest first, by id."""
