@@ -115,8 +115,8 @@ class WeightPublisher:
             self._loop.call_soon_threadsafe(self._want, version)
 
     def take_back(self, versions: set[int]) -> None:
-        """Send none of these versions any more; one that is under way is given up."""
-        self._taken_back = set(versions)
+        """Send none of these versions any more, unless they are offered again; one that is under way is given up."""
+        self._taken_back |= versions
         if self._wanted in versions:
             self._wanted = None
         if self._begun in versions:
