@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,7 @@ class Learner:
         self._create = create
         self._backend: Backend | None = None
         self._backend_version = -1
-        self._stopping = False
+        self._stopping = self._void = False
         self._step = traces.Step()  # the running one, or the last one
         self._folder: Path
 
@@ -87,8 +88,8 @@ class Learner:
         if 0 in known and known[0].manifest.model_id != base.model_id:
             raise CannotTrain(f"{self._root} belongs to another base model; set components.policy_server.model back, "
                               "or move that folder away to begin anew")
-        self._store.add_base(base)
         self.gate = Gate(self._config.gate, self._root, base.model_id)
+        self._add_base()
         with contextlib.suppress(GateError):  # told in `gate.problem`; what is there is served meanwhile
             self.gate.check_settings()
         on_disk = {*self.versions.versions(), *self._checkpoints.versions()}
@@ -112,6 +113,15 @@ class Learner:
         self.versions.remove(version)  # from what it remembers; the files have gone
         self.problems.append(f"version {version} in {self._root} was set aside as {place}: {why}")
         log.error(self.problems[-1])
+
+    def _add_base(self) -> None:
+        """Let version 0 be known, with what the gate knows of it."""
+        base, known = weights_pb2.VersionManifest(), self._store.version(0)
+        base.CopyFrom(self.versions.manifest(0))
+        if (report := self.gate.base()) is not None:
+            base.gate.CopyFrom(report)
+        if known is None or known.manifest != base:
+            self._store.add_base(base)
 
     def prepare(self) -> None:
         """Have the backend ready, at the head.
@@ -184,6 +194,7 @@ class Learner:
             raise CannotTrain(f"the gate can't run: {error}") from None
         self.prepare()
         assert self._backend is not None
+        self._void = False
         parent = self._backend_version
         samples = self._fitting(self._store.batch(self._config.max_batch))
         if not samples:
@@ -197,8 +208,9 @@ class Learner:
             self._store.forgive([turn_id for turn_id in turn_ids if turn_id not in worn])
             return Skipped(worn, reason)
         try:
-            metrics = self._backend.step(examples, parent, lambda: self._stopping)
+            metrics = self._backend.step(examples, parent, self._give_up)
         except Stopped:
+            self.release()
             self._store.forgive(turn_ids)
             return None
         except Exception as error:
@@ -236,7 +248,8 @@ class Learner:
               metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
         assert self._backend is not None
         turn_ids = [sample.transition.turn.turn_id for sample in samples]
-        gate = self.gate.report(self._backend, lambda: self._stopping)
+        gate = self.gate.report(self._backend, self._give_up)
+        self._add_base()
         version = self._store.highest + 1
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
@@ -248,7 +261,7 @@ class Learner:
             files = self._checkpoints.write(version, self._backend.save)
             self._store.commit(manifest, files)
         except HeadMoved:
-            log.info("rolled back during a step; its result is void and its samples wait for the next one")
+            log.info("rolled back, or forgotten, during a step; its result is void and its samples wait for the next")
             self._remove(version)
             self.release()
             self._store.forgive(turn_ids)
@@ -259,6 +272,9 @@ class Learner:
         self._backend_version = version
         self._step.made(manifest)
         return manifest
+
+    def _give_up(self) -> bool:
+        return self._stopping or self._void
 
     def _remove(self, version: int) -> None:
         self.versions.remove(version)
@@ -272,11 +288,29 @@ class Learner:
         newest = sorted(v.manifest.version for v in self._store.versions())[-self._keep - 1:]
         keep = {head, *newest, *needed}
         self.versions.prune(keep)
+        self._store.prune_content(self.versions.versions())
         for version in self._checkpoints.versions():
             if version not in keep:
                 self._checkpoints.remove(version)
             elif version != head:
                 self._checkpoints.forget_optimizer(version)
+
+    def usable(self) -> set[int]:
+        """Versions that training can go on from. From any thread."""
+        return {0, *self.versions.versions()}.intersection({0, *self._checkpoints.versions()})
+
+    def delete(self, versions: Iterable[int]) -> None:
+        """Delete the files of versions that are void, and give up a step that builds on them or on samples that were
+        forgotten. From any thread.
+
+        Raises:
+            OSError: a file can't be deleted.
+        """
+        self._void = True
+        for version in versions:
+            self._remove(version)
+            for aside in (self._root / "versions").glob(f"corrupt-{version}-*"):
+                shutil.rmtree(aside)
 
     def release(self) -> None:
         """Give the model's memory back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -16,9 +16,11 @@ from openclaw_rl.delivery.checked import content_key, crc, sound
 from openclaw_rl.delivery.ids import bad_id
 from openclaw_rl.delivery.inbox import Forged
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.forgetting import Tombstones
 from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.trainer import live_scores
 from openclaw_rl.trainer.batch import problem, sampled_from, truncated, unwanted
+from openclaw_rl.trainer.forget import let_go, prune_content
 from openclaw_rl.trainer.retention import prune
 from openclaw_rl.trainer.tables import age_of, count
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2
@@ -31,7 +33,7 @@ MAX_ATTEMPTS = 5
 
 #: Columns that came later, for files of before. What is not known of their samples limits nothing.
 _NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER", "branch": "TEXT NOT NULL DEFAULT ''",
-                "crc": "INTEGER", "content": "INTEGER"}
+                "crc": "INTEGER", "content": "INTEGER", "again": "INTEGER NOT NULL DEFAULT 0"}
 
 #: Classes of reasons for which a sample is kept aside: it does not fit together, or belongs to another model.
 _ASIDE = {"bad token record", "bad score"}
@@ -62,6 +64,7 @@ class SampleTable:
     def __init__(self, db: Store, config: TrainerConfig) -> None:
         self._db = db
         self._add_columns()
+        self._tombstones = Tombstones(db)
         self.aside = Aside(db, "samples")  #: samples that can't be ours, and those that were damaged on disk
         self._accepted = 0  # since old fates were last deleted
         self._config = config
@@ -95,6 +98,10 @@ class SampleTable:
         with self._db.transaction() as db:
             for sample in samples:
                 turn_id = sample.transition.turn.turn_id
+                if self._tombstones.cover(sample):
+                    let_go(db, turn_id)
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
+                    continue
                 try:
                     if reason := bad_id("transition.turn.turn_id", turn_id):
                         raise Forged(reason)
@@ -150,6 +157,20 @@ class SampleTable:
         rows = self._db.query(f"SELECT fate, reason, IFNULL({self._signal}, 0) AS signal FROM samples ORDER BY seq DESC"
                               " LIMIT ?", (limit,))
         return [(row["fate"], _reason_class(row["reason"]), bool(row["signal"])) for row in rows]
+
+    def forgot(self, sample: turn_pb2.Sample) -> bool:
+        """Whether the sample's session was forgotten after its turn was asked for."""
+        return self._tombstones.cover(sample)
+
+    def rebuilding(self) -> int:
+        """Samples with a signal that are pending again since the version that they trained was taken back."""
+        return int(self._db.query("SELECT COUNT(*) AS n FROM samples WHERE fate = 'pending' AND again AND"
+                                  f" ({self._signal})")[0]["n"])
+
+    def prune_content(self, kept: Collection[int]) -> None:
+        """Delete what trained samples hold, but for those of the versions that are kept."""
+        with self._db.transaction() as db:
+            prune_content(db, kept)
 
     def pending(self) -> Pending:
         """How many samples wait, and since when."""

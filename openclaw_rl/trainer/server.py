@@ -12,6 +12,7 @@ from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.trainer.deliveries import DeliveryLog
+from openclaw_rl.trainer.forgetter import TrainerForgetter
 from openclaw_rl.trainer.learner import Learner
 from openclaw_rl.trainer.policy_door import GrpcPolicyDoor
 from openclaw_rl.trainer.service import TrainerService
@@ -51,6 +52,7 @@ async def run(config: Config, home: Home) -> None:
     service = TrainerService(settings, store, learner, fleet,
                              GrpcPolicyDoor(lambda: resolve(home, config, "policy_server")))
     server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop)
+    server.on_forget = TrainerForgetter(NAME, home, store, service).forget
     server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server, TrainerServicer(service, store), SERVICE)
     try:
         await server.start()

@@ -13,11 +13,13 @@ from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import StoreError
+from openclaw_rl.forgetting import Target
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, unavailable
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.trainer.alarms import TrainerAlarms
 from openclaw_rl.trainer.events import Events
+from openclaw_rl.trainer.forget import Forgotten
 from openclaw_rl.trainer.learner import CannotTrain, Learner, Skipped
 from openclaw_rl.trainer.policy_door import PolicyDoor
 from openclaw_rl.trainer.scheduler import Scheduler
@@ -111,7 +113,8 @@ class TrainerService:
         """Keep samples; the acks are true once this returns."""
         acks = self._store.accept(samples)
         traces.accepted([sample for sample, ack in zip(samples, acks, strict=True)
-                         if ack.status == common_pb2.ACK_STATUS_ACCEPTED], self._store.statuses)
+                         if ack.status == common_pb2.ACK_STATUS_ACCEPTED and not self._store.forgot(sample)],
+                        self._store.statuses)
         if self._learner is None:
             self._store.drop([sample.transition.turn.turn_id for sample in samples], "no weights to train")
         self._wake.set()
@@ -146,6 +149,37 @@ class TrainerService:
         self._scheduler.paused = None
         log.info("resumed")
         self._wake.set()
+
+    async def forget(self, target: Target) -> Forgotten:
+        """Let a session's samples and what was learned from them go; the steps that bring the rest back begin at once.
+
+        Raises:
+            MeshError: UNAVAILABLE, it is not known yet which versions there are; or the store can't be written.
+            OSError: a version's files can't be deleted; it is void all the same, and can be asked for again.
+        """
+        if self._learner is not None and not self.ready.is_set():
+            raise unavailable(f"the trainer is not ready to forget: {self._problem or 'preparing the model'}",
+                              retry_after=5.0)
+        usable = self._learner.usable() if self._learner is not None else set()
+        if self._policy is not None:  # it must be able to go back to what training goes back to
+            usable.intersection_update({0, *self._policy.kept_versions})
+        done = await asyncio.to_thread(self._store.forget, target, usable)
+        if self._publisher is not None:
+            self._publisher.take_back(set(done.void))
+        if self._learner is not None and (done.void or done.waited):
+            await asyncio.to_thread(self._learner.delete, done.void)
+        if done.base is not None:
+            log.warning("a session was forgotten: versions %s are void, training goes on from version %d",
+                        ", ".join(map(str, done.void)), done.base)
+        self.events.tell(_E.TRAINING_EVENT_KIND_FORGOTTEN, f"{len(done.target.turn_ids)} turns were forgotten",
+                         version=done.base, turn_ids=sorted(done.target.turn_ids))
+        self._wake.set()
+        return done
+
+    @property
+    def paused(self) -> bool:
+        """No further step begins until somebody resumes."""
+        return self._scheduler.paused is not None
 
     # Called by the weight publisher
 
@@ -281,6 +315,8 @@ class TrainerService:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
         self._store.drop_stale()
+        # What was taken back for the sake of other turns comes back at once.
+        self._scheduler.forced = self._scheduler.forced or self._store.rebuilding() > 0
         now, pending = time.time(), self._store.pending()
         decision = self._scheduler.decide(pending, now)
         if decision.due:
@@ -391,6 +427,7 @@ class TrainerService:
                       "samples_pending": pending.total, "updates": counters.get("updates", 0),
                       "steps_skipped": counters.get("steps_skipped", 0)},
             gauges={"training": float(self._training), "pending": float(pending.total),
+                    "rebuilding": float(self._store.rebuilding()),
                     **{gauge: self._metrics[name] for gauge, name in _GAUGES.items() if name in self._metrics}})
         damaged = self._learner.damaged() if self._learner is not None and self.ready.is_set() else []
         self._alarms.report(

@@ -7,22 +7,26 @@ a version are written before it, and deleted at the next start when it never cam
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.forgetting import Target
+from openclaw_rl.trainer import forget as forgetting
 from openclaw_rl.trainer import live_scores
 from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending, SampleTable
 from openclaw_rl.trainer.tables import SCHEMA, count, raise_to, set_value
 from openclaw_rl.trainer.version_table import REFUSED, REJECTED, Version, VersionTable, refused
-from openclaw_rl.v1 import weights_pb2
+from openclaw_rl.v1 import turn_pb2, weights_pb2
 
 __all__ = ["MAX_ATTEMPTS", "REJECTED", "HeadMoved", "Pending", "TrainerStore", "Version"]
 
 
 class HeadMoved(Exception):
-    """The version that a step began from is no longer the one to build on; the step's result is void."""
+    """The version that a step began from is no longer the one to build on, or a sample of the step was forgotten; the
+    step's result is void."""
 
 
 class TrainerStore(SampleTable, VersionTable):
@@ -33,7 +37,7 @@ class TrainerStore(SampleTable, VersionTable):
     """
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig) -> None:
-        db = Store(path, durability, SCHEMA + live_scores.SCHEMA)
+        db = Store(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA)
         #: How the live turns of each version were judged.
         self.live = live_scores.LiveScores(db)
         SampleTable.__init__(self, db, config)
@@ -53,7 +57,7 @@ class TrainerStore(SampleTable, VersionTable):
         become the head; its turns are trained all the same, so that they never come again.
 
         Raises:
-            HeadMoved: its parent is not the head any more; nothing was changed.
+            HeadMoved: its parent is not the head any more, or one of its samples isn't pending; nothing was changed.
         """
         with self._db.transaction() as db:
             head = db.execute("SELECT value FROM state WHERE name = 'head'").fetchone()
@@ -63,10 +67,33 @@ class TrainerStore(SampleTable, VersionTable):
                        (manifest.version, manifest.SerializeToString(), json.dumps(files),
                         f"{REFUSED}{'; '.join(manifest.gate.failures)}" if refused(manifest) else "not sent yet"))
             for turn_id in manifest.turn_ids:
-                db.execute("UPDATE samples SET fate = 'trained', version = ?, payload = NULL"
-                           " WHERE turn_id = ? AND fate = 'pending'", (manifest.version, turn_id))
+                # What it holds stays until the version is deleted, for a rebuild without other turns.
+                done = db.execute("UPDATE samples SET fate = 'trained', version = ? WHERE turn_id = ? AND fate ="
+                                  " 'pending'", (manifest.version, turn_id))
+                if not done.rowcount:
+                    raise HeadMoved
             count(db, "trained", len(manifest.turn_ids))
             count(db, "updates", 1)
             if not refused(manifest):
                 set_value(db, "head", str(manifest.version))
             raise_to(db, "highest", manifest.version)
+
+    def forget(self, target: Target, usable: Collection[int]) -> forgetting.Forgotten:
+        """Let a session's samples and what was learned from them go; see forget.py. Blocks; call it on a thread.
+
+        Args:
+            target: what is to go.
+            usable: versions that training can go on from, beside the base model.
+        """
+        with self._db.transaction() as db:
+            known = {version.manifest.version: version for version in self.versions()}
+            done = forgetting.forget(db, target, known, self.head, usable, self._signal)
+            done.removed["set aside"] = self.aside.forget(
+                db, lambda payload: done.target.has_payload(turn_pb2.Sample, payload))
+            self._tombstones.add(db, done.target)
+        return done
+
+    @property
+    def file(self) -> Store:
+        """The file itself."""
+        return self._db

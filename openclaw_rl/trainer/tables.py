@@ -9,7 +9,8 @@ CREATE TABLE IF NOT EXISTS samples (
     seq INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, fate TEXT NOT NULL, version INTEGER,
     reason TEXT NOT NULL DEFAULT '', score INTEGER, hinted INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     accepted_at REAL NOT NULL, payload BLOB, session TEXT NOT NULL DEFAULT '', sampled_from INTEGER,
-    branch TEXT NOT NULL DEFAULT '', crc INTEGER, content INTEGER);
+    branch TEXT NOT NULL DEFAULT '', crc INTEGER, content INTEGER,
+    again INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS pending ON samples (score, hinted, accepted_at) WHERE fate = 'pending';
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, manifest BLOB NOT NULL, checkpoint TEXT NOT NULL DEFAULT '{}', activated_at REAL,

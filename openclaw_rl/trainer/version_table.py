@@ -15,6 +15,8 @@ from openclaw_rl.v1 import weights_pb2
 REJECTED = "rejected: "
 #: The same of one that was taken back.
 ROLLED_BACK, TAKEN_BACK = "rolled back", "taken back by the watch: "
+#: The same of one that was trained on turns that were forgotten; it stays, whatever comes later.
+VOID = "void: "
 #: The same of one that the gate refused.
 REFUSED = "refused by the gate, it never served: "
 
@@ -120,21 +122,24 @@ class VersionTable:
                 manifest.metrics.update(metrics)
                 db.execute("UPDATE versions SET manifest = ? WHERE version = ?",
                            (manifest.SerializeToString(), version))
-            db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = '' WHERE version = ?",
-                       (at, version))
+            db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = CASE WHEN"
+                       " substr(detail, 1, ?) = ? THEN detail ELSE '' END WHERE version = ?",
+                       (at, len(VOID), VOID, version))
             set_value(db, "active", str(version))
 
     def note(self, version: int, detail: str) -> None:
         """Why a version is not served."""
         with self._db.transaction() as db:
-            db.execute("UPDATE versions SET detail = ? WHERE version = ?", (detail, version))
+            db.execute("UPDATE versions SET detail = ? WHERE version = ? AND substr(detail, 1, ?) <> ?",
+                       (detail, version, len(VOID), VOID))
 
     def take_back(self, version: int, detail: str) -> None:
         """A version is not served any more; what was told before of why stands."""
         with self._db.transaction() as db:
-            db.execute("UPDATE versions SET detail = ? WHERE version = ? AND NOT (detail = ? OR substr(detail, 1, ?) ="
-                       " ? OR substr(detail, 1, ?) = ?)", (detail, version, ROLLED_BACK, len(TAKEN_BACK), TAKEN_BACK,
-                                                            len(REFUSED), REFUSED))
+            told = (ROLLED_BACK, TAKEN_BACK, REFUSED, VOID)
+            db.execute("UPDATE versions SET detail = ? WHERE version = ?"
+                       + " AND substr(detail, 1, ?) <> ?" * len(told),
+                       (detail, version, *(part for text in told for part in (len(text), text))))
 
     def lineage(self, number: int) -> list[int]:
         """A version and those that it was made from, newest first, as far as they are known."""

@@ -73,6 +73,13 @@ class Fleet:
         self._latest = version
         self._align()
 
+    def take_back(self, versions: set[int]) -> None:
+        """Send none of these versions any more, to nobody; they are void."""
+        if self._latest in versions:
+            self._latest = None
+        for publisher in self._publishers():
+            publisher.take_back(versions)
+
     def goal(self) -> int:
         """The version that the further ones are to have: the newest offered, unless it was taken back."""
         withdrawn = self._authority.withdrawn_versions if self._authority else ()
