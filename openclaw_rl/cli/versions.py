@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,9 +15,11 @@ from .turns import SCORES
 
 if TYPE_CHECKING:
     from ..client.facts import Version
-    from ..client.versions import TrainedTurn, VersionStory
+    from ..client.versions import TrainedTurn, VersionDiff, VersionStory
 
 _METRICS = ("loss", "kl")  #: those that matter first
+_COLOURS = {"active": "green", "pinned": "green", "refused": "red", "taken back": "red", "rejected": "red",
+            "rolled back": "yellow"}
 _group = typer.Typer(invoke_without_command=True)
 app.add_typer(_group, name="versions")
 
@@ -39,11 +41,14 @@ def versions(ctx: typer.Context, as_json: Json = False) -> None:
         return
     table = Table(box=None, pad_edge=False)
     wide = out.width >= 140
-    for column in ("version", "parent", "algorithm", "created", "turns", *(("digest",) if wide else ()), "metrics"):
+    for column in ("version", "state", "parent", *(("algorithm",) if wide else ()), "created", "turns",
+                   *(("live", "digest") if wide else ()), "metrics"):
         table.add_column(column, no_wrap=True)
     for v in found:
-        table.add_row(_number(v), "" if v.parent is None else str(v.parent), v.algorithm, _when(v.created_at),
-                      str(len(v.turns)), *((v.digest[:12],) if wide else ()), clipped(_metrics(v, wide), 90))
+        table.add_row(_number(v), f"[{_COLOURS.get(v.state, 'default')}]{v.state}[/]",
+                      "" if v.parent is None else str(v.parent), *((v.algorithm,) if wide else ()),
+                      _when(v.created_at), str(len(v.turns)), *((_live(v), v.digest[:12]) if wide else ()),
+                      clipped(_metrics(v, wide), max(24, out.width - (94 if wide else 60))))
     out.print(table)
     out.print("* answers now; `openclaw-rl rollback N` goes to another", highlight=False, style="dim")
 
@@ -66,11 +71,26 @@ def show(version: Number, as_json: Json = False) -> None:
     table.add_row("settings", Text(", ".join(f"{name} {value}" for name, value in story.settings.items())))
     table.add_row("created", _when(v.created_at))
     table.add_row("activated", Text(_activation(story)))
+    if v.state:
+        table.add_row("state", Text(v.state, _COLOURS.get(v.state, "")))
+    for delivery in story.deliveries:
+        table.add_row("policy server", Text(_delivery(delivery)))
     table.add_row("metrics", _metrics(v, True))
+    if changes := before_after(v.metrics):
+        table.add_row("before, after", Text(", ".join(changes)))
+    for verdict in _verdict(story.gate):
+        table.add_row("gate", verdict)
+    table.add_row("live turns", _live(v) or "none was judged yet")
+    if story.judges:
+        table.add_row("votes", Text(", ".join(f"{judge} {votes}" for judge, votes in story.judges.items())))
     table.add_row("turns", str(len(story.turns)))
     out.print(table, highlight=False)
     for turn in story.turns:
         _print_turn(turn, "")
+    for answer in story.gate["answers"] if story.gate else ():
+        out.print(Text.assemble(("held out", "dim"), "  ", clipped(answer["prompt"], 256)), no_wrap=True,
+                  overflow="ellipsis")
+        out.print(Text.assemble(("  > ", "dim"), clipped(answer["answer"], 400)), no_wrap=True, overflow="ellipsis")
 
 
 @_group.command(epilog="Example: openclaw-rl versions diff 2 5; openclaw-rl versions diff 2 5 --json | jq .settings")
@@ -88,13 +108,55 @@ def diff(old: Number, new: Number, as_json: Json = False) -> None:
         table.add_row(Text(name), *(Text("" if value is None else value) for value in settings))
     for name, metrics in found.metrics.items():
         table.add_row(Text(name), *("" if value is None else f"{value:.3g}" for value in metrics))
+    for name, figures in found.gate.items():
+        table.add_row(Text(f"held out: {name}"), *("" if value is None else f"{value:.3g}" for value in figures))
     out.print(table if table.row_count > 1 else "settings and metrics are the same", highlight=False)
+    if found.answers and old != new:
+        _print_answers(found)
     for step in found.steps:
         sign, v = "+" if step.change == "added" else "-", step.story.facts
         out.print(Text(f"{sign} version {v.version}: {_metrics(v, True)}", "green" if sign == "+" else "red"),
                   no_wrap=True, overflow="ellipsis")
         for turn in step.story.turns:
             _print_turn(turn, f"{sign} ")
+
+
+def before_after(metrics: dict[str, float]) -> list[str]:
+    """Figures of a step that are there of before and after it."""
+    pairs = {name.removesuffix("_after"): value for name, value in metrics.items() if name.endswith("_after")}
+    return [f"{name} {metrics[key]:.3g} -> {value:.3g}" for name, value in pairs.items()
+            if (key := f"{name}_before" if f"{name}_before" in metrics else name) in metrics]
+
+
+def _verdict(gate: dict[str, Any] | None) -> list[Text]:
+    """The gate's findings, a line each."""
+    if gate is None:
+        return []
+    figures = ", ".join(f"{name} {value:.3g}" + (f" (base model {gate['before'][name]:.3g})"
+                                                  if name in gate["before"] else "")
+                        for name, value in gate["metrics"].items())
+    failures = [Text(f"refused: {failure}", "red") for failure in gate["failures"]]
+    return [*failures, Text(f"{gate['verdict']}: {figures}" if gate["verdict"] else figures)]
+
+
+def _live(v: Version) -> str:
+    return "" if v.live is None else f"{v.live['mean']:+.2f} of {v.live['turns']:.0f}"
+
+
+def _delivery(delivery: dict[str, Any]) -> str:
+    parts = ["answers" if delivery["active"] else "", _when(delivery["activated_at"]), delivery["detail"]]
+    return f"{delivery['address']}: {'; '.join(part for part in parts if part)}"
+
+
+def _print_answers(found: VersionDiff) -> None:
+    """Answers to held-out prompts, side by side."""
+    table = Table(pad_edge=False, box=None, show_lines=False, expand=True)
+    for title in ("held-out prompt", f"version {found.old}", f"version {found.new}"):
+        table.add_column(title, ratio=1 if title.startswith("held") else 2)
+    for answer in found.answers:
+        table.add_row(*(Text("not asked", "dim") if (text := answer[key]) is None else clipped(text, 400)
+                        for key in ("prompt", "old", "new")))
+    out.print(table)
 
 
 def _grid() -> Table:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..home import Home
 from ..mesh.errors import MeshError
-from ..v1 import environment_pb2, trainer_pb2, turn_pb2
+from ..v1 import environment_pb2, trainer_pb2, turn_pb2, weights_pb2
 from .component import ComponentServiceClient
 from .environment import EnvironmentServiceClient
 from .judge import JudgeServiceClient
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ..v1.environment_pb2 import TurnSummary
     from ..v1.trainer_pb2 import PolicyVersion, SampleStatus
     from ..v1.turn_pb2 import Judgement
-    from ..v1.weights_pb2 import VersionManifest
 
 Fate = Literal["pending", "trained", "dropped", "not_trainable"]
 
@@ -47,12 +46,16 @@ class TurnFate:
     reason: str
     request_text: str = ""
     response_text: str = ""
+    branch: str = ""  #: the turn that opened the branch of its session
+    flaw: str = ""  #: what is wrong with the response: cut off, empty, stopped at the limit
+    context_change: str = ""  #: what the client did to the conversation before it: compacted, edited
 
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl turns --json` prints it."""
         return {"turn": self.turn, "session": self.session, "class": self.turn_class, "version": self.version,
                 "score": self.score, "fate": self.fate, "trained_version": self.trained_version,
-                "reason": self.reason}
+                "reason": self.reason, "branch": self.branch, "flaw": self.flaw,
+                "context_change": self.context_change}
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Version:
     active: bool
     turns: list[str]
     metrics: dict[str, float]
+    state: str = ""  #: "active", "pinned", "refused", "taken back", "rolled back", "rejected"; empty: none of these
+    live: dict[str, float] | None = None  #: `turns` that it answered and that were judged, `mean` score of them
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -135,8 +140,8 @@ def fate(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus
         score = sample.score
     result, trained, reason = _outcome(summary, judgement, sample, down or [], needs)
     return TurnFate(summary.turn_id, summary.session_id, _CLASSES.get(summary.turn_class, "unknown"),
-                    summary.policy_version, score, result, trained, reason,
-                    summary.request_text, summary.response_text)
+                    summary.policy_version, score, result, trained, reason, summary.request_text,
+                    summary.response_text, summary.branch_id, summary.flaw, summary.context_change)
 
 
 def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,
@@ -167,12 +172,21 @@ def versions(home: Home, *, addresses: dict[str, str] | None = None) -> list[Ver
     Raises:
         MeshError: neither trainer nor policy server answers.
     """
-    known, active = known_versions(home, addresses or {})
-    return [version_facts(v.manifest, active) for _, v in sorted(known.items())]
+    known = known_versions(home, addresses or {})
+    return [version_facts(v, known) for _, v in sorted(known.versions.items())]
 
 
-def known_versions(home: Home, addresses: dict[str, str]) -> tuple[dict[int, PolicyVersion], int | None]:
-    """All versions by number, and the active one's; what only the trainer knows of them is unset without it.
+@dataclass(frozen=True)
+class Known:
+    """All versions by number; what only the trainer knows of them is unset without it."""
+
+    versions: dict[int, PolicyVersion]
+    active: int | None  #: the one that answers
+    pinned: bool = False  #: an operator pinned it
+
+
+def known_versions(home: Home, addresses: dict[str, str]) -> Known:
+    """Ask policy server and trainer.
 
     Raises:
         MeshError: neither trainer nor policy server answers.
@@ -180,10 +194,11 @@ def known_versions(home: Home, addresses: dict[str, str]) -> tuple[dict[int, Pol
     known: dict[int, PolicyVersion] = {}
     failures: list[MeshError] = []
     active: int | None = None
+    pinned = False
     try:
         with PolicyServiceClient(addresses.get("policy_server"), home=home) as policy:
             state = policy.get_policy()
-            active = state.state.active_version
+            active, pinned = state.state.active_version, state.state.pinned
             known.update((m.version, trainer_pb2.PolicyVersion(manifest=m)) for m in state.manifests)
     except MeshError as error:
         failures.append(error)
@@ -197,15 +212,25 @@ def known_versions(home: Home, addresses: dict[str, str]) -> tuple[dict[int, Pol
         failures.append(error)
     if len(failures) == 2:
         raise failures[0]
-    return known, active
+    return Known(known, active, pinned)
 
 
-def version_facts(m: VersionManifest, active: int | None) -> Version:
-    """A manifest's facts, given which version is active."""
+def version_facts(v: PolicyVersion, known: Known) -> Version:
+    """A version's facts, given which one is active."""
+    m, active = v.manifest, v.manifest.version == known.active
     return Version(
         version=m.version, parent=m.parent if m.HasField("parent") else None, digest=m.digest, algorithm=m.algorithm,
-        created_at=iso(m.created_at) if m.HasField("created_at") else None, active=m.version == active,
-        turns=list(m.turn_ids), metrics=dict(sorted(m.metrics.items())))
+        created_at=iso(m.created_at) if m.HasField("created_at") else None, active=active,
+        turns=list(m.turn_ids), metrics=dict(sorted(m.metrics.items())), state=_state(v, active, known.pinned),
+        live={"turns": v.live.turns, "mean": v.live.mean} if v.HasField("live") else None)
+
+
+def _state(v: PolicyVersion, active: bool, pinned: bool) -> str:
+    if active:
+        return "pinned" if pinned else "active"
+    if v.manifest.gate.verdict == weights_pb2.GATE_VERDICT_FAILED:
+        return "refused"
+    return next((state for state in ("taken back", "rolled back", "rejected") if v.detail.startswith(state)), "")
 
 
 def iso(timestamp: Timestamp) -> str:

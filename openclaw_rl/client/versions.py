@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..home import Home
 from ..mesh.errors import MeshError, not_found
-from ..v1 import turn_pb2
+from ..v1 import turn_pb2, weights_pb2
 from ..v1.environment_pb2 import TurnSummary
 from .environment import EnvironmentServiceClient
-from .facts import Version, fates, iso, known_versions, version_facts
+from .facts import Known, Version, fates, iso, known_versions, version_facts
 
 if TYPE_CHECKING:
     from ..v1.trainer_pb2 import PolicyVersion
+    from ..v1.weights_pb2 import VersionManifest
 
 _PAGE = 1000
 
@@ -39,6 +40,10 @@ class VersionStory:
     activated_at: str | None  #: ISO 8601, UTC; None when no policy server has activated it
     detail: str  #: why it is not served; empty when it is, or when the trainer does not answer
     turns: list[TrainedTurn]
+    judges: dict[str, int]  #: votes on these turns by judge
+    gate: dict[str, Any] | None  #: `verdict`, `failures`, `metrics`, `before`, `answers`; None when it was not tried
+    deliveries: list[dict[str, Any]]  #: each policy server: `address`, `active`, `activated_at`, `detail`
+    kept: bool  #: its weights are on the trainer's disk
 
     @property
     def pause_ms(self) -> float | None:
@@ -48,7 +53,8 @@ class VersionStory:
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl versions show --json` prints it."""
         return {**self.facts.json(), "settings": self.settings, "activated_at": self.activated_at,
-                "detail": self.detail, "pause_ms": self.pause_ms, "turns": [asdict(turn) for turn in self.turns]}
+                "detail": self.detail, "pause_ms": self.pause_ms, "judges": self.judges, "gate": self.gate,
+                "deliveries": self.deliveries, "kept": self.kept, "turns": [asdict(turn) for turn in self.turns]}
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,14 @@ class VersionDiff:
     new: int
     settings: dict[str, tuple[str | None, str | None]]  #: those that differ, in the old and the new version
     metrics: dict[str, tuple[float | None, float | None]]  #: the same of the metrics
+    gate: dict[str, tuple[float | None, float | None]]  #: the same of the gate's figures on held-out prompts
+    answers: list[dict[str, str | None]]  #: to held-out prompts: `prompt`, the `old` and the `new` version's answer
     steps: list[Step]  #: back from the old one to their common ancestor, then forward to the new one
 
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl versions diff --json` prints it."""
         return {"old": self.old, "new": self.new, "settings": self.settings, "metrics": self.metrics,
+                "gate": self.gate, "answers": self.answers,
                 "versions": [{"change": step.change, **step.story.json()} for step in self.steps]}
 
 
@@ -81,9 +90,9 @@ def show(home: Home, number: int, *, addresses: dict[str, str] | None = None) ->
     Raises:
         MeshError: there is no such version, or neither trainer nor policy server answers.
     """
-    known, active = known_versions(home, addresses or {})
-    _check(known, number)
-    return _stories(home, addresses or {}, [known[number]], active)[0]
+    known = known_versions(home, addresses or {})
+    _check(known.versions, number)
+    return _stories(home, addresses or {}, [number], known)[0]
 
 
 def diff(home: Home, old: int, new: int, *, addresses: dict[str, str] | None = None) -> VersionDiff:
@@ -92,16 +101,16 @@ def diff(home: Home, old: int, new: int, *, addresses: dict[str, str] | None = N
     Raises:
         MeshError: as `show`.
     """
-    known, active = known_versions(home, addresses or {})
-    _check(known, old, new)
-    back, forward = _lineage(known, old), _lineage(known, new)
+    known = known_versions(home, addresses or {})
+    _check(known.versions, old, new)
+    back, forward = _lineage(known.versions, old), _lineage(known.versions, new)
     removed = [number for number in back if number not in forward]
     added = [number for number in reversed(forward) if number not in back]
-    stories = _stories(home, addresses or {}, [known[number] for number in removed + added], active)
-    m, n = known[old].manifest, known[new].manifest
+    stories = _stories(home, addresses or {}, removed + added, known)
+    m, n = known.versions[old].manifest, known.versions[new].manifest
     return VersionDiff(
         old, new, _differences({"algorithm": m.algorithm, **m.settings}, {"algorithm": n.algorithm, **n.settings}),
-        _differences(m.metrics, n.metrics),
+        _differences(m.metrics, n.metrics), _differences(_figures(m), _figures(n)), _answers(m, n),
         [Step("removed" if story.facts.version in removed else "added", story) for story in stories])
 
 
@@ -125,13 +134,36 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tu
     return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
 
 
-def _stories(home: Home, addresses: dict[str, str], versions: Sequence[PolicyVersion],
-             active: int | None) -> list[VersionStory]:
+def _figures(m: VersionManifest) -> dict[str, float]:
+    return {name: value for name, value in m.gate.metrics.items() if name != "seconds"}
+
+
+def _answers(old: VersionManifest, new: VersionManifest) -> list[dict[str, str | None]]:
+    """Answers to held-out prompts side by side; None of a version that was not asked."""
+    before, after = ({answer.prompt: answer.answer for answer in m.gate.answers} for m in (old, new))
+    return [{"prompt": prompt, "old": before.get(prompt), "new": after.get(prompt)} for prompt in {**before, **after}]
+
+
+def _stories(home: Home, addresses: dict[str, str], numbers: Sequence[int], known: Known) -> list[VersionStory]:
+    versions = [known.versions[number] for number in numbers]
     turns = _trained(home, addresses, [turn for v in versions for turn in v.manifest.turn_ids])
     return [VersionStory(
-        facts=version_facts(v.manifest, active), settings=dict(sorted(v.manifest.settings.items())),
+        facts=version_facts(v, known), settings=dict(sorted(v.manifest.settings.items())),
         activated_at=iso(v.activated_at) if v.HasField("activated_at") else None, detail=v.detail,
-        turns=[turns[turn] for turn in v.manifest.turn_ids]) for v in versions]
+        turns=[turns[turn] for turn in v.manifest.turn_ids], judges=dict(sorted(v.manifest.judges.items())),
+        gate=_gate(v.manifest), deliveries=[{
+            "address": d.address, "active": d.active, "detail": d.detail,
+            "activated_at": iso(d.activated_at) if d.HasField("activated_at") else None} for d in v.deliveries],
+        kept=v.kept) for v in versions]
+
+
+def _gate(m: VersionManifest) -> dict[str, Any] | None:
+    if not m.HasField("gate"):
+        return None
+    verdict = {weights_pb2.GATE_VERDICT_PASSED: "passed", weights_pb2.GATE_VERDICT_FAILED: "failed"}
+    return {"verdict": verdict.get(m.gate.verdict), "failures": list(m.gate.failures),
+            "metrics": dict(sorted(m.gate.metrics.items())), "before": dict(sorted(m.gate.before.items())),
+            "answers": [{"prompt": a.prompt, "answer": a.answer, "tokens": a.tokens} for a in m.gate.answers]}
 
 
 def _trained(home: Home, addresses: dict[str, str], ids: Sequence[str]) -> dict[str, TrainedTurn]:
@@ -150,17 +182,13 @@ def _trained(home: Home, addresses: dict[str, str], ids: Sequence[str]) -> dict[
 
 def _summaries(home: Home, addresses: dict[str, str], ids: Iterable[str]) -> dict[str, TurnSummary]:
     """The turns that the environment server still knows, of those that are wanted."""
-    wanted = set(ids)
+    wanted = list(dict.fromkeys(ids))
     found: dict[str, TurnSummary] = {}
-    token = ""
     try:
         with EnvironmentServiceClient(addresses.get("env_server"), home=home) as env:
-            while len(found) < len(wanted):
-                page = env.list_turns(page_size=_PAGE, page_token=token, include_superseded=True)
-                found.update((turn.turn_id, turn) for turn in page.turns if turn.turn_id in wanted)
-                token = page.next_page_token
-                if not token:
-                    break
+            for start in range(0, len(wanted), _PAGE):
+                page = env.list_turns(page_size=_PAGE, turn_ids=wanted[start:start + _PAGE])
+                found.update((turn.turn_id, turn) for turn in page.turns)
     except MeshError:
         pass  # its part of the facts is unknown, not the whole of them
     return found

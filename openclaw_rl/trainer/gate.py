@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
 from openclaw_rl.config import GateConfig
 from openclaw_rl.trainer import held_out
 from openclaw_rl.trainer.backend import Backend, Evaluation, Stopped
@@ -97,12 +99,9 @@ class Gate:
         prompts, check = self._prompts(), self._check()
         before = self._base_figures(prompts, backend, stop)
         tried = backend.evaluate(prompts, self._config.max_new_tokens, stop)
-        now = figures(tried)
-        report.metrics.update(now)
         report.before.update(before)
-        for prompt, answer in list(zip(prompts, tried.answers, strict=True))[:SAMPLES]:
-            report.answers.add(prompt=prompt.prompt[:_CUT], answer=answer.text[:_CUT], tokens=len(answer.ids))
-        report.failures.extend(out_of_bounds(self._config, now, before))
+        _tell(report, prompts, tried)
+        report.failures.extend(out_of_bounds(self._config, dict(report.metrics), before))
         if check is not None:
             report.failures.extend(self._ask(check, [{"prompt": prompt.prompt, "answer": answer.text}
                                                      for prompt, answer in zip(prompts, tried.answers, strict=True)]))
@@ -141,26 +140,45 @@ class Gate:
                             "is needed, empty when all is well")
         return [f"{self._config.check}: {sentence}" for sentence in found]
 
+    def base(self) -> weights_pb2.GateReport | None:
+        """What the base model did on the prompts; None when it was not tried on these, or with other settings."""
+        try:
+            kept = json.loads(self._file.read_bytes())
+            if kept["key"] == self._key(self._prompts()):
+                return ParseDict(kept["report"], weights_pb2.GateReport())
+        except FileNotFoundError:
+            pass
+        except GateError:
+            pass  # told by `check_settings`
+        except (OSError, ValueError, KeyError, TypeError, ParseError) as error:
+            log.warning("%s can't be used and is made anew: %s", self._file, error)
+        return None
+
     def _base_figures(self, prompts: Sequence[held_out.HeldOut], backend: Backend,
                       stop: Callable[[], bool]) -> dict[str, float]:
         """The base model's figures: from disk, or computed and kept there."""
+        report = self.base()
+        if report is None or not {"perplexity", "mean_tokens", "degenerate"} <= set(report.metrics):
+            report = weights_pb2.GateReport()
+            _tell(report, prompts, backend.evaluate(prompts, self._config.max_new_tokens, stop, base=True))
+            try:
+                write_durably(self._file, json.dumps({"key": self._key(prompts), "report": MessageToDict(
+                    report, preserving_proto_field_name=True)}).encode())
+            except OSError as error:
+                log.warning("%s can't be written; the base model is tried again for the next version: %s", self._file,
+                            error)
+        return dict(report.metrics)
+
+    def _key(self, prompts: Sequence[held_out.HeldOut]) -> str:
         what = [_FIGURES, self._model_id, held_out.digest(prompts), self._config.max_new_tokens]
-        key = hashlib.sha256(json.dumps(what).encode()).hexdigest()
-        try:
-            kept = json.loads(self._file.read_bytes())
-            if kept["key"] == key:
-                return {name: float(kept["figures"][name]) for name in ("perplexity", "mean_tokens", "degenerate")}
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s can't be used and is made anew: %s", self._file, error)
-        computed = figures(backend.evaluate(prompts, self._config.max_new_tokens, stop, base=True))
-        try:
-            write_durably(self._file, json.dumps({"key": key, "figures": computed}).encode())
-        except OSError as error:
-            log.warning("%s can't be written; the base model is tried again for the next version: %s", self._file,
-                        error)
-        return computed
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def _tell(report: weights_pb2.GateReport, prompts: Sequence[held_out.HeldOut], tried: Evaluation) -> None:
+    """Put figures and some answers into a report."""
+    report.metrics.update(figures(tried))
+    for prompt, answer in list(zip(prompts, tried.answers, strict=True))[:SAMPLES]:
+        report.answers.add(prompt=prompt.prompt[:_CUT], answer=answer.text[:_CUT], tokens=len(answer.ids))
 
 
 def figures(evaluation: Evaluation) -> dict[str, float]:

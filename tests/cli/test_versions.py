@@ -80,20 +80,20 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
 
 
 class Policy(policy_pb2_grpc.PolicyServiceServicer):
+    pinned = False
+
     async def GetPolicy(self, request: Any, context: Any) -> policy_pb2.GetPolicyResponse:
-        return policy_pb2.GetPolicyResponse(state=policy_pb2.PolicyState(active_version=4))
+        return policy_pb2.GetPolicyResponse(state=policy_pb2.PolicyState(active_version=4, pinned=self.pinned))
 
 
 class Environment(environment_pb2_grpc.EnvironmentServiceServicer):
-    """Knows all turns but t2, one on a page."""
+    """Knows all turns but t2."""
 
     async def ListTurns(self, request: environment_pb2.ListTurnsRequest,
                         context: Any) -> environment_pb2.ListTurnsResponse:
-        number = int(request.page_token or 5)
-        turn = environment_pb2.TurnSummary(turn_id=f"t{number}", session_id=f"ses{number}", turn_class=MAIN,
-                                           request_text="What?\nNow!" if number == 1 else LONG, response_text="So.")
-        return environment_pb2.ListTurnsResponse(turns=[turn] * (number != 2),
-                                                 next_page_token=str(number - 1) if number > 1 else "")
+        return environment_pb2.ListTurnsResponse(turns=[environment_pb2.TurnSummary(
+            turn_id=turn, session_id=f"ses{turn[1:]}", turn_class=MAIN, response_text="So.",
+            request_text="What?\nNow!" if turn == "t1" else LONG) for turn in request.turn_ids if turn != "t2"])
 
 
 class Judge(judge_pb2_grpc.JudgeServiceServicer):
@@ -149,7 +149,7 @@ async def test_show_tells_what_made_a_version(mesh: Mesh) -> None:
     shown = await mesh.json("versions", "show", "1")
     assert shown | {"turns": ["t1", "t2"]} == listed[1] | {
         "settings": {"lr": "1e-5", "beta": "0.1"}, "activated_at": "2026-09-21T14:13:20.000+00:00", "pause_ms": 12.4,
-        "detail": "another one is active"}
+        "detail": "another one is active", "judges": {}, "gate": None, "deliveries": [], "kept": False}
     assert shown["turns"] == [
         {"turn": "t1", "session": "ses1", "score": -1, "request": "What?\nNow!", "response": "So."},
         {"turn": "t2", "session": None, "score": -1, "request": None, "response": None}]
@@ -159,6 +159,74 @@ async def test_show_tells_what_made_a_version(mesh: Mesh) -> None:
         assert text in output
     code, output = await mesh.run("versions", "show", "4")
     assert code == 0 and "4 *" in output and "t5   ?  ses5" in output
+
+
+async def test_versions_that_do_not_serve_are_marked(mesh: Mesh) -> None:
+    refused, taken, rolled = mesh.trainer.versions[1:4]
+    refused.manifest.gate.verdict = weights_pb2.GATE_VERDICT_FAILED
+    taken.detail, rolled.detail = "taken back by the watch: mean score fell", "rolled back"
+    taken.live.turns, taken.live.mean = 24, -0.5
+    listed = await mesh.json("versions")
+    assert [v["state"] for v in listed] == ["", "refused", "taken back", "rolled back", "active"]
+    assert listed[2]["live"] == {"turns": 24, "mean": -0.5} and listed[1]["live"] is None
+    code, output = await mesh.run("versions")
+    assert code == 0
+    for text in ("refused", "taken back", "rolled back", "active", "-0.50 of 24"):
+        assert text in output
+    Policy.pinned = True
+    try:
+        assert [v["state"] for v in await mesh.json("versions")][4] == "pinned"
+    finally:
+        Policy.pinned = False
+
+
+def tried(number: int, *failures: str) -> weights_pb2.GateReport:
+    report = weights_pb2.GateReport(
+        verdict=weights_pb2.GATE_VERDICT_FAILED if failures else weights_pb2.GATE_VERDICT_PASSED, failures=failures,
+        metrics={"perplexity": 10.0 + number, "mean_tokens": 20.0, "seconds": 3.0 + number},
+        before={"perplexity": 9.0, "mean_tokens": 20.0})
+    report.answers.add(prompt="Why?", answer=f"Because of {number}.", tokens=4)
+    report.answers.add(prompt=f"Only {number}?", answer="Yes.", tokens=2)
+    return report
+
+
+async def test_show_tells_the_gate_the_judges_and_the_figures_before_and_after(mesh: Mesh) -> None:
+    shown = mesh.trainer.versions[3]
+    shown.manifest.gate.CopyFrom(tried(3, "answers are too long"))
+    shown.manifest.judges.update({"rules": 2, "llm:m": 1})
+    shown.manifest.metrics.update({"logprob_before": -1.5, "logprob_after": -1.25, "kl": 0.0, "kl_after": 0.02})
+    shown.live.turns, shown.live.mean = 20, 0.25
+    shown.deliveries.add(address="10.0.0.1:50051", detail="can't be reached")
+    found = await mesh.json("versions", "show", "3")
+    assert found["gate"]["verdict"] == "failed" and found["gate"]["failures"] == ["answers are too long"]
+    assert found["gate"]["answers"][0] == {"prompt": "Why?", "answer": "Because of 3.", "tokens": 4}
+    assert (found["judges"], found["live"]) == ({"llm:m": 1, "rules": 2}, {"turns": 20, "mean": 0.25})
+    assert found["deliveries"] == [
+        {"address": "10.0.0.1:50051", "active": False, "activated_at": None, "detail": "can't be reached"}]
+    code, output = await mesh.run("versions", "show", "3")
+    assert code == 0
+    for text in ("refused: answers are too long",
+                 "failed: mean_tokens 20 (base model 20), perplexity 13 (base model 9)",
+                 "kl 0 -> 0.02, logprob -1.5 -> -1.25", "+0.25 of 20", "llm:m 1, rules 2",
+                 "10.0.0.1:50051: can't be reached", "held out  Why?\n  > Because of 3.\n"):
+        assert text in output
+
+
+async def test_diff_puts_answers_side_by_side(mesh: Mesh) -> None:
+    for number in (2, 3):
+        mesh.trainer.versions[number].manifest.gate.CopyFrom(tried(number))
+    found = await mesh.json("versions", "diff", "2", "3")
+    assert found["gate"] == {"perplexity": [12.0, 13.0]}
+    assert found["answers"] == [{"prompt": "Why?", "old": "Because of 2.", "new": "Because of 3."},
+                                {"prompt": "Only 2?", "old": "Yes.", "new": None},
+                                {"prompt": "Only 3?", "old": None, "new": "Yes."}]
+    code, output = await mesh.run("versions", "diff", "2", "3")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert "held out: perplexity 12 13" in lines
+    assert "held-out prompt version 2 version 3" in lines
+    assert "Why? Because of 2. Because of 3." in lines
+    assert "Only 2? Yes. not asked" in lines
 
 
 @pytest.mark.parametrize("width", [60, 100])

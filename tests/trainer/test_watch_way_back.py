@@ -73,10 +73,10 @@ class Rig:
         self.service.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
 
     def live(self, version: int, *scores: int) -> None:
-        """Judged turns that nobody trains on: their record has no log-probabilities."""
+        """Judged turns that nobody trains on: they have no token ids."""
         samples = [make_sample(f"t{next(self.turns)}", score, version=version) for score in scores]
         for sample in samples:
-            sample.transition.turn.tokens.ClearField("logprobs")
+            sample.transition.turn.ClearField("tokens")
         self.service.accept(samples)
 
 
