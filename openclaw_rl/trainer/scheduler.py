@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from openclaw_rl.trainer.store import Pending
 
+#: Seconds that a sample may be ahead of the clock before that means that the clock was set back.
+_FUTURE = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -43,9 +46,10 @@ class Scheduler:
         if not pending.signal or pending.oldest_signal is None:
             return Decision(False, None, f"has {_samples(pending.total, 'neutral ')}; needs one with a score or a hint")
         left = pending.oldest_signal + self._update_interval - now
-        if self.forced or pending.signal >= self._min_samples or left <= 0:
+        # A sample of the future came before the clock was set back; waiting for its time could take days.
+        waited = left <= 0 or left > self._update_interval + _FUTURE
+        if self.forced or pending.signal >= self._min_samples or waited:
             return Decision(True, None, "")
-        # A clock that was set back must not make the wait longer than the interval.
         left = min(left, self._update_interval)
         held = f" ({_samples(pending.held)} of the same sessions must wait for later steps)" if pending.held else ""
         return Decision(False, left, f"needs {_samples(self._min_samples - pending.signal, 'more ')} or {left:.0f} s"

@@ -46,5 +46,7 @@ def test_forced_needs_no_number() -> None:
     assert scheduler.decide(Pending(1, 1, 100.0), 100.0).due
 
 
-def test_a_clock_set_back_makes_no_wait_longer_than_the_interval() -> None:
-    assert Scheduler(4, 60).decide(Pending(1, 1, 5000.0), 100.0).wait == 60
+def test_a_clock_set_back_does_not_make_samples_wait_for_its_old_time() -> None:
+    assert Scheduler(4, 60).decide(Pending(1, 1, 5000.0), 100.0).due
+    slightly_ahead = Scheduler(4, 60).decide(Pending(1, 1, 100.5), 100.0)  # as clocks are when they are adjusted
+    assert (slightly_ahead.due, slightly_ahead.wait) == (False, 60)

@@ -21,7 +21,7 @@ from tools.chaos.mesh import ChaosMesh
 from tools.chaos.plan import Action
 
 #: Seconds that a kill waits for its victim to be up, and for the moment that it is meant for.
-_UP, _MOMENT = 90.0, 20.0
+_UP, _MOMENT = 90.0, 12.0
 #: Bytes to the policy server between two looks that tell of weights on their way.
 _WEIGHTS = 50_000
 #: Seconds after a full disk in which what waits in memory is written.

@@ -101,6 +101,9 @@ class ChaosMesh:
         os.environ.update(self._env)
         try:
             self.supervisor.ensure(load_config(self.home.config_file))
+            if (pid := self.supervisor.pid()) is not None:
+                # It is our child: not waited for, it would seem to live on after its end.
+                threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
         finally:
             os.environ.clear()
             os.environ.update(before)
