@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -25,10 +26,12 @@ class Peer(policy_pb2_grpc.PolicyServiceServicer):
 
     def __init__(self, scripts: list[Script]) -> None:
         self.scripts = scripts
+        self.state = pb.PolicyState(accepts_weights=True)
         self.got: list[pb.SyncWeightsRequest] = []
         self.data = b""
         self.streams = 0
         self.changed = asyncio.Event()
+        self.lifted = asyncio.Event()
 
     async def SyncWeights(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
         self.streams += 1
@@ -41,7 +44,7 @@ class Peer(policy_pb2_grpc.PolicyServiceServicer):
                 self.changed.set()
                 yield request
 
-        yield pb.SyncWeightsResponse(state=pb.PolicyState(accepts_weights=True))
+        yield pb.SyncWeightsResponse(state=self.state)
         async for response in script(self, requests(), context):
             yield response
 
@@ -105,6 +108,42 @@ async def is_full(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.S
             retryable=True))
 
 
+async def is_pinned(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    """Pinned as the version comes, and says only then that it is; later the pin is lifted."""
+    async for request in requests:
+        yield pb.SyncWeightsResponse(state=pb.PolicyState(accepts_weights=True, pinned=True))
+        yield pb.SyncWeightsResponse(rejected=w.WeightRejected(
+            version=request.offer.manifest.version, reason=w.WEIGHT_REJECT_REASON_PINNED, message="pinned",
+            retryable=True))
+        await peer.lifted.wait()
+        yield pb.SyncWeightsResponse(state=pb.PolicyState(accepts_weights=True))
+        break
+    async for response in takes(peer, requests, context):
+        yield response
+
+
+async def is_pinned_and_has_no_word_for_it(peer: Peer, requests: Any,
+                                           context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for request in requests:
+        yield pb.SyncWeightsResponse(rejected=w.WeightRejected(
+            version=request.offer.manifest.version, reason=w.WEIGHT_REJECT_REASON_PINNED, message="pinned",
+            retryable=True))
+
+
+async def wants_it_whole(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    """Has another base than it should: refuses what is not dense."""
+    async for request in requests:
+        if all(spec.encoding == w.TENSOR_ENCODING_DENSE for spec in request.offer.tensors):
+            break
+        yield pb.SyncWeightsResponse(rejected=w.WeightRejected(
+            version=request.offer.manifest.version, reason=w.WEIGHT_REJECT_REASON_WRONG_BASE, message="not here",
+            retryable=True))
+        return
+    yield pb.SyncWeightsResponse(activated=w.WeightActivated(version=request.offer.manifest.version))
+    async for _ in requests:
+        pass
+
+
 async def says_nothing(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
     async for _ in requests:
         pass
@@ -116,9 +155,12 @@ class Bench:
     def __init__(self, store: VersionStore) -> None:
         self.store = store
         self.told: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.peer_state: pb.PolicyState | None = None
 
     async def start(self, *scripts: Script, chunk: int = 1000) -> Bench:
         self.peer = Peer(list(scripts))
+        if self.peer_state is not None:
+            self.peer.state = self.peer_state
         self.server = grpc.aio.server()
         policy_pb2_grpc.add_PolicyServiceServicer_to_server(self.peer, self.server)
         port = self.server.add_insecure_port("127.0.0.1:0")
@@ -134,7 +176,8 @@ class Bench:
         async with asyncio.timeout(10):
             while not condition():
                 self.peer.changed.clear()
-                await self.peer.changed.wait()
+                with contextlib.suppress(TimeoutError):  # the publisher's side is looked at again now and then
+                    await asyncio.wait_for(self.peer.changed.wait(), 0.01)
 
     async def heard(self) -> tuple[str, int]:
         return await asyncio.wait_for(self.told.get(), 10)
@@ -167,7 +210,8 @@ async def test_keeps_to_the_credit(bench, credit, progress):
     assert max(sizes) <= min(max(credit, 1), 1000)
 
 
-@pytest.mark.parametrize("script", [cancels, ends, wants_what_was_not_offered, wants_a_byte_beyond, is_full])
+@pytest.mark.parametrize("script", [cancels, ends, wants_what_was_not_offered, wants_a_byte_beyond, is_full,
+                                    is_pinned_and_has_no_word_for_it])
 async def test_tries_again_after(bench, script, caplog):
     await bench.start(script, script, takes)
     bench.publisher.offer(1)
@@ -223,3 +267,42 @@ async def test_a_call_that_is_over_when_the_publisher_stops_is_no_fault(bench):
     await bench.start(takes)
     await bench.publisher.stop()
     await bench.publisher._send(Over())
+
+
+async def test_a_pin_is_waited_out_on_the_same_stream(bench):
+    await bench.start(is_pinned)
+    bench.publisher.offer(1)
+    await bench.until(lambda: bench.publisher.status()["pinned"])
+    bench.publisher.offer(2)
+    bench.peer.lifted.set()
+    assert await bench.heard() == ("activated", 2) and bench.peer.streams == 1
+    assert [request.WhichOneof("message") for request in bench.peer.got].count("offer") == 2
+
+
+async def test_a_version_whose_differences_are_not_taken_goes_whole(bench):
+    values = {name: (dtype, shape, data) for name, dtype, shape, data in tensors(2)}
+    values["embed"][2][0, :3] += 1
+    bench.store.write(manifest(3), ((name, *rest) for name, rest in sorted(
+        values.items(), key=lambda item: item[1][0] == "BF16")))
+    bench.peer_state = pb.PolicyState(accepts_weights=True, active_version=2, kept_versions=[0, 2],
+                                      active_digest=bench.store.manifest(2).digest)
+    await bench.start(wants_it_whole)
+    bench.publisher.offer(3)
+    assert await bench.heard() == ("activated", 3) and bench.peer.streams == 2
+    assert bench.publisher.needed() == {3}
+
+
+async def test_a_version_that_is_taken_back_is_given_up(bench):
+    await bench.start(says_nothing)
+    bench.publisher.offer(1)
+    await bench.until(lambda: len(bench.peer.got) == 1)
+    bench.publisher.take_back({1})
+    await bench.until(lambda: len(bench.peer.got) == 2)
+    assert bench.peer.got[1].abort.version == 1 and bench.publisher.status()["sending"] is None
+    bench.publisher.offer(2)
+    await bench.until(lambda: len(bench.peer.got) == 3)
+    assert bench.peer.got[2].offer.manifest.version == 2
+    bench.publisher.take_back({1, 2})
+    bench.publisher.offer(1)  # an operator went forward to it again
+    await bench.until(lambda: len(bench.peer.got) == 5)
+    assert bench.peer.got[4].offer.manifest.version == 1
