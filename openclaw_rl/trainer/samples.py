@@ -275,10 +275,13 @@ class SampleTable:
         return sum(map(len, turns.values()))
 
     def drop_neutral(self, older_than: float, beyond: int) -> int:
-        """Drop neutral samples that waited since before `older_than`, and the oldest of more than `beyond`."""
+        """Drop neutral samples that waited since before `older_than`, and the oldest of more than `beyond`. How long
+        those waited that were accepted before the clock was set back isn't known: they go too."""
+        future = time.time() + 1
         rows = self._db.query(f"SELECT turn_id, accepted_at FROM samples WHERE fate = 'pending' AND NOT"
                               f" ({self._signal}) ORDER BY seq DESC")
-        stale = [row["turn_id"] for i, row in enumerate(rows) if i >= beyond or row["accepted_at"] < older_than]
+        stale = [row["turn_id"] for i, row in enumerate(rows)
+                 if i >= beyond or not older_than <= row["accepted_at"] <= future]
         if stale:
             self.drop(stale, "no signal: neither a score nor a hint, and no step came that it could ride along with")
         return len(stale)

@@ -231,6 +231,17 @@ def test_neutral_samples_do_not_pile_up(store: TrainerStore) -> None:
     assert fate(store, "n0").reason.startswith("no signal: ")
 
 
+def test_neutral_samples_of_before_the_clock_was_set_back_do_not_wait_for_its_old_time(
+        store: TrainerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 7200)
+    store.accept([make_sample("ahead", 0)])
+    monkeypatch.setattr(time, "time", lambda: now)
+    store.accept([make_sample("now", 0)])
+    assert store.drop_neutral(older_than=now - 60, beyond=9) == 1
+    assert [status.turn_id for status in store.statuses([])] == ["now"]
+
+
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
     store.accept([make_sample("a"), make_sample("b", 1, "be brief")])
