@@ -20,7 +20,8 @@ def turns(
                                               "30, with --json all.", min=0, show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List turns with session, class, version, score and fate, and why a turn was not trained."""
+    """List turns with session, class, version, score and fate, why a turn was not trained, what is wrong with its
+    response (cut off, empty, stopped at the limit), and whether the client had changed the conversation before it."""
     from ..client import facts
 
     if limit is None:
@@ -42,12 +43,13 @@ def turns(
     notes: list[str] = []  # reasons that don't fit into a row; many turns share one
     for turn in found:
         fate = f"trained {turn.trained_version}" if turn.fate == "trained" else turn.fate
-        if turn.reason and len(f"{fate}: {turn.reason}") <= (40 if wide else 20):
-            fate = f"{fate}: {turn.reason}"
-        elif turn.reason:
-            if turn.reason not in notes:
-                notes.append(turn.reason)
-            fate = f"{fate} ({notes.index(turn.reason) + 1})"
+        reason = "; ".join(filter(None, (turn.reason, turn.flaw, turn.context_change)))
+        if reason and len(f"{fate}: {reason}") <= (40 if wide else 20):
+            fate = f"{fate}: {reason}"
+        elif reason:
+            if reason not in notes:
+                notes.append(reason)
+            fate = f"{fate} ({notes.index(reason) + 1})"
         table.add_row(turn.turn, turn.turn_class, str(turn.version), SCORES[turn.score], clipped(fate, 50),
                       *((clipped(turn.session, 40), clipped(turn.request_text, 40)) if wide else ()))
     out.print(table)

@@ -45,11 +45,15 @@ def session(store: Store, session_id: str) -> tuple[environment_pb2.Session, lis
 
 
 def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environment_pb2.ListTurnsResponse:
-    """A page of turns, newest first.
+    """A page of turns, newest first. Turns that are asked for by their ids come whatever became of them.
 
     Raises:
-        MeshError: the page's size or token is not allowed.
+        MeshError: the page's size or token is not allowed; too many ids, or ids and a session.
     """
+    if len(request.turn_ids) > LARGEST_PAGE:
+        raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {LARGEST_PAGE} turns")
+    if request.turn_ids and request.session_id:
+        raise invalid("session_id", request.session_id, "left out beside turn_ids")
     if not 0 <= request.page_size <= LARGEST_PAGE:
         raise invalid("page_size", request.page_size, f"from 0 to {LARGEST_PAGE}; 0 means {DEFAULT_PAGE}")
     size = request.page_size or DEFAULT_PAGE
@@ -61,7 +65,10 @@ def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environmen
     if request.session_id:
         conditions.append("session = ?")
         params.append(request.session_id)
-    if not request.include_superseded:
+    if request.turn_ids:
+        conditions.append(f"id IN ({','.join('?' * len(request.turn_ids))})")
+        params.extend(request.turn_ids)
+    elif not request.include_superseded:
         conditions.append("state <> ?")
         params.append(tables.SUPERSEDED)
     rows: list[sqlite3.Row] = store.query(

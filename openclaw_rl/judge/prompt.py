@@ -41,7 +41,9 @@ _KIND = {
 def has_evidence(transition: turn_pb2.Transition) -> bool:
     """Something came after the answer that a model could judge by."""
     state = transition.next_state
-    return bool(state.feedback) or any(text_of(message).strip() or message.tool_calls for message in state.messages)
+    return bool(state.feedback) or any(
+        text_of(message).strip() or message.tool_calls or any(part.image_url for part in message.parts)
+        for message in state.messages)
 
 
 def messages(transition: turn_pb2.Transition) -> list[dict[str, str]]:
@@ -90,7 +92,8 @@ def _message(message: turn_pb2.ChatMessage, limit: int) -> str:
 
 def _body(message: turn_pb2.ChatMessage) -> str:
     calls = [f"[calls {call.name}({cut(call.arguments_json, MESSAGE)})]" for call in message.tool_calls]
-    return "\n".join(filter(None, [text_of(message), *calls])) or "(empty)"
+    images = ["[an image]" for part in message.parts if part.image_url]
+    return "\n".join(filter(None, [text_of(message), *images, *calls])) or "(empty)"
 
 
 def _tagged(tag: str, text: str) -> str:

@@ -45,7 +45,8 @@ def test_fate(known: env.TurnSummary, judgement: Judgement | None, sample: Sampl
               expected: tuple[str, int | None, str, int | None]) -> None:
     result = fate(known, judgement, sample, down)
     assert (result.fate, result.trained_version, result.reason, result.score) == expected
-    assert set(result.json()) == {"turn", "session", "class", "version", "score", "fate", "trained_version", "reason"}
+    assert set(result.json()) == {"turn", "session", "class", "version", "score", "fate", "trained_version", "reason",
+                                  "branch", "flaw", "context_change"}
     assert result.json()["version"] == 4
 
 

@@ -7,6 +7,8 @@ import logging
 import pytest
 
 from openclaw_rl.environment import sessions, views
+from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.policy.turns import client_digest
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, ACK_STATUS_DUPLICATE, ACK_STATUS_REJECTED
 from openclaw_rl.v1.environment_pb2 import ListTurnsRequest, PolicyEvent
 from openclaw_rl.v1.turn_pb2 import (
@@ -343,3 +345,33 @@ def test_turns_are_listed_in_pages(desk: Desk) -> None:
     only = views.turns(desk.store, ListTurnsRequest(session_id="b", include_superseded=True)).turns
     assert [summary.turn_id for summary in only] == ["t3", "t1"]
     assert len(only[0].request_text) == len(only[0].response_text) == 200
+
+
+def test_turns_are_listed_by_their_ids(desk: Desk) -> None:
+    desk.tell(*(turn(f"t{i}", [user(str(i))], "x", session_id="ab"[i % 2]) for i in range(5)),
+              turn("again", [user("1")], "y", session_id="b"))
+    asked = ListTurnsRequest(turn_ids=["t1", "t4", "nobody", "again"])
+    assert [summary.turn_id for summary in views.turns(desk.store, asked).turns] == ["again", "t4", "t1"]
+    page = views.turns(desk.store, ListTurnsRequest(turn_ids=["t0", "t1", "t2"], page_size=2))
+    assert [summary.turn_id for summary in page.turns] == ["t2", "t1"]
+    with pytest.raises(MeshError, match="session_id"):
+        views.turns(desk.store, ListTurnsRequest(turn_ids=["t0"], session_id="a"))
+    with pytest.raises(MeshError, match="turn_ids"):
+        views.turns(desk.store, ListTurnsRequest(turn_ids=["t"] * 1001))
+
+
+def test_feedback_with_another_key_than_the_turns_is_ignored(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    ann, bob, phone = (client_digest(*who) for who in (("k1", "10.0.0.1", "ann"), ("k2", "10.0.0.1", ""),
+                                                       ("k1", "10.0.0.9", "")))
+    desk.tell(turn("t1", [user("hi")], "hello", client=ann), turn("t2", [user("x")], "y", client=ann))
+    desk.tell(Feedback(feedback_id="f1", turn_id="t1", score=-1, client=bob))
+    assert desk.sent() == {}
+    assert "feedback f1 on turn t1 is ignored: it was given with another API key than the turn's" in caplog.messages
+    desk.tell(Feedback(feedback_id="f2", turn_id="t1", score=1, client=phone))  # another address, no user field
+    desk.tell(Feedback(feedback_id="f3", turn_id="t2", score=1, client=client_digest("", "10.0.0.1", "")))  # no key
+    assert {turn_id: [given.feedback_id for given in state.feedback] for turn_id, state in desk.sent().items()} == {
+        "t1": ["f2"], "t2": ["f3"]}
+    # Before the turn is here nobody knows whose it is; then it does not count either.
+    desk.tell(Feedback(feedback_id="f4", turn_id="t3", score=-1, client=bob))
+    desk.tell(turn("t3", [user("z")], "!", client=ann))
+    assert desk.states()["t3"] == "OPEN"
