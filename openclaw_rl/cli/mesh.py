@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from ..home import Home
 from .app import Json, app, clipped, err, out, print_json
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
 
 _COLOURS = {"RUNNING": "green", "STARTING": "yellow", "DEGRADED": "yellow", "STOPPED": "dim", "FAILED": "red"}
 
@@ -88,12 +93,16 @@ def status(as_json: Json = False) -> None:
             table.add_column(column, no_wrap=True)
         table.add_column("detail", overflow="fold")
         for c in mesh.components:
-            detail = [c.detail] if c.detail else []
+            detail = [c.note] if c.note else []
             if c.status and c.status.http_address:
                 detail.insert(0, f"{c.status.http_address}/v1")
             table.add_row(c.name, f"[{_COLOURS[c.state]}]{c.state}[/]", str(c.pid or ""), c.address or "",
                           clipped("; ".join(detail), 400))
         out.print(table)
+        for c in mesh.components:
+            for alarm in c.alarms:
+                out.print(f"[yellow]{c.name}[/]: {escape(alarm.message)} [dim]({_since(alarm.since)}, {alarm.name})[/]",
+                          soft_wrap=True, highlight=False)
         facts = mesh.json()
         turns, samples = facts["turns"], facts["samples"]
         dropped = ", ".join(f"{n} {reason}" for reason, n in samples["dropped"].items()) or "none"
@@ -111,6 +120,12 @@ def status(as_json: Json = False) -> None:
             out.print(f"jaeger {mesh.jaeger['state']}: {mesh.jaeger['address']}", soft_wrap=True, highlight=False,
                       markup=False)
     raise typer.Exit(0 if mesh.all_running else 1)
+
+
+def _since(began: Timestamp) -> str:
+    from ..mesh.alarms import duration
+
+    return f"for {duration(max(0.0, time.time() - began.ToNanoseconds() / 1e9))}"
 
 
 def _known(value: int | None) -> str:

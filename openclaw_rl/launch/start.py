@@ -15,7 +15,7 @@ from ..config import Config, ConfigError, load_config
 from ..home import Home, remove_record
 from . import checks, jaeger
 from .checks import StartError
-from .status import ComponentReport, MeshReport, report
+from .status import CRASHES, ComponentReport, MeshReport, last_lines, report
 from .supervisor import Supervisor, SupervisorError
 
 #: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
@@ -53,7 +53,9 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         jaeger.remove(home)
     tracer = _jaeger(home, config, fresh) if with_jaeger else jaeger.read(home)
     config = jaeger.traced_to(config, tracer)
-    running = {c.name for c in report(home, config).components if c.state in ("RUNNING", "STARTING", "DEGRADED")}
+    # One in a pause between two crashes has no process; it is tried at once.
+    running = {c.name for c in report(home, config).components
+               if c.state in ("RUNNING", "STARTING") or (c.state == "DEGRADED" and (c.pid or c.status))}
     wanted = [name for name in checks.started_here(config) if name not in running]
     with _step(console, "checking configuration, keys, ports and disk"):
         checks.check_home(home, config)
@@ -118,11 +120,11 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
         checks.check_home(home, config)
         checks.clear_leftovers(home)
     component = report(home, config)[name]
-    if component.state in ("RUNNING", "DEGRADED"):
+    if component.state in ("RUNNING", "DEGRADED") and component.status is not None:
         return
     if getattr(config.components, name).address:
         raise StartError(f"{name} {component.detail}")
-    if component.state != "STARTING":
+    if component.state not in ("STARTING", "DEGRADED"):
         check_credentials(config)
         checks.check_ports(config, [name])
     if name in ("policy_server", "trainer") and not uses_api(config.components.policy_server):
@@ -177,38 +179,21 @@ def _wait(home: Home, config: Config, names: set[str], console: Console, timeout
 
 def _fail_early(home: Home, missing: list[ComponentReport]) -> None:
     """Don't wait for what won't come: a component that ended by itself three times, or whose supervisor is gone."""
-    processes = Supervisor(home).processes()
+    supervisor = Supervisor(home)
+    processes = supervisor.processes()
     if not processes:
         raise StartError(f"the supervisor has ended; `openclaw-rl local-start` starts anew (see "
                          f"{home.logs / 'supervisord.log'})")
     for component in missing:
         process = processes.get(component.name)
-        if process and process.state == "BACKOFF" and _starts(home, component.name) >= 3:
+        if process and process.state == "BACKOFF" and supervisor.failed_starts(component.name) >= CRASHES:
             raise StartError(f"{component.name} ends as soon as it is started (the supervisor goes on trying; "
                              f"`openclaw-rl stop-all` ends that):\n{last_lines(home, component.name)}")
-
-
-def _starts(home: Home, name: str) -> int:
-    """How often the supervisor spawned the component since it was started itself."""
-    with contextlib.suppress(OSError):
-        text = (home.logs / "supervisord.log").read_text(errors="replace")
-        return text.rpartition("supervisord started with pid")[2].count(f"spawned: '{name}'")
-    return 0
 
 
 def _late(home: Home, component: ComponentReport, timeout: float) -> str:
     return (f"{component.name} is not RUNNING after {timeout:.0f} s ({component.state} {component.detail}):\n"
             f"{last_lines(home, component.name)}")
-
-
-def last_lines(home: Home, name: str, count: int = 8) -> str:
-    """The end of a component's log, indented."""
-    file = home.logs / f"{name}.log"
-    try:
-        lines = file.read_text(errors="replace").splitlines()[-count:]
-    except OSError:
-        return f"  (no log in {file})"
-    return "\n".join(f"  {line}" for line in [*lines, f"(more in {file})"])
 
 
 def stop_all(home: Home) -> list[str]:

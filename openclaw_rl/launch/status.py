@@ -12,12 +12,14 @@ from . import jaeger
 from .supervisor import Process, Supervisor
 
 if TYPE_CHECKING:
-    from ..v1.component_pb2 import ComponentStatus
+    from ..v1.component_pb2 import Alarm, ComponentStatus
 
 State = Literal["RUNNING", "STARTING", "DEGRADED", "STOPPED", "FAILED"]
 
 #: Seconds that a component has to answer.
 _ANSWER_SECONDS = 2.0
+#: Starts one after the other that did not last, after which a component is DEGRADED rather than STARTING.
+CRASHES = 3
 
 
 @dataclass
@@ -33,7 +35,20 @@ class ComponentReport:
 
     def json(self) -> dict[str, Any]:
         return {"name": self.name, "state": self.state, "pid": self.pid, "address": self.address,
-                "detail": self.detail}
+                "detail": self.detail, "alarms": [
+                    {"name": alarm.name, "message": alarm.message, "since": alarm.since.ToJsonString()}
+                    for alarm in self.alarms]}
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """What should have moved and did not, by its own word."""
+        return list(self.status.alarms) if self.status is not None else []
+
+    @property
+    def note(self) -> str:
+        """The detail without the alarms' sentences, with which it begins."""
+        alarms = "; ".join(alarm.message for alarm in self.alarms)
+        return self.detail.removeprefix(alarms).removeprefix("; ") if alarms else self.detail
 
 
 @dataclass
@@ -98,9 +113,13 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
         ConfigError: the configuration can't be used.
     """
     config = config or running_config(home)
-    processes = Supervisor(home).processes()
+    supervisor = Supervisor(home)
+    processes = supervisor.processes()
+    crashes = {name: supervisor.failed_starts(name) for name, process in processes.items()
+               if process.state in ("BACKOFF", "STARTING")}
     with ThreadPoolExecutor(len(COMPONENTS)) as pool:
-        components = list(pool.map(lambda name: _component(home, config, name, processes.get(name)), COMPONENTS))
+        components = list(pool.map(lambda name: _component(home, config, name, processes.get(name),
+                                                           crashes.get(name, 0)), COMPONENTS))
     return MeshReport(components, _jaeger(home, processes.get(jaeger.NAME)))
 
 
@@ -111,7 +130,7 @@ def _jaeger(home: Home, process: Process | None) -> dict[str, str] | None:
     return {"state": process.state, "address": started.address}
 
 
-def _component(home: Home, config: Config, name: str, process: Process | None) -> ComponentReport:
+def _component(home: Home, config: Config, name: str, process: Process | None, crashes: int) -> ComponentReport:
     section = getattr(config.components, name)
     record = read_record(home, name)
     address = section.address or (record.address if record else None)
@@ -129,6 +148,10 @@ def _component(home: Home, config: Config, name: str, process: Process | None) -
                                "then `openclaw-rl local-start` starts it again")
     if process.state == "EXITED":
         return ComponentReport(name, "STOPPED", detail="was asked to end; `openclaw-rl local-start` starts it again")
+    if crashes >= CRASHES:
+        return ComponentReport(name, "DEGRADED", process.pid, None, f"has ended {crashes} times as soon as it was "
+                               "started; it is tried again after growing pauses (`openclaw-rl local-start` tries at "
+                               f"once): {last_lines(home, name, 1).splitlines()[0].strip()}")
     if process.state in ("BACKOFF", "UNKNOWN"):
         return ComponentReport(name, "STARTING", detail=f"ended and is started again; see `openclaw-rl logs {name}`")
     if process.state == "STOPPING":
@@ -158,3 +181,13 @@ def ask(address: str, timeout: float = _ANSWER_SECONDS) -> ComponentStatus | Non
             return client.get_status(timeout=timeout).status
         except MeshError:
             return None
+
+
+def last_lines(home: Home, name: str, count: int = 8) -> str:
+    """The end of a component's log, indented."""
+    file = home.logs / f"{name}.log"
+    try:
+        lines = file.read_text(errors="replace").splitlines()[-count:]
+    except OSError:
+        return f"  (no log in {file})"
+    return "\n".join(f"  {line}" for line in [*lines, f"(more in {file})"])

@@ -35,7 +35,11 @@ _SOCKET_LIMIT = 92
 #: Seconds that a component has to stay up before a start counts as a success; one that dies sooner is started again
 #: after 1, 2, 3, ... seconds.
 _START_SECONDS = 5
-_START_RETRIES = 20
+#: It is tried again for ever, so that a mesh comes back by itself from a disk that was full over night: since pauses
+#: grow by a second each, they are 85 s long after an hour and 7 min after a day. supervisord needs a number.
+_START_RETRIES = 1_000_000
+#: Bytes at the end of the supervisor's log in which the failed starts of a component are counted.
+_LOG_TAIL = 256 * 2**10
 #: Seconds between SIGTERM and SIGKILL.
 _STOP_SECONDS = 20
 
@@ -202,7 +206,7 @@ class Supervisor:
         return True
 
     def start(self, name: str) -> None:
-        """Start a component, unless it is on its way up already. Returns at once.
+        """Start a component, unless it is on its way up already; a pause between two tries ends. Returns at once.
 
         Raises:
             SupervisorError: it can't be started.
@@ -212,6 +216,10 @@ class Supervisor:
         except SupervisorError as error:
             if "ALREADY_STARTED" not in str(error):
                 raise
+            process = self.processes().get(name)
+            if process is not None and process.state == "BACKOFF":
+                self.stop(name)
+                self._call("startProcess", name, False)
 
     def stop(self, name: str) -> None:
         """Stop a component and wait until it has ended.
@@ -235,6 +243,18 @@ class Supervisor:
             name=info["name"], state=info["statename"], pid=info["pid"] or None,
             description=info["spawnerr"] or info["description"],
             uptime=max(0, info["now"] - info["start"]) if info["start"] else 0) for info in infos}
+
+    def failed_starts(self, name: str) -> int:
+        """How often a component was started since it last stayed up, as far as the end of the log tells."""
+        try:
+            with (self.home.logs / "supervisord.log").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return 0
+        for begin in ("supervisord started with pid", f"success: {name} entered RUNNING"):
+            text = text.rpartition(begin)[2]
+        return text.count(f"spawned: '{name}'")
 
     def shutdown(self, timeout: float = 2 * _STOP_SECONDS) -> bool:
         """Stop all components and the supervisor itself, and wait for their end.

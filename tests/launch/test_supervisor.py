@@ -44,6 +44,28 @@ def test_configuration_keeps_keys_and_paths_out(monkeypatch: pytest.MonkeyPatch)
     assert 'OMP_NUM_THREADS="1"' in parser["program:env_server"]["environment"]
 
 
+def test_one_that_crashes_is_tried_again_for_ever() -> None:
+    parser = configparser.RawConfigParser()
+    parser.read_string(configuration(Config(), Path("/tmp/s.sock")))
+    retries = int(parser["program:trainer"]["startretries"])
+    # The pause before attempt n is n seconds, so that n attempts take n^2 / 2 seconds: this is years.
+    assert retries**2 / 2 > 10 * 365 * 86400
+
+
+def test_failed_starts_are_counted_since_the_last_success(home: Home) -> None:
+    supervisor = Supervisor(home)
+    assert supervisor.failed_starts("trainer") == 0
+    home.create()
+    log = home.logs / "supervisord.log"
+    spawned, success = "INFO spawned: 'trainer' with pid 1\n", "INFO success: trainer entered RUNNING state\n"
+    log.write_text(3 * spawned)
+    assert supervisor.failed_starts("trainer") == 3 and supervisor.failed_starts("env_server") == 0
+    log.write_text(3 * spawned + success + 2 * spawned)
+    assert supervisor.failed_starts("trainer") == 2
+    log.write_text(3 * spawned + "INFO supervisord started with pid 7\n" + spawned)
+    assert supervisor.failed_starts("trainer") == 1
+
+
 def test_a_deep_home_gets_a_short_socket(tmp_path: Path) -> None:
     assert socket_path(Home(Path("/home/me/.openclaw-rl"))) == Path("/home/me/.openclaw-rl/run/supervisor.sock")
     deep = Home(tmp_path / ("d" * 120))
@@ -84,7 +106,7 @@ def test_local_start_runs_four_and_stop_all_leaves_none(home: Home, config: Conf
 def test_json_of_status(home: Home, config: Config, console: Console) -> None:
     facts = start.local_start(home, config, console).json()
     assert [c["name"] for c in facts["components"]] == list(COMPONENTS)
-    assert all(set(c) == {"name", "state", "pid", "address", "detail"} for c in facts["components"])
+    assert all(set(c) == {"name", "state", "pid", "address", "detail", "alarms"} for c in facts["components"])
     assert facts["policy_version"] == 1
     assert facts["turns"] == {"main": 3, "side": 0, "unknown": 0}
     assert facts["samples"] == {"accepted": 2, "trained": 0, "pending": 0, "dropped": {"judge failed": 1}}
@@ -120,8 +142,13 @@ def test_a_component_that_crashes_at_its_start_is_named_with_its_log(home: Home,
     (home.root / "trainer.crash").touch()
     with pytest.raises(StartError, match=r"trainer ends as soon(.|\n)*told to crash(.|\n)*trainer\.log"):
         start.local_start(home, config, console)
-    assert report(home)["trainer"].state == "STARTING"
+    until(lambda: report(home)["trainer"].state == "DEGRADED")
+    detail = report(home)["trainer"].detail
+    assert "times as soon as it was started; it is tried again after growing pauses" in detail
+    assert "told to crash" in detail
+    until(lambda: Supervisor(home).processes()["trainer"].state == "BACKOFF")
     (home.root / "trainer.crash").unlink()
+    assert start.local_start(home, config, console).all_running, "it does not wait for the end of the pause"
     until(lambda: report(home)["trainer"].state == "RUNNING")
 
 
