@@ -73,7 +73,7 @@ def show(version: Number, as_json: Json = False) -> None:
     table.add_row("activated", Text(_activation(story)))
     if v.state:
         table.add_row("state", Text(v.state, _COLOURS.get(v.state, "")))
-    for delivery in story.deliveries:
+    for delivery in v.deliveries:
         table.add_row("policy server", Text(_delivery(delivery)))
     table.add_row("metrics", _metrics(v, True))
     if changes := before_after(v.metrics):

@@ -6,7 +6,7 @@ A component that does not answer makes its part of the facts unknown, not the wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,6 +72,9 @@ class Version:
     metrics: dict[str, float]
     state: str = ""  #: "active", "pinned", "refused", "taken back", "rolled back", "rejected"; empty: none of these
     live: dict[str, float] | None = None  #: `turns` that it answered and that were judged, `mean` score of them
+    deliveries: list[dict[str, Any]] = field(default_factory=list)
+    """Each policy server that the trainer feeds: `address`, `active`, `activated_at`, and in `detail` why it does not
+    answer with the version."""
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -222,7 +225,10 @@ def version_facts(v: PolicyVersion, known: Known) -> Version:
         version=m.version, parent=m.parent if m.HasField("parent") else None, digest=m.digest, algorithm=m.algorithm,
         created_at=iso(m.created_at) if m.HasField("created_at") else None, active=active,
         turns=list(m.turn_ids), metrics=dict(sorted(m.metrics.items())), state=_state(v, active, known.pinned),
-        live={"turns": v.live.turns, "mean": v.live.mean} if v.HasField("live") else None)
+        live={"turns": v.live.turns, "mean": v.live.mean} if v.HasField("live") else None,
+        deliveries=[{"address": d.address, "active": d.active, "detail": d.detail,
+                     "activated_at": iso(d.activated_at) if d.HasField("activated_at") else None}
+                    for d in v.deliveries])
 
 
 def _state(v: PolicyVersion, active: bool, pinned: bool) -> str:

@@ -42,7 +42,6 @@ class VersionStory:
     turns: list[TrainedTurn]
     judges: dict[str, int]  #: votes on these turns by judge
     gate: dict[str, Any] | None  #: `verdict`, `failures`, `metrics`, `before`, `answers`; None when it was not tried
-    deliveries: list[dict[str, Any]]  #: each policy server: `address`, `active`, `activated_at`, `detail`
     kept: bool  #: its weights are on the trainer's disk
 
     @property
@@ -54,7 +53,7 @@ class VersionStory:
         """As `openclaw-rl versions show --json` prints it."""
         return {**self.facts.json(), "settings": self.settings, "activated_at": self.activated_at,
                 "detail": self.detail, "pause_ms": self.pause_ms, "judges": self.judges, "gate": self.gate,
-                "deliveries": self.deliveries, "kept": self.kept, "turns": [asdict(turn) for turn in self.turns]}
+                "kept": self.kept, "turns": [asdict(turn) for turn in self.turns]}
 
 
 @dataclass(frozen=True)
@@ -151,10 +150,7 @@ def _stories(home: Home, addresses: dict[str, str], numbers: Sequence[int], know
         facts=version_facts(v, known), settings=dict(sorted(v.manifest.settings.items())),
         activated_at=iso(v.activated_at) if v.HasField("activated_at") else None, detail=v.detail,
         turns=[turns[turn] for turn in v.manifest.turn_ids], judges=dict(sorted(v.manifest.judges.items())),
-        gate=_gate(v.manifest), deliveries=[{
-            "address": d.address, "active": d.active, "detail": d.detail,
-            "activated_at": iso(d.activated_at) if d.HasField("activated_at") else None} for d in v.deliveries],
-        kept=v.kept) for v in versions]
+        gate=_gate(v.manifest), kept=v.kept) for v in versions]
 
 
 def _gate(m: VersionManifest) -> dict[str, Any] | None:
