@@ -203,6 +203,7 @@ async def test_show_tells_the_gate_the_judges_and_the_figures_before_and_after(m
     assert (found["judges"], found["live"]) == ({"llm:m": 1, "rules": 2}, {"turns": 20, "mean": 0.25})
     assert found["deliveries"] == [
         {"address": "10.0.0.1:50051", "active": False, "activated_at": None, "detail": "can't be reached"}]
+    assert [v["deliveries"] for v in await mesh.json("versions") if v["version"] == 3] == [found["deliveries"]]
     code, output = await mesh.run("versions", "show", "3")
     assert code == 0
     for text in ("refused: answers are too long",
