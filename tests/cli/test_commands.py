@@ -19,8 +19,9 @@ from openclaw_rl.cli.logs import _Tail
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 
-COMMANDS = ["init", "local-start", "status", "chat", "turns", "trace", "versions", "versions show", "versions diff", "rollback",
-            "pause", "resume", "train-now", "logs", "stop-all"]
+COMMANDS = ["init", "local-start", "status", "chat", "turns", "trace", "versions", "versions show", "versions diff",
+            "rollback", "pause", "resume", "train-now", "logs", "set-aside",
+            "stop-all"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,44 @@
+"""set-aside."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ..home import Home
+from .app import Json, app, clipped, out, print_json
+
+
+@app.command("set-aside", epilog="Example: openclaw-rl set-aside --id turn_0190... --json")
+def set_aside(id: Annotated[str | None, typer.Option("--id", help="Only messages of this id, with their content.",
+                                                     show_default=False)] = None,
+              limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most messages of each kind.")] = 50,
+              as_json: Json = False) -> None:
+    """Show what was refused or found damaged on this machine, with the reasons: messages and files.
+
+    Nothing of it is used any more, and nothing depends on it. The number that is kept is bounded; files may be deleted.
+    """
+    from ..delivery.listing import files, messages
+
+    home = Home.default()
+    found, kept = messages(home, limit, id), files(home) if id is None else []
+    if as_json:
+        print_json({"messages": [{"component": m.component, "table": m.table, "id": m.id, "reason": m.reason,
+                                  "at": datetime.fromtimestamp(m.at).astimezone().isoformat(),
+                                  **({"content": m.content()} if id is not None else {})} for m in found],
+                    "files": [{"component": f.component, "path": str(f.path), "bytes": f.size} for f in kept]})
+        return
+    for m in found:
+        id_shown = escape(str(clipped(m.id, 80))) or "(no id)"
+        out.print(f"{datetime.fromtimestamp(m.at):%Y-%m-%d %H:%M:%S} [bold]{m.component}[/] {id_shown}: "
+                  f"{escape(str(clipped(m.reason, 400)))}", soft_wrap=True, highlight=False)
+        if id is not None:
+            out.print_json(data=m.content() or {"unreadable": f"{len(m.payload)} bytes"})
+    for f in kept:
+        out.print(f"[bold]{f.component}[/] {escape(str(f.path))} ({f.size / 2**20:.1f} MB)", soft_wrap=True,
+                  highlight=False)
+    if not found and not kept:
+        out.print("nothing is set aside" + (f" of {id}" if id else ""), highlight=False, markup=False)
