@@ -68,6 +68,7 @@ class PolicyEvent(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     FEEDBACK_FIELD_NUMBER: _builtins.int
     SESSION_END_FIELD_NUMBER: _builtins.int
+    SESSION_ACTIVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def turn(self) -> _turn_pb2.Turn:
         """A turn; its id is the turn's."""
@@ -80,18 +81,23 @@ class PolicyEvent(_message.Message):
     def session_end(self) -> _turn_pb2.SessionEnd:
         """The end of a session; its id is the event's."""
 
+    @_builtins.property
+    def session_active(self) -> _turn_pb2.SessionActive:
+        """A response is still being made; its id is the event's."""
+
     def __init__(
         self,
         *,
         turn: _turn_pb2.Turn | None = ...,
         feedback: _turn_pb2.Feedback | None = ...,
         session_end: _turn_pb2.SessionEnd | None = ...,
+        session_active: _turn_pb2.SessionActive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "feedback", b"feedback", "session_end", b"session_end", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "feedback", b"feedback", "session_active", b"session_active", "session_end", b"session_end", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "feedback", b"feedback", "session_end", b"session_end", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "feedback", b"feedback", "session_active", b"session_active", "session_end", b"session_end", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["turn", "feedback", "session_end"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["turn", "feedback", "session_end", "session_active"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -692,6 +692,38 @@ class SessionEnd(_message.Message):
 Global___SessionEnd: _TypeAlias = SessionEnd  # noqa: Y015
 
 @_typing.final
+class SessionActive(_message.Message):
+    """A response of the session is still being made, and takes long: the session is not idle."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    ACTIVE_AT_FIELD_NUMBER: _builtins.int
+    event_id: _builtins.str
+    """Unique id of this event."""
+    session_id: _builtins.str
+    """The session."""
+    @_builtins.property
+    def active_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was told."""
+
+    def __init__(
+        self,
+        *,
+        event_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        active_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["active_at", b"active_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_at", b"active_at", "event_id", b"event_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionActive: _TypeAlias = SessionActive  # noqa: Y015
+
+@_typing.final
 class NextState(_message.Message):
     """Everything that came after a response and before the next one."""
 
