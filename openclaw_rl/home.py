@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 #: The four components, in the order of the ring.
 COMPONENTS = ("policy_server", "env_server", "prm_judge", "trainer")
@@ -86,9 +90,18 @@ def remove_record(home: Home, name: str) -> None:
     (home.run / f"{name}.json").unlink(missing_ok=True)
 
 
+def make_way(path: Path) -> None:
+    """Move a folder that stands where a file of ours belongs out of the way, to `NAME.foreign-TIME`."""
+    if path.is_dir() and not path.is_symlink():
+        aside = path.with_name(f"{path.name}.foreign-{time.strftime('%Y%m%dT%H%M%S')}")
+        os.rename(path, aside)
+        log.error("%s is a folder where a file belongs; it was moved to %s", path, aside)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    make_way(path)
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from openclaw_rl.home import make_way
+
 #: Beginning of a file that is about to take another one's place.
 _REWRITTEN = ".rewritten."
+
 _NAME = re.compile(r"rl_trace_(\d{8})(?:\.(\d+))?\.log")
 
 
@@ -106,6 +109,7 @@ class JournalFile:
                 pass
             os.close(self._fd)
             self._fd = -1
+        make_way(path)
         fresh = not path.exists()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import wraps
 
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home
+from openclaw_rl.home import Home, make_way
 
 _Run = Callable[[Config, Home], Awaitable[None]]
 
@@ -34,6 +34,7 @@ def only_process(home: Home, name: str) -> Iterator[None]:
     folder = home.component(name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "process.lock"
+    make_way(path)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline = time.monotonic() + _PATIENCE

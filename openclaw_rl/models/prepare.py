@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -131,12 +132,22 @@ def _prepare(folder: Path, report: Progress) -> None:
         for file in made.iterdir():
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
-        if folder.exists():
-            folder.rename(work / "damaged")
+        if folder.exists() or folder.is_symlink():
+            _set_aside(folder)
         made.rename(folder)
         log.info("Prepared the model %s in %s", folder.name, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _set_aside(folder: Path) -> None:
+    """Move what stands in the model's place out of the way: it may be somebody's. The newest one is kept."""
+    for older in folder.parent.glob(f"{folder.name}.damaged-*"):
+        log.warning("%s is deleted: a newer one is set aside", older)
+        shutil.rmtree(older, ignore_errors=True)
+    aside = folder.with_name(f"{folder.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+    folder.rename(aside)
+    log.warning("What was in %s was moved to %s", folder, aside)
 
 
 def _source(work: Path, report: Progress) -> Path:

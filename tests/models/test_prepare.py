@@ -110,7 +110,9 @@ def test_a_damaged_model_is_made_anew(home: Home, converted: list[Path]) -> None
         file.truncate(100)
     assert ensure_model(EMBEDDED_MODEL, home) == folder
     assert len(converted) == 2
-    assert names(home) == {EMBEDDED_MODEL, f".{EMBEDDED_MODEL}.lock"}
+    [aside] = home.models.glob(f"{EMBEDDED_MODEL}.damaged-*")
+    assert (aside / "model.safetensors").stat().st_size == 100, "it may be somebody's"
+    assert names(home) == {EMBEDDED_MODEL, f".{EMBEDDED_MODEL}.lock", aside.name}
 
 
 def test_another_file_is_refused(home: Home, converted: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
