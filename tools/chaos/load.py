@@ -157,7 +157,7 @@ class User:
                 return entry if entry["outcome"] == "complete" else None
             if not entry["excused"]:
                 return None
-            self._stop.wait(self._random.uniform(0.2, 0.8))
+            self._stop.wait(self._random.uniform(0.5, 1.5))
             if self._stop.is_set():
                 return None
         return None

@@ -25,6 +25,10 @@ from tools.chaos.plan import Action, make_plan
 
 #: Seconds for the ring to become quiet once all is healed and nobody talks any more.
 QUIET = 420.0
+#: Seconds until the first version answers, at most, before anything is broken.
+FIRST_VERSION = 150.0
+#: Whole answers that users get between two faults, and seconds after which it goes on without.
+ANSWERS, ANSWERS_WITHIN = 3, 20.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Options:
     faults: Sequence[str]
     minutes: float | None = None
     users: int = len(KINDS)
-    gap: tuple[float, float] = (1.5, 5.0)
+    gap: tuple[float, float] = (1.0, 4.0)
 
 
 @dataclass
@@ -129,7 +133,10 @@ class Run:
         load = Load(self._mesh, self._log, self._options.seed, self._options.users)
         load.start()
         try:
-            self._wait(self._some_answers, 120)
+            # Without a version there is little to break; where that takes too long, it is broken all the same.
+            self._say("waiting for the first version")
+            self._wait(lambda: (self._mesh.home.component("policy_server") / "policy.json").exists()
+                       and read_books(self._mesh.home, files=False).active > 0, FIRST_VERSION)
             self._break()
             self._say("healing")
             self._breaker.heal()
@@ -151,7 +158,9 @@ class Run:
             if deadline is not None and time.monotonic() > deadline:
                 self.report.notes.append(f"stopped by --minutes before fault {action.number} of {len(self._plan)}")
                 break
+            answers = self._log.complete()
             self._pause(action.gap)
+            self._wait(lambda answers=answers: self._log.complete() >= answers + ANSWERS, ANSWERS_WITHIN)
             self._one(action)
 
     def _one(self, action: Action) -> None:
@@ -159,9 +168,6 @@ class Run:
         kills = sum(self._breaker.kills.values())
         self._say(f"{action.number}/{len(self._plan)} {action}: {done} | {kills} kills, "
                   f"{self._log.complete()} answers")
-
-    def _some_answers(self) -> bool:
-        return self._log.complete() >= 3
 
     def _check_records(self) -> None:
         """Tokens and text of turns that are still kept whole: those whose next state has not come."""
