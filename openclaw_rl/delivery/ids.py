@@ -25,6 +25,8 @@ def message_id(message: RingMessage) -> str:
             return message.feedback.feedback_id
         case "session_end":
             return message.session_end.event_id
+        case "session_active":
+            return message.session_active.event_id
     return ""
 
 

@@ -213,6 +213,9 @@ class SessionBook:
             self._turn(db, event.turn, effects)
         elif kind == "feedback":
             self._feedback(db, event.feedback, effects)
+        elif kind == "session_active":
+            if tables.still_active(db, event.session_active.session_id, time.time()):
+                effects.alive[event.session_active.session_id] = True
         else:
             self._end(db, event.session_end.session_id, turn_pb2.NEXT_STATE_KIND_SESSION_ENDED, effects)
         return ack
@@ -369,7 +372,7 @@ def _refusal(event: environment_pb2.PolicyEvent, event_id: str) -> str:
     """Why an event can't be taken; empty when it can."""
     kind = event.WhichOneof("event")
     if kind is None:
-        return "the message has none of turn, feedback and session_end"
+        return "the message has none of turn, feedback, session_end and session_active"
     if not event_id:
         return f"the {kind} has no id"
     if reason := bad_id(f"the {kind}'s id", event_id):
@@ -377,8 +380,8 @@ def _refusal(event: environment_pb2.PolicyEvent, event_id: str) -> str:
     session = getattr(event, kind).session_id
     if session and (reason := bad_id(f"{kind}.session_id", session)):
         return reason
-    if kind == "session_end" and not event.session_end.session_id:
-        return "session_end.session_id is empty"
+    if kind in ("session_end", "session_active") and not getattr(event, kind).session_id:
+        return f"{kind}.session_id is empty"
     if kind == "feedback":
         if not (event.feedback.turn_id or event.feedback.session_id):
             return "feedback.turn_id and feedback.session_id are empty: one of them must say what is meant"

@@ -115,6 +115,11 @@ def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:
                "ON CONFLICT(id) DO UPDATE SET active = ?2, ended = 0", (session, now))
 
 
+def still_active(db: sqlite3.Connection, session: str, now: float) -> bool:
+    """An open session is not idle; False when there is no such session, or it has ended."""
+    return bool(db.execute("UPDATE sessions SET active = ? WHERE id = ? AND ended = 0", (now, session)).rowcount)
+
+
 def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, state: int, reason: str, flaw: str,
              parent: str, payload: bytes | None, change: str = "") -> None:
     """Keep a turn whose class and branch are decided."""

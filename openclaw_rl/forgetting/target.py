@@ -59,6 +59,8 @@ def parts(message: Message) -> list[tuple[str, str, float]]:
             return [(message.turn_id, message.session_id, seconds(message.given_at))]
         case turn_pb2.SessionEnd():
             return [("", message.session_id, seconds(message.ended_at))]
+        case turn_pb2.SessionActive():
+            return [("", message.session_id, seconds(message.active_at))]
         case environment_pb2.PolicyEvent():
             kind = message.WhichOneof("event")
             return parts(getattr(message, kind)) if kind else []

@@ -119,6 +119,10 @@ class TurnRecorder:
         """Record the end of a session."""
         self._put(end.event_id, environment_pb2.PolicyEvent(session_end=end))
 
+    def session_active(self, active: turn_pb2.SessionActive) -> None:
+        """Record that a response of a session is still being made."""
+        self._put(active.event_id, environment_pb2.PolicyEvent(session_active=active))
+
     def forgot(self, turn: turn_pb2.Turn) -> bool:
         """Whether the turn's session was forgotten after it was asked for."""
         return self._tombstones.cover(turn)

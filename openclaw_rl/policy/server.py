@@ -28,6 +28,7 @@ from openclaw_rl.policy import conversations
 from openclaw_rl.policy.chat import Policy, TokenPolicy
 from openclaw_rl.policy.engines.base import EngineError, TokenEngine
 from openclaw_rl.policy.forget import PolicyForgetter
+from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.servicer import PolicyServicer
 from openclaw_rl.policy.status import StatusBoard
@@ -68,8 +69,9 @@ async def run(config: Config, home: Home) -> None:
         engines = await stack.enter_async_context(AsyncExitStack())
         stack.push_async_callback(http.stop)
 
+        presence = Presence(recorder, config.session_awareness.session_timeout)
         turns = Turns(recorder, served_name(settings), frozenset({settings.model, "default", "openclaw-rl"}),
-                      known.index)
+                      known.index, presence)
         board = StatusBoard(turns, recorder, outbox, store)
         servicer = PolicyServicer(turns)
         component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain)
@@ -87,6 +89,7 @@ async def run(config: Config, home: Home) -> None:
         sender.start()
         stack.push_async_callback(sender.stop)
         stack.push_async_callback(_ended, asyncio.create_task(recorder.run()))
+        stack.push_async_callback(_ended, asyncio.create_task(presence.run()))
 
         async def get_ready() -> None:
             policy, engine, base = await _policy(settings, api, home, turns, engines)

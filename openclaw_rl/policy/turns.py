@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 from openclaw_rl.delivery.ids import LONGEST_ID
 from openclaw_rl.gateway.port import ChatCall, End, Event, Head
@@ -15,6 +15,7 @@ from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.helpers import new_id, now, to_timestamp
 from openclaw_rl.policy.chat import Policy, Transcript
 from openclaw_rl.policy.meter import Meter
+from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import TurnRecorder
 from openclaw_rl.policy.tracing import generated
 from openclaw_rl.sessions.index import ConversationIndex
@@ -31,8 +32,12 @@ class Turns:
     """
 
     def __init__(self, recorder: TurnRecorder, model: str, aliases: frozenset[str] = frozenset(),
-                 index: ConversationIndex | None = None) -> None:
-        """Args: index: the conversations of earlier runs; default: none."""
+                 index: ConversationIndex | None = None, presence: Presence | None = None) -> None:
+        """Args:
+            index: the conversations of earlier runs; default: none.
+            presence: is told of sessions with a response under way.
+        """
+        self._presence = presence
         self.model, self.aliases = model, aliases
         self.state = "the policy is getting ready"
         self.running = 0  #: responses that are being made
@@ -92,14 +97,17 @@ class Turns:
         self._idle.clear()
         try:
             call.sampling = policy.fill(call.sampling)
-            async with aclosing(policy.chat(call, transcript)) as events:
-                async for event in events:
-                    if isinstance(event, End):
-                        settled = True
-                        turn = self._settle(head, call, choice, transcript, event.finish_reason)
-                        if turn is not None:
-                            await self._recorder.turn(turn)
-                    yield event
+            present = nullcontext() if self._presence is None or head.options.no_record else self._presence.of(
+                head.session_id)
+            with present:
+                async with aclosing(policy.chat(call, transcript)) as events:
+                    async for event in events:
+                        if isinstance(event, End):
+                            settled = True
+                            turn = self._settle(head, call, choice, transcript, event.finish_reason)
+                            if turn is not None:
+                                await self._recorder.turn(turn)
+                        yield event
         except (asyncio.CancelledError, GeneratorExit):
             if not settled:
                 self._settle_now(head, call, choice, transcript, turn_pb2.FINISH_REASON_CANCELLED)

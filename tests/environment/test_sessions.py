@@ -21,6 +21,7 @@ from openclaw_rl.v1.turn_pb2 import (
     ChatMessage,
     ContentPart,
     Feedback,
+    SessionActive,
     SessionEnd,
     ToolCall,
     Transition,
@@ -161,6 +162,29 @@ def test_an_idle_session_times_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) 
     assert desk.book.sessions_open == 0
 
 
+def test_a_session_whose_response_takes_long_does_not_time_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: now)
+    desk.restart()
+    desk.tell(turn("t1", [user("hi")], "hello"), turn("x", [user("x")], "y", session_id="x", session_done=True))
+
+    def active(number: int, session: str) -> list[int]:
+        event = SessionActive(event_id=f"a{number}", session_id=session)
+        return [ack.status for ack in desk.book.handle([PolicyEvent(session_active=event)])]
+
+    for number in range(1, 5):
+        now = number * 200.0
+        assert active(number, "s") == [ACK_STATUS_ACCEPTED]
+        assert desk.book.reap() == 0
+    assert active(4, "s") == [ACK_STATUS_DUPLICATE]
+    assert active(5, "x") == active(6, "nobody") == [ACK_STATUS_ACCEPTED]
+    assert desk.book.sessions_open == 1, "neither a session that has ended nor an unknown one is opened"
+    desk.tell(turn("t2", [*HELLO, user("thanks")], "welcome"))
+    assert [message.content for message in desk.sent()["t1"].messages] == ["thanks"]
+    now += 301
+    assert desk.book.reap() == 1
+
+
 def test_the_timeout_goes_on_over_a_restart(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.tell(turn("t1", [user("hi")], "hello"))
     with desk.store.transaction() as db:
@@ -243,9 +267,10 @@ def test_a_failed_batch_leaves_no_trace(desk: Desk, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("event", "reason"), [
-    (PolicyEvent(), "the message has none of turn, feedback and session_end"),
+    (PolicyEvent(), "the message has none of turn, feedback, session_end and session_active"),
     (PolicyEvent(turn=Turn()), "the turn has no id"),
     (PolicyEvent(session_end=SessionEnd(event_id="e")), "session_end.session_id is empty"),
+    (PolicyEvent(session_active=SessionActive(event_id="e")), "session_active.session_id is empty"),
     (PolicyEvent(feedback=Feedback(feedback_id="f")),
      "feedback.turn_id and feedback.session_id are empty: one of them must say what is meant"),
     (PolicyEvent(feedback=Feedback(feedback_id="f", turn_id="t", score=2)),
