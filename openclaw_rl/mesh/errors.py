@@ -39,6 +39,7 @@ CATALOGUE: dict[str, tuple[grpc.StatusCode, str]] = {
     "FED_BY_RELAY": (_Code.FAILED_PRECONDITION, "The policy server copies another one; the trainer can't feed it."),
     "PINNED": (_Code.FAILED_PRECONDITION, "An operator pinned the active version; unpin it, or pin another one."),
     "NO_WEIGHTS": (_Code.FAILED_PRECONDITION, "The policy is an API: it has no weights and no token ids."),
+    "REFUSED_BY_GATE": (_Code.FAILED_PRECONDITION, "The gate refused the version: it is kept and not served."),
     "PAUSED": (_Code.FAILED_PRECONDITION, "Training is paused; resume it first."),
     "NOTHING_TO_TRAIN": (_Code.FAILED_PRECONDITION, "No sample is pending that a step could learn from."),
     "SESSION_ENDED": (_Code.FAILED_PRECONDITION, "The session has ended."),

@@ -9,10 +9,11 @@ import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.delivery.receiver import receive
-from openclaw_rl.mesh.errors import invalid, not_found
+from openclaw_rl.mesh.errors import failed_precondition, invalid, not_found
 from openclaw_rl.trainer.live_scores import Scores
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.store import TrainerStore, Version
+from openclaw_rl.trainer.version_table import refused
 from openclaw_rl.v1 import trainer_pb2, trainer_pb2_grpc, weights_pb2
 from openclaw_rl.weights.fetch import fetch
 
@@ -77,6 +78,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     async def FetchWeights(self, request: trainer_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
                            ) -> AsyncIterator[trainer_pb2.FetchWeightsResponse]:
         weights = self._service.weights()
+        known = self._store.version(request.version) if request.HasField("version") else None
+        if known is not None and refused(known.manifest):
+            raise failed_precondition("REFUSED_BY_GATE", f"version {request.version}: {known.detail}")
         async with aclosing(fetch(weights, request, self._store.head)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 yield (trainer_pb2.FetchWeightsResponse(offer=piece) if isinstance(piece, weights_pb2.WeightOffer)

@@ -280,6 +280,10 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
                                             "answers are empty or one phrase again and again; allowed is 25%")
         rig.service.on_state(state(1, highest=1))
         assert rig.publisher.offered == [1], "not to one that connects anew either"
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            async for _ in rig.stub.FetchWeights(pb.FetchWeightsRequest(version=2)):
+                pass
+        assert from_rpc_error(failure.value).reason == "REFUSED_BY_GATE"
         FakeBackend.says = ("a fair answer", list(range(10)), 12.0)
         await rig.submit(make_sample("c"), make_sample("d"))
         await until(lambda: rig.publisher.offered == [1, 3])

@@ -110,8 +110,9 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         await until(lambda: rig.store.head == 1)
         await until(lambda: rig.service._watch.going is None)
         assert policy.versions.state().withdrawn_versions == [2]
-        told = [event for event in rig.events if event.kind == pb.TRAINING_EVENT_KIND_WATCH_WENT_BACK]
-        assert [(event.version, event.message.partition("(")[0]) for event in told] == [
+        went = pb.TRAINING_EVENT_KIND_WATCH_WENT_BACK
+        await until(lambda: any(event.kind == went for event in rig.events))
+        assert [(event.version, event.message.partition("(")[0]) for event in rig.events if event.kind == went] == [
             (1, "watch: mean score of live turns fell from 0.67 ")]
         status = rig.service.status()
         assert status.state == component_pb2.COMPONENT_STATE_DEGRADED
