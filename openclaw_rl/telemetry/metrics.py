@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -68,15 +69,18 @@ class MetricsExport:
     """
 
     def __init__(self, exporter: MetricExporter, resource: Resource, interval: float) -> None:
-        reader = PeriodicExportingMetricReader(_Once(exporter), export_interval_millis=interval * 1000,
+        # It exports when `collect` says so: instruments can't be made while it reads them.
+        reader = PeriodicExportingMetricReader(_Once(exporter), export_interval_millis=math.inf,
                                                export_timeout_millis=1000)
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         self._meter: Meter = self._provider.get_meter("openclaw_rl")
         self._sources: list[Callable[[], tuple[Figures, Figures]]] = []
         self._known: set[tuple[str, str]] = set()
         self._values: tuple[Figures, Figures] = {}, {}
-        # Instruments are made as names come up; this one is always there and has the figures read before theirs.
-        self._meter.create_observable_gauge("openclaw.up", [self._read], description="1 while the component runs")
+        self._interval = interval
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
 
     def add(self, source: Callable[[], tuple[Figures, Figures]]) -> None:
         """Observe a source from now on; it is called on the export's thread."""
@@ -84,13 +88,12 @@ class MetricsExport:
 
     def shutdown(self, timeout: float) -> None:
         """A last export, for at most `timeout` seconds."""
+        self._ending.set()
+        self._thread.join(timeout)
         self._provider.shutdown(timeout_millis=timeout * 1000)
 
     def collect(self) -> None:
-        """Export now."""
-        self._provider.force_flush(2000)
-
-    def _read(self, options: CallbackOptions) -> Iterable[Observation]:
+        """Export now. Not in an event loop that is observed."""
         counts: Figures = {}
         gauges: Figures = {}
         for source in self._sources:
@@ -101,7 +104,14 @@ class MetricsExport:
         for index, figures in enumerate(self._values):
             for name in {name for name, _ in figures}:
                 self._make(index, name)
-        return [Observation(1)]
+        self._provider.force_flush(2000)
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._interval):
+            try:
+                self.collect()
+            except Exception as error:
+                log.debug("metrics: %s", error)
 
     def _make(self, index: int, name: str) -> None:
         kind = ("counter", "gauge")[index]

@@ -155,7 +155,7 @@ class SpanStore:
             self._forgotten[session_id] = moment
         return deleted
 
-    def traces_of(self, turn_id: str) -> list[Span]:
+    def of_turn(self, turn_id: str) -> list[Span]:
         """The spans of a turn in this file, in the order in which they were written."""
         with self._lock:
             rows = self._db.execute("SELECT payload FROM spans WHERE turn_id = ? ORDER BY seq", (turn_id,)).fetchall()

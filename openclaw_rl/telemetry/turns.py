@@ -129,7 +129,7 @@ def _sample(turn_id: str) -> tuple[Context, Attributes]:
         message, about = _samples[turn_id]
         return context.of_message(message), about
     if current.store is not None:
-        for span in reversed(current.store.traces_of(turn_id)):
+        for span in reversed(current.store.of_turn(turn_id)):
             if span["parent"]:
                 kept = (names.SESSION, names.CONVERSATION, names.VERSION, names.TURN_CLASS)
                 parent = context.of_message(TraceContext(traceparent=f"00-{span['trace']}-{span['parent']}-01"))
