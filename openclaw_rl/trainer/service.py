@@ -427,7 +427,7 @@ class TrainerService:
                       "samples_pending": pending.total, "updates": counters.get("updates", 0),
                       "steps_skipped": counters.get("steps_skipped", 0)},
             gauges={"training": float(self._training), "pending": float(pending.total),
-                    "rebuilding": float(self._store.rebuilding()),
+                    "rebuilding": float(self._store.rebuilding()), "paused": float(self.paused),
                     **{gauge: self._metrics[name] for gauge, name in _GAUGES.items() if name in self._metrics}})
         damaged = self._learner.damaged() if self._learner is not None and self.ready.is_set() else []
         self._alarms.report(

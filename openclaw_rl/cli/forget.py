@@ -1,0 +1,52 @@
+"""forget: a session leaves the mesh, and what was learned from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..home import Home
+from .app import Json, addresses, app, err, out, print_json
+
+if TYPE_CHECKING:
+    from ..client.forget import Forgotten
+
+_OUTCOMES = {"nothing_trained": "forgotten", "rebuilt": "forgotten, versions rebuilt",
+             "rebuilding": "forgotten, versions are being rebuilt", "rolled_back": "forgotten, versions rolled back"}
+
+
+@app.command(epilog="Example: openclaw-rl forget --session 7f3a; openclaw-rl forget --session 7f3a --yes --json")
+def forget(
+    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Don't wait until versions are rebuilt.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a session's turns from every store and the journal, for good, and rebuild the versions that were trained
+    on them without them. Where that can't be done they are rolled back; the result says which."""
+    from ..client import forget as client
+    from ..launch.status import running_config
+
+    if not session:
+        raise typer.BadParameter("must name a session; `openclaw-rl turns` lists them", param_hint="--session")
+    if not yes:
+        typer.confirm(f"Forget session {session!r} for good? Its turns leave every store, damaged files that were set "
+                      "aside go too, and versions that were trained on it are taken back.", abort=True, err=True)
+    further = running_config(Home.default()).components.trainer.policy_servers
+    done = client.forget(Home.default(), session, addresses(), further, wait=not no_wait,
+                         say=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True))
+    if as_json:
+        print_json(done.json())
+    else:
+        _print(done)
+
+
+def _print(done: Forgotten) -> None:
+    out.print(f"{_OUTCOMES[done.outcome]}: {len(done.turns)} turns of session {done.session}", highlight=False,
+              markup=False)
+    if done.void:
+        out.print(f"void versions: {', '.join(map(str, done.void))}", highlight=False)
+    out.print(done.message, highlight=False, markup=False)
+    if done.active is not None:
+        out.print(f"version {done.active} answers now", highlight=False)

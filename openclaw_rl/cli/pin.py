@@ -1,0 +1,53 @@
+"""pin, unpin: one version answers, whatever the trainer makes."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..home import Home
+from .app import Json, addresses, app, out, print_json
+
+if TYPE_CHECKING:
+    from ..client import PolicyServiceClient
+    from ..v1.policy_pb2 import ActivateVersionResponse
+
+
+@app.command(epilog="Example: openclaw-rl pin --reason 'a demonstration'; openclaw-rl pin 3")
+def pin(
+    version: Annotated[int | None, typer.Argument(help="The version that is to answer, among those kept; default the "
+                                                  "active one.", min=0, show_default=False)] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds the pin.", show_default=False)] = "",
+    as_json: Json = False,
+) -> None:
+    """Stay with a version, also after a restart. The trainer goes on training; its newest version comes when the pin
+    is lifted."""
+    why = ", ".join(filter(None, [reason, f"by {getpass.getuser()} on {socket.gethostname()}"]))
+    with _policy() as policy:
+        _tell(policy.activate_version(version=version, reason=why, pin=True), as_json,
+              "version {} is pinned; `openclaw-rl unpin` lifts the pin")
+
+
+@app.command(epilog="Example: openclaw-rl unpin")
+def unpin(as_json: Json = False) -> None:
+    """Lift the pin: the newest version that the trainer has made comes now."""
+    with _policy() as policy:
+        _tell(policy.activate_version(pin=False, reason=f"by {getpass.getuser()}"), as_json,
+              "no version is pinned; version {} answers, newer ones follow")
+
+
+def _policy() -> PolicyServiceClient:
+    from ..client import PolicyServiceClient
+
+    return PolicyServiceClient(addresses().get("policy_server"), home=Home.default())
+
+
+def _tell(done: ActivateVersionResponse, as_json: bool, text: str) -> None:
+    if as_json:
+        print_json({"active_version": done.state.active_version, "pinned": done.state.pinned,
+                    "pause_ms": done.pause_ms})
+    else:
+        out.print(text.format(done.state.active_version), highlight=False)
