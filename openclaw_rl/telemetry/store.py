@@ -7,6 +7,7 @@ nothing but the spans: the file is never waited for by a request, and it doesn't
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import sqlite3
@@ -34,7 +35,7 @@ CREATE INDEX IF NOT EXISTS spans_session ON spans (session_id) WHERE session_id 
 CREATE INDEX IF NOT EXISTS spans_trained ON spans (trained) WHERE trained NOT NULL;
 CREATE INDEX IF NOT EXISTS spans_version ON spans (version) WHERE version NOT NULL AND turn_id IS NULL;
 CREATE INDEX IF NOT EXISTS spans_linked ON spans (seq) WHERE linked;
-CREATE TABLE IF NOT EXISTS forgotten (session_id TEXT PRIMARY KEY, before_ns INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS forgotten (session BLOB PRIMARY KEY, before_ns INTEGER NOT NULL);
 """
 #: Spans written between two looks at how many there are.
 _PRUNE_EVERY = 1000
@@ -68,7 +69,7 @@ class SpanStore:
                 raise  # locked, full, read-only: nothing is wrong with what is in it
             self._set_aside(str(error))
             self._db = self._open()
-        self._forgotten = dict(self._db.execute("SELECT session_id, before_ns FROM forgotten").fetchall())
+        self._forgotten = dict(self._db.execute("SELECT session, before_ns FROM forgotten").fetchall())
         self._prune()
 
     def _open(self) -> sqlite3.Connection:
@@ -108,7 +109,7 @@ class SpanStore:
         for span in spans:
             attributes = span["attributes"]
             session = attributes.get(names.SESSION)
-            if session and self._forgotten.get(session, 0) > span["start"]:
+            if session and self._forgotten and self._forgotten.get(_digest(session), 0) > span["start"]:
                 continue
             rows.append((span["trace"], span["start"], attributes.get(names.TURN), session,
                          attributes.get(names.VERSION), attributes.get(names.TRAINED), bool(span["links"]),
@@ -148,11 +149,11 @@ class SpanStore:
                     if len(left) < len(span["links"]):
                         span["links"] = left
                         db.execute("UPDATE spans SET payload = ? WHERE seq = ?", (orjson.dumps(span), seq))
-                db.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", (session_id, moment))
-                db.execute("DELETE FROM forgotten WHERE session_id NOT IN (SELECT session_id FROM forgotten"
+                db.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", (_digest(session_id), moment))
+                db.execute("DELETE FROM forgotten WHERE session NOT IN (SELECT session FROM forgotten"
                            " ORDER BY before_ns DESC LIMIT ?)", (_KEEP_FORGOTTEN,))
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log has the old pages too
-            self._forgotten[session_id] = moment
+            self._forgotten[_digest(session_id)] = moment
         return deleted
 
     def of_turn(self, turn_id: str) -> list[Span]:
@@ -184,3 +185,8 @@ class SpanStore:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
+
+
+def _digest(session_id: str) -> bytes:
+    """What stays of a forgotten session's id."""
+    return hashlib.blake2b(session_id.encode(), digest_size=16).digest()
