@@ -91,7 +91,8 @@ def test_status_with_nothing_running() -> None:
     facts = json.loads(output)
     assert code == 1
     assert [c["name"] for c in facts["components"]] == ["policy_server", "env_server", "prm_judge", "trainer"]
-    assert all(c == {"name": c["name"], "state": "STOPPED", "pid": None, "address": None, "detail": ""}
+    assert all(c == {"name": c["name"], "state": "STOPPED", "pid": None, "address": None, "detail": "",
+                      "alarms": []}
                for c in facts["components"])
     assert facts["policy_version"] is None
     assert facts["turns"] == {"main": None, "side": None, "unknown": None}

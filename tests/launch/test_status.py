@@ -1,0 +1,47 @@
+"""What `status` shows of a component's alarms."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from typer.testing import CliRunner
+
+from openclaw_rl.cli.app import app
+from openclaw_rl.launch import status as status_module
+from openclaw_rl.launch.status import ComponentReport, MeshReport
+from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus
+
+SINCE = Timestamp(seconds=1_700_000_000)
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> MeshReport:
+    alarms = [Alarm(name="judge_failing", message="judge llm[x] does not work: key refused", since=SINCE),
+              Alarm(name="transitions_waiting", message="7 turns wait", since=SINCE)]
+    detail = "judge llm[x] does not work: key refused; 7 turns wait; 3 votes a turn"
+    judge = ComponentReport("prm_judge", "DEGRADED", 7, "127.0.0.1:1", detail, ComponentStatus(alarms=alarms))
+    others = [ComponentReport(name, "RUNNING", 8, "127.0.0.1:2", "all is well", ComponentStatus())
+              for name in ("policy_server", "env_server", "trainer")]
+    mesh = MeshReport([*others[:2], judge, others[2]])
+    monkeypatch.setattr(status_module, "report", lambda home: mesh)
+    return mesh
+
+
+def test_alarms_are_shown_with_their_sentence_and_since_when(mesh: MeshReport) -> None:
+    result = CliRunner().invoke(app, ["status"])
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    [first] = [line for line in lines if line.startswith("prm_judge: judge llm[x]")]
+    assert first.startswith("prm_judge: judge llm[x] does not work: key refused (for ") and "judge_failing)" in first
+    assert any(line.startswith("prm_judge: 7 turns wait (for ") for line in lines)
+    assert result.output.count("key refused") == 1, "the table does not say it again"
+    assert "3 votes a turn" in result.output and "all is well" in result.output
+
+
+def test_alarms_in_json(mesh: MeshReport) -> None:
+    judge = mesh.json()["components"][2]
+    since = "2023-11-14T22:13:20Z"
+    assert judge["alarms"] == [
+        {"name": "judge_failing", "message": "judge llm[x] does not work: key refused", "since": since},
+        {"name": "transitions_waiting", "message": "7 turns wait", "since": since}]
+    assert mesh.json()["components"][0]["alarms"] == []
