@@ -15,6 +15,7 @@ from openclaw_rl.policy.trainers import Trainers
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import WeightOffer
+from openclaw_rl.weights.ahead import read_ahead
 from openclaw_rl.weights.fetch import fetch
 from openclaw_rl.weights.receiver import WeightReceiver
 
@@ -99,7 +100,7 @@ class WeightsService:
             nonlocal known, committing
             async with self._lock:
                 self._receiver.connected()
-                async for request in requests:
+                async for request in read_ahead(requests):
                     committing = request.commit.version if request.HasField("commit") else -1
                     async for answer in self._receiver.handle(request):
                         if answer.HasField("activated"):

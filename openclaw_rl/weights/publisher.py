@@ -260,13 +260,12 @@ class WeightPublisher:
         if transfer.phase == Phase.STAGED:
             transfer.phase = Phase.COMMITTED
             return SyncWeightsRequest(commit=pb.WeightCommit(version=transfer.version))
-        size = transfer.due(self._chunk)
-        if not size:
+        due = await transfer.next_request(self._chunk)
+        if due is None:
             return None
         self._begun = transfer.version
-        self._bytes_sent += size
-        start = transfer.advance(size)
-        return SyncWeightsRequest(chunk=await asyncio.to_thread(transfer.read, start, size))
+        self._bytes_sent += due[1]
+        return due[0]
 
     async def _open(self) -> SyncWeightsRequest | None:
         """Offer the version that was begun, else the newest."""

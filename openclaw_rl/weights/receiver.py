@@ -18,6 +18,7 @@ from openclaw_rl.v1.common_pb2 import TraceContext
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights import offers
+from openclaw_rl.weights.buffers import keep_buffers
 from openclaw_rl.weights.layout import file_order
 from openclaw_rl.weights.part import Part, Rejection
 from openclaw_rl.weights.store import VersionStore
@@ -68,6 +69,7 @@ class WeightReceiver:
     """
 
     def __init__(self, target: WeightTarget, window: int = WINDOW) -> None:
+        keep_buffers()
         self._target = target
         self._window = window
         self.refused: dict[int, str] = {}  #: versions refused for good since the last activation, and why
@@ -145,7 +147,8 @@ class WeightReceiver:
         part = self._part
         if self._manifest is None or part is None or self._staged or chunk.version != self._manifest.version:
             raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"a chunk of version {chunk.version}, which is not due")
-        size = len(chunk.data)
+        data = chunk.data  # once: each look at it is a copy
+        size = len(data)
         if chunk.offset != part.received or not size:
             raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"{size} bytes at byte {chunk.offset}; due is byte "
                             f"{part.received} of {part.total}", retryable=True)
@@ -154,10 +157,10 @@ class WeightReceiver:
                             f"{size} bytes were sent where {self._credit} were granted")
 
         def append() -> None:
-            if google_crc32c.value(chunk.data) != chunk.crc32c:
+            if google_crc32c.value(data) != chunk.crc32c:
                 raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"the chunk at byte {chunk.offset} was damaged on "
                                 "its way: its CRC-32C differs", retryable=True)
-            part.append(chunk.data)
+            part.append(data)
 
         await self._on_thread(append)
         self._credit -= size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 from enum import IntEnum
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import google_crc32c
 
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.v1.policy_pb2 import PolicyState
+from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest
+from openclaw_rl.weights.buffers import keep_buffers
 from openclaw_rl.weights.store import VersionStore
 
 #: Bytes of a chunk; larger ones are no quicker.
-CHUNK = 2 << 20
+CHUNK = 1 << 20
 
 
 class Phase(IntEnum):
@@ -73,6 +75,7 @@ class Transfer:
         self.total = 0  #: bytes of the transfer
         self.received = 0  #: bytes of it that the receiver has
         self.span: Any = None  #: of the trace; None when it is not traced
+        keep_buffers()
         self._manifest = store.manifest(version)
         self._specs = {spec.name: spec for spec in store.specs(version)}
         self._tensors = store.open(version)
@@ -83,6 +86,7 @@ class Transfer:
         self._starts: list[int] = []  # place of each needed tensor in the transfer
         self._sent = 0
         self._credit = 0
+        self._ahead: asyncio.Future[tuple[SyncWeightsRequest, int]] | None = None
 
     def offer(self) -> pb.WeightOffer:
         """The offer: all tensors, each in its encoding."""
@@ -131,6 +135,38 @@ class Transfer:
 
     def read(self, start: int, size: int) -> pb.WeightChunk:
         """`size` bytes of the transfer; may wait for the disk."""
+        chunk = pb.WeightChunk()
+        self._read_into(chunk, start, size)
+        return chunk
+
+    async def next_request(self, chunk: int) -> tuple[SyncWeightsRequest, int] | None:
+        """The next chunk and its bytes, and begin to read the one after it; None when there is something to wait for.
+
+        Args:
+            chunk: bytes of a chunk.
+
+        Raises:
+            OSError: the version can't be read.
+        """
+        reading, self._ahead = self._ahead or self._begin_to_read(chunk), None
+        if reading is None:
+            return None
+        request = await reading
+        self._ahead = self._begin_to_read(chunk)
+        return request
+
+    def _begin_to_read(self, chunk: int) -> asyncio.Future[tuple[SyncWeightsRequest, int]] | None:
+        size = self.due(chunk)
+        if not size:
+            return None
+        return asyncio.get_running_loop().run_in_executor(None, self._request, self.advance(size), size)
+
+    def _request(self, start: int, size: int) -> tuple[SyncWeightsRequest, int]:
+        request = SyncWeightsRequest()
+        self._read_into(request.chunk, start, size)
+        return request, size
+
+    def _read_into(self, chunk: pb.WeightChunk, start: int, size: int) -> None:
         pieces: list[memoryview] = []
         index, at = bisect.bisect_right(self._starts, start) - 1, start
         while at < start + size:
@@ -141,7 +177,7 @@ class Transfer:
             at += len(piece)
             index += 1
         data = b"".join(pieces)
-        return pb.WeightChunk(version=self.version, offset=start, data=data, crc32c=google_crc32c.value(data))
+        chunk.version, chunk.offset, chunk.data, chunk.crc32c = self.version, start, data, google_crc32c.value(data)
 
     def _encode(self, store: VersionStore, base: int) -> None:
         """Choose the smallest encoding of each tensor."""
