@@ -88,6 +88,24 @@ def test_a_killed_component_comes_back_and_nothing_is_lost(mesh: Mesh, name: str
     check_books(mesh)
 
 
+def test_a_conversation_without_a_session_id_survives_a_killed_policy_server(mesh: Mesh) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "What is a heron?"}]
+    first = mesh.chat(messages)
+    pid = mesh.record("policy_server").pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: mesh.states()["policy_server"] == "RUNNING" and mesh.record("policy_server").pid != pid, 120,
+          "a new policy server")
+    messages += [first.json()["choices"][0]["message"], {"role": "user", "content": COMPLAINT}]
+    second = mesh.chat(messages)
+    session = first.json()["session_id"]
+    assert second.json()["session_id"] == session
+    ids = [response.headers["x-openclaw-turn-id"] for response in (first, second)]
+    until(lambda: list(mesh.turns(session)) == ids, 30, "both turns in one session")
+    turns = mesh.turns(session)
+    assert {turn["branch"] for turn in turns.values()} == {ids[0]}
+    until(lambda: mesh.turns(session)[ids[0]]["score"] == -1, 60, "the complaint is about the first answer")
+
+
 @pytest.mark.parametrize("name", ["env_server", "prm_judge", "trainer"])
 def test_turns_wait_for_a_component_that_is_down(mesh: Mesh, name: str) -> None:
     supervisor = Supervisor(mesh.home)
