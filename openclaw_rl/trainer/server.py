@@ -19,6 +19,7 @@ from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.servicer import SERVICE, TrainerServicer
 from openclaw_rl.trainer.store import TrainerStore
 from openclaw_rl.v1 import trainer_pb2_grpc
+from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
 
@@ -42,10 +43,14 @@ async def run(config: Config, home: Home) -> None:
         settings, store, folder, lambda: ensure_model(policy.model, home),
         keep=max(settings.keep_versions, policy.keep_versions))
 
+    def manifest(number: int) -> VersionManifest | None:
+        version = store.version(number)
+        return version.manifest if version is not None else None
+
     def fleet(service: TrainerService, versions: VersionStore) -> Fleet:
         return Fleet(lambda: resolve(home, config, "policy_server"), settings.policy_servers, versions,
                      on_state=service.on_state, on_activated=service.on_activated, on_rejected=service.on_rejected,
-                     active=int(store.get("active") or 0), knows=lambda version: store.version(version) is not None,
+                     active=int(store.get("active") or 0), manifest=manifest,
                      on_number=store.raise_highest, on_further=service.on_further,
                      history=lambda address: DeliveryLog(store, address), full_every=settings.full_every)
 

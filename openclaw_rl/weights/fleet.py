@@ -10,7 +10,7 @@ from typing import Any
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.trainer_pb2 import VersionDelivery
-from openclaw_rl.weights.follower import Follower, History
+from openclaw_rl.weights.follower import Follower, History, void
 from openclaw_rl.weights.publisher import WeightPublisher
 from openclaw_rl.weights.store import VersionStore
 
@@ -31,7 +31,7 @@ class Fleet:
         store: where the offered versions are.
         on_state, on_activated, on_rejected: of the own one; see WeightPublisher.
         active: the version that the own one answered with when it was last heard of.
-        knows: whether the trainer ever made a version of this number.
+        manifest: of a version that the trainer made; None of one that it never made.
         on_number: a version number is in use at a further one; the next version needs a higher one.
         on_further: something happened at a further one: version, address, sentence, whether it is a refusal.
         history: what further ones did with versions; kept by the caller.
@@ -40,17 +40,19 @@ class Fleet:
 
     def __init__(self, own: Callable[[], str | None], further: Sequence[str], store: VersionStore, *,
                  on_state: Callable[[PolicyState], Any], on_activated: Callable[[int, pb.WeightActivated], Any],
-                 on_rejected: Callable[[int, pb.WeightRejected], Any], active: int, knows: Callable[[int], bool],
-                 on_number: Callable[[int], None], on_further: Callable[[int, str, str, bool], None],
+                 on_rejected: Callable[[int, pb.WeightRejected], Any], active: int,
+                 manifest: Callable[[int], pb.VersionManifest | None], on_number: Callable[[int], None],
+                 on_further: Callable[[int, str, str, bool], None],
                  history: Callable[[str], History], full_every: int = 10) -> None:
         self._resolve = own
         self._store = store
+        self._manifest = manifest
         self._callbacks = on_state, on_activated
         self._active = active
         self._latest: int | None = None  # newest version offered
         self._authority: PolicyState | None = None  # what the own one has; None until it is heard of
         self._own = WeightPublisher(own, store, self._on_state, self._on_activated, on_rejected, full_every=full_every)
-        self._followers = [Follower(address, store, self.goal, lambda: self._authority, knows, on_number, on_further,
+        self._followers = [Follower(address, store, self.goal, lambda: self._authority, manifest, on_number, on_further,
                                     history(address), full_every) for address in dict.fromkeys(further)]
 
     async def start(self) -> None:
@@ -83,7 +85,8 @@ class Fleet:
     def goal(self) -> int:
         """The version that the further ones are to have: the newest offered, unless it was taken back."""
         withdrawn = self._authority.withdrawn_versions if self._authority else ()
-        if self._latest is not None and self._latest > self._active and self._latest not in withdrawn:
+        if (self._latest is not None and self._latest > self._active
+                and not void(self._latest, withdrawn, self._manifest)):
             return self._latest
         return self._active
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import ActivateVersionRequest, GetPolicyRequest, PolicyState
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.v1.trainer_pb2 import VersionDelivery
+from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.publisher import WeightPublisher
 from openclaw_rl.weights.store import VersionStore
 
@@ -42,6 +43,20 @@ class History(Protocol):
     def reason(self, version: int) -> str: ...
 
 
+def void(version: int, withdrawn: Collection[int], manifest: Callable[[int], VersionManifest | None]) -> bool:
+    """Whether a version, or one that it was made from, was taken back. The policy server that took it back may not
+    have heard of those that were made from it."""
+    first = min(withdrawn, default=version + 1)
+    while version >= first:  # a version's number is higher than its parent's
+        if version in withdrawn:
+            return True
+        known = manifest(version)
+        if known is None or not known.HasField("parent"):
+            return False
+        version = known.parent
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What to do next with a policy server; at most one of the first two is set."""
@@ -51,21 +66,22 @@ class Step:
     apart: str = ""  #: why it does not answer with the version that it should; "" when it does or soon will
 
 
-def plan(state: PolicyState, authority: PolicyState | None, goal: int, knows: Callable[[int], bool]) -> Step:
+def plan(state: PolicyState, authority: PolicyState | None, goal: int,
+         manifest: Callable[[int], VersionManifest | None]) -> Step:
     """What brings a policy server to where the mesh's own one is, or to a newer version that was offered.
 
     Args:
         state: what it has.
         authority: what the mesh's own one has; None while that was not heard of.
         goal: the newest version that was offered and not taken back.
-        knows: whether the trainer ever made a version of this number.
+        manifest: of a version that the trainer made; None of one that it never made.
     """
     active = state.active_version
     if state.pinned:
         return Step(apart=f"an operator pinned version {active} there" if active != goal else "")
     if authority is not None and active != authority.active_version:
         target = authority.active_version
-        taken_back = active in authority.withdrawn_versions
+        taken_back = void(active, authority.withdrawn_versions, manifest)
         if target in state.kept_versions and (taken_back or active < target):
             return Step(activate=target)
         if taken_back and goal < active:
@@ -74,7 +90,7 @@ def plan(state: PolicyState, authority: PolicyState | None, goal: int, knows: Ca
                         "version replaces it")
     if active < goal:
         return Step(offer=goal)
-    if not knows(active):
+    if manifest(active) is None:
         return Step(apart=f"it answers with version {active}, which this trainer never made; the next version replaces "
                     "it")
     if authority is not None and active == authority.active_version and state.active_digest != authority.active_digest:
@@ -100,18 +116,18 @@ class Follower:
         goal: the version that it is to have.
         authority: what the mesh's own policy server has.
         history: what it did with versions.
-        store, knows, on_number, on_further, full_every: see Fleet.
+        store, manifest, on_number, on_further, full_every: see Fleet.
     """
 
     def __init__(self, address: str, store: VersionStore, goal: Callable[[], int],
-                 authority: Callable[[], PolicyState | None], knows: Callable[[int], bool],
+                 authority: Callable[[], PolicyState | None], manifest: Callable[[int], VersionManifest | None],
                  on_number: Callable[[int], None], on_further: Callable[[int, str, str, bool], None],
                  history: History, full_every: int) -> None:
         self.address = address
         self.publisher = WeightPublisher(lambda: address, store, self._on_state, self._on_activated, self._on_rejected,
-                                         full_every=full_every)
+                                         full_every=full_every, name=f"the policy server at {address}")
         self._store = store
-        self._goal, self._authority, self._knows = goal, authority, knows
+        self._goal, self._authority, self._manifest = goal, authority, manifest
         self._on_number, self._on_further = on_number, on_further
         self._history = history
         self._seen = _Seen()
@@ -195,10 +211,11 @@ class Follower:
     async def _follow(self) -> None:
         authority, state = self._authority(), self._seen.state
         if authority is not None:
-            self.publisher.take_back(set(authority.withdrawn_versions))
+            self.publisher.take_back({version for version in self.publisher.needed()
+                                      if void(version, authority.withdrawn_versions, self._manifest)})
         if state is None:
             return
-        step = plan(state, authority, self._goal(), self._knows)
+        step = plan(state, authority, self._goal(), self._manifest)
         self._apart = step.apart
         if step.offer is not None and step.offer not in self._seen.refused:
             if step.offer in self._store.versions():

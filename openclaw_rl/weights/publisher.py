@@ -10,26 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from tenacity import AsyncRetrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
 
 from openclaw_rl.mesh.channel import connect, with_true_status
-from openclaw_rl.mesh.errors import from_rpc_error
 from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.weights.identity import TRAINER_KEY, identity
 from openclaw_rl.weights.layout import CorruptFile
+from openclaw_rl.weights.line import Line, TryAgain, said, together
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import CHUNK, Phase, Transfer, base_for
 
 logger = logging.getLogger(__name__)
-
-_LASTED = 10.0  # seconds after which a connection was a good one: when it breaks, the pauses begin anew
-
-
-class _TryAgain(Exception):
-    """The stream is closed and opened again after a while; the text says why."""
 
 
 class WeightPublisher:
@@ -49,6 +42,7 @@ class WeightPublisher:
         on_rejected: a version will never be taken.
         chunk: bytes of a chunk.
         full_every: each version that is a multiple of it goes whole; see transfer.base_for.
+        name: of the policy server, for the log.
 
     Callbacks are called on the event loop, one at a time; they may be coroutine functions.
 
@@ -59,7 +53,7 @@ class WeightPublisher:
     def __init__(self, resolve: Callable[[], str | None], store: VersionStore,
                  on_state: Callable[[PolicyState], Any], on_activated: Callable[[int, pb.WeightActivated], Any],
                  on_rejected: Callable[[int, pb.WeightRejected], Any], chunk: int = CHUNK,
-                 full_every: int = 10) -> None:
+                 full_every: int = 10, name: str = "the policy server") -> None:
         self.connections = 0
         self._resolve = resolve
         self._store = store
@@ -67,6 +61,7 @@ class WeightPublisher:
         self._on_activated = on_activated
         self._on_rejected = on_rejected
         self._chunk = chunk
+        self._name = name
         self._full_every = full_every
         self._wanted: int | None = None  # newest version offered and not yet answered
         self._begun: int | None = None  # version of which bytes were sent; goes first
@@ -76,26 +71,22 @@ class WeightPublisher:
         self._transfer: Transfer | None = None
         self._state: PolicyState | None = None  # None while there is no connection
         self._active: int | None = None  # version that the policy server said is active, at its last connection
-        self._down_since: float | None = None  # seconds of the event loop's clock; None while it is connected
         self._superseded = 0
         self._bytes_sent = 0
-        self._error = self._reason = ""
-        self._got_on = False  # the present stream brought the transfer forward, or lasted
         self._wake = asyncio.Event()
-        self._stopping = asyncio.Event()
+        self._line = Line(f"weight stream to {name}", self._stream)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect; returns at once."""
         self._loop = asyncio.get_running_loop()
-        self._down_since = self._loop.time()
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(self._line.run())
 
     async def stop(self, grace: float = 5.0) -> None:
         """Tell the policy server that a running transfer is given up (it keeps what it has), and close the stream. A
         commit under way is waited for, at most `grace` seconds."""
-        self._stopping.set()
+        self._line.stopping.set()
         self._wake.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=grace)
@@ -132,7 +123,7 @@ class WeightPublisher:
 
     def down(self) -> float:
         """Seconds for which there has been no connection; 0 while there is one."""
-        return 0.0 if self._down_since is None or self._loop is None else self._loop.time() - self._down_since
+        return self._line.down()
 
     def status(self) -> dict[str, Any]:
         """`connected`; `active_version` of the policy server (None while it is not connected) and whether it is
@@ -150,8 +141,8 @@ class WeightPublisher:
                 "waiting": self._wanted if self._wanted != sending else None,
                 "superseded": self._superseded,
                 "bytes_sent": self._bytes_sent,
-                "error": self._error,
-                "reason": self._reason if self._error else ""}
+                "error": self._line.error,
+                "reason": self._line.reason if self._line.error else ""}
 
     def _want(self, version: int) -> None:
         self._taken_back.discard(version)  # an operator may have gone forward to it again
@@ -164,77 +155,34 @@ class WeightPublisher:
         self._wanted = version
         self._wake.set()
 
-    async def _run(self) -> None:
-        while not self._stopping.is_set():
-            retrying = AsyncRetrying(
-                wait=wait_exponential(multiplier=0.1, max=5.0) + wait_random(0, 0.1), sleep=self._pause,
-                stop=stop_when_event_set(self._stopping),  # type: ignore[arg-type]
-                retry=retry_if_exception(lambda error: isinstance(error, Exception) and not self._got_on), reraise=True)
-            try:
-                await retrying(self._stream)
-            except Exception as error:
-                logger.debug("the weight stream broke, connecting again: %s", error)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            pass
-
     async def _stream(self) -> None:
         """One connection, until it breaks or the publisher stops. Raises what ended it."""
-        self._got_on = False
-        began = asyncio.get_running_loop().time()
+        ended = "the stream ended"
         try:
             address = self._resolve()
             if address is None:
-                raise _TryAgain("the policy server's address is not known yet")
+                raise TryAgain("the policy server's address is not known yet")
             async with connect(address) as channel:
                 who = ((TRAINER_KEY, identity(self._store.root)),)
                 call = with_true_status(PolicyServiceStub(channel).SyncWeights(metadata=who))
-                tasks = [asyncio.create_task(self._receive(call)), asyncio.create_task(self._send(call))]
                 try:
-                    await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-                    for task in tasks:
-                        if task.cancelled():  # so gRPC tells a status of CANCELLED
-                            raise _TryAgain("the policy server cancelled the stream")
-                        if task.done():
-                            task.result()
+                    await together([self._receive(call), self._send(call)], "the policy server cancelled the stream")
                 finally:
-                    for task in tasks:
-                        task.cancel()
                     call.cancel()
-                    await asyncio.wait(tasks)
-            if not self._stopping.is_set():
-                raise _TryAgain("the policy server closed the stream")
+            if not self._line.stopping.is_set():
+                raise TryAgain("the policy server closed the stream")
         except Exception as error:
-            if self._state is not None and asyncio.get_running_loop().time() - began > _LASTED:
-                self._got_on = True
-            self._failed(error)
+            ended = said(error)
             raise
         finally:
-            if self._state is not None:
-                self._down_since = asyncio.get_running_loop().time()
             if self._transfer is not None:
-                traces.synced(self._transfer.span, self._transfer.received, error=self._error or "the stream ended")
+                traces.synced(self._transfer.span, self._transfer.received, error=ended)
             self._state = self._transfer = None
-
-    def _failed(self, error: Exception) -> None:
-        text, reason = str(error), ""
-        if isinstance(error, grpc.RpcError):
-            text, reason = from_rpc_error(error).message, from_rpc_error(error).reason
-            if error.code() == grpc.StatusCode.ABORTED:
-                self._got_on = False  # another trainer took over: don't chase each other at full speed
-        if not isinstance(error, grpc.RpcError | _TryAgain | OSError):
-            logger.exception("the weight stream failed")
-        elif text != self._error:
-            logger.info("no weight stream to the policy server, trying again: %s", text)
-        self._error, self._reason = text, reason
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
         """Write what is due until the publisher stops or the stream has ended; `_receive` tells how it ended."""
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):  # gRPC: the call is over
-            while not self._stopping.is_set():
+            while not self._line.stopping.is_set():
                 self._wake.clear()
                 message = await self._next()
                 if message is None:
@@ -312,8 +260,8 @@ class WeightPublisher:
         async for response in call:
             await self._take(response)
             self._wake.set()
-        if not self._stopping.is_set():
-            raise _TryAgain("the policy server closed the stream")
+        if not self._line.stopping.is_set():
+            raise TryAgain("the policy server closed the stream")
 
     async def _take(self, response: SyncWeightsResponse) -> None:
         kind = response.WhichOneof("message")
@@ -330,12 +278,12 @@ class WeightPublisher:
                 try:
                     transfer.need(message)
                 except ValueError as error:
-                    raise _TryAgain(str(error)) from None
+                    raise TryAgain(str(error)) from None
             case "progress":
-                self._got_on = self._got_on or message.received_bytes > transfer.received
+                self._line.got_on = self._line.got_on or message.received_bytes > transfer.received
                 transfer.progress(message)
             case "staged":
-                self._got_on = True
+                self._line.got_on = True
                 transfer.phase = Phase.STAGED
             case "activated":
                 await self._done(message)
@@ -344,7 +292,8 @@ class WeightPublisher:
 
     async def _take_state(self, state: PolicyState) -> None:
         self.connections += self._state is None
-        self._state, self._active, self._error, self._down_since = state, state.active_version, "", None
+        self._state, self._active = state, state.active_version
+        self._line.answered()
         lost = self._activated
         if (lost is not None and state.active_version < lost and lost not in state.withdrawn_versions
                 and lost not in self._taken_back and self._wanted is None and lost in self._store.versions()):
@@ -360,25 +309,26 @@ class WeightPublisher:
             if self._transfer is not None and self._transfer.wants_dense(rejected):
                 self._dense = rejected.version
             self._begun = None  # should there be a newer one, that goes first now
-            raise _TryAgain(f"version {rejected.version} was not taken: {rejected.message}")
+            raise TryAgain(f"version {rejected.version} was not taken: {rejected.message}")
         else:
             await self._reject(rejected)
 
     async def _done(self, activated: pb.WeightActivated) -> None:
-        self._got_on = True
+        self._line.got_on = True
         self._activated = activated.version
         self._active = activated.version
         if self._transfer is not None:
             traces.synced(self._transfer.span, self._transfer.total, activated)
         self._forget(activated.version)
-        logger.info("version %d is active; decoding paused for %.1f ms", activated.version, activated.pause_ms)
+        logger.info("version %d is active at %s; decoding paused for %.1f ms", activated.version, self._name,
+                    activated.pause_ms)
         await _call(self._on_activated, activated.version, activated)
 
     async def _reject(self, rejected: pb.WeightRejected) -> None:
         if self._transfer is not None:
             traces.synced(self._transfer.span, self._transfer.received, error=rejected.message)
         self._forget(rejected.version)
-        logger.warning("version %d was not taken: %s", rejected.version, rejected.message)
+        logger.warning("version %d was not taken by %s: %s", rejected.version, self._name, rejected.message)
         await _call(self._on_rejected, rejected.version, rejected)
 
     def _forget(self, version: int) -> None:

@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import grpc
-from tenacity import AsyncRetrying, retry_if_exception, wait_exponential, wait_random
 
 from openclaw_rl.mesh.channel import connect
-from openclaw_rl.mesh.errors import MeshError, from_rpc_error
 from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.weights.fetch import changed
+from openclaw_rl.weights.line import Line, TryAgain, together
 from openclaw_rl.weights.part import INCOMING
 from openclaw_rl.weights.receiver import WeightReceiver, WeightTarget
 from openclaw_rl.weights.transfer import WANTS_DENSE
@@ -25,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds without a connection after which the other policy server is reported as unreachable.
 UNREACHABLE = 30.0
-_LASTED = 10.0  # seconds after which a connection was a good one: when it breaks, the pauses begin anew
 _DEADLINE = 30.0  # seconds for GetPolicy
 
 
@@ -35,10 +33,6 @@ class RelayTarget(WeightTarget, Protocol):
     async def activate(self, version: int, reason: str) -> Any: ...
 
     def subscribe(self) -> AsyncIterator[PolicyState]: ...
-
-
-class _TryAgain(Exception):
-    """The connection is closed and opened again after a while; the text says why."""
 
 
 class WeightRelay:
@@ -66,16 +60,13 @@ class WeightRelay:
         self._refused: dict[int, str] = {}  # versions that will not be taken, in this connection
         self._whole = -1  # version that is fetched whole, since its differences were not taken
         self._apart = ""
-        self._error = ""
-        self._down_since: float | None = None
-        self._got_on = False  # the present connection brought something forward
         self._wake = asyncio.Event()
+        self._line = Line(f"versions from {address}", self._connection)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect; returns at once."""
-        self._down_since = asyncio.get_running_loop().time()
-        self._task = asyncio.create_task(self._run(), name="relay")
+        self._task = asyncio.create_task(self._line.run(), name="relay")
 
     async def stop(self) -> None:
         """End. What has arrived stays on disk."""
@@ -87,71 +78,31 @@ class WeightRelay:
         """`connected`; `peer_version`, the version active there (None while it is not connected); the version
         `fetching`, with `received_bytes`; `error`, the last one of the line ("" when all is well)."""
         return {"connected": self._peer is not None, "peer_version": self._peer.active_version if self._peer else None,
-                "fetching": self._fetching, "received_bytes": self._received, "error": self._error}
+                "fetching": self._fetching, "received_bytes": self._received, "error": self._line.error}
 
     def problems(self) -> list[str]:
         """What keeps this policy server from the version of the other one, for a person."""
-        if self._down_since is not None:
-            down = asyncio.get_running_loop().time() - self._down_since
-            if down > UNREACHABLE:
-                return [f"weights_from: the policy server at {self.address} has not been reached for {down:.0f} s "
-                        f"({self._error}); this one goes on with the version that it has"]
+        if self._line.down() > UNREACHABLE:
+            return [f"weights_from: the policy server at {self.address} has not been reached for "
+                    f"{self._line.down():.0f} s ({self._line.error}); this one goes on with the version that it has"]
         return [f"weights_from: the policy server at {self.address} {self._apart}"] if self._apart else []
-
-    async def _run(self) -> None:
-        while True:
-            retrying = AsyncRetrying(
-                wait=wait_exponential(multiplier=0.1, max=5.0) + wait_random(0, 0.1),
-                retry=retry_if_exception(lambda error: isinstance(error, Exception) and not self._got_on), reraise=True)
-            try:
-                await retrying(self._connection)
-            except Exception as error:
-                logger.debug("the line to %s broke, connecting again: %s", self.address, error)
 
     async def _connection(self) -> None:
         """One connection, until it breaks. Raises what ended it."""
-        self._got_on = False
-        began = asyncio.get_running_loop().time()
         try:
             async with connect(self.address) as channel:
                 stub = PolicyServiceStub(channel)
-                tasks = [asyncio.create_task(work) for work in (
-                    self._watch(stub), self._watch_own(), self._follow(stub))]
-                try:
-                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in tasks:
-                        if task.cancelled():  # so gRPC tells a status of CANCELLED
-                            raise _TryAgain("the call was cancelled there")
-                        if task.done():
-                            task.result()
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.wait(tasks)
-        except Exception as error:
-            if self._peer is not None and asyncio.get_running_loop().time() - began > _LASTED:
-                self._got_on = True
-            self._failed(error)
-            raise
+                await together([self._watch(stub), self._watch_own(), self._follow(stub)], "it cancelled a call")
         finally:
-            if self._peer is not None:
-                self._down_since = asyncio.get_running_loop().time()
             self._peer = self._fetching = None
             self._refused.clear()
 
-    def _failed(self, error: Exception) -> None:
-        text = from_rpc_error(error).message if isinstance(error, grpc.RpcError) else str(error)
-        if not isinstance(error, grpc.RpcError | MeshError | _TryAgain):
-            logger.exception("copying from %s failed", self.address)
-        elif text != self._error:
-            logger.info("no versions from %s, trying again: %s", self.address, text)
-        self._error = text
-
     async def _watch(self, stub: Any) -> None:
         async for response in stub.WatchPolicy(policy_pb2.WatchPolicyRequest()):
-            self._peer, self._error, self._down_since = response.state, "", None
+            self._peer = response.state
+            self._line.answered()
             self._wake.set()
-        raise _TryAgain("it ended the stream")
+        raise TryAgain("it ended the stream")
 
     async def _watch_own(self) -> None:
         """An operator may have gone to another version here, or lifted a pin."""
@@ -178,7 +129,7 @@ class WeightRelay:
             return False
         elif version in own.kept_versions and self._target.store.manifest(version).digest == peer.active_digest:
             await self._target.activate(version, f"the policy server at {self.address} answers with it")
-            self._got_on = True
+            self._line.got_on = True
             return True
         elif version <= max(own.active_version, *own.withdrawn_versions, 0):
             self._apart = (f"answers with version {version}, which is not kept here and not newer than what was active "
@@ -194,7 +145,7 @@ class WeightRelay:
         """Bring a version over and make it active; one that is refused for good is remembered.
 
         Raises:
-            grpc.RpcError, _TryAgain: the line broke, or it may be taken another time.
+            grpc.RpcError, TryAgain: the line broke, or it may be taken another time.
         """
         base = None if version == self._whole else await self._base(stub)
         request = policy_pb2.PolicyServiceFetchWeightsRequest(version=version, base_version=base)
@@ -209,7 +160,7 @@ class WeightRelay:
         if base is not None and rejected.reason in WANTS_DENSE and rejected.retryable:
             self._whole = version
         elif rejected.retryable:
-            raise _TryAgain(f"version {version} was not taken: {rejected.message}")
+            raise TryAgain(f"version {version} was not taken: {rejected.message}")
         else:
             self._refused[version] = rejected.message
 
@@ -235,7 +186,7 @@ class WeightRelay:
                     request.from_byte = need.from_byte
                     call = stub.FetchWeights(request)
                     if (await _offer(call)).manifest.digest != offer.manifest.digest:
-                        raise _TryAgain(f"version {version} became another one while it was fetched")
+                        raise TryAgain(f"version {version} became another one while it was fetched")
             while rejected is None and not done:
                 if self._peer is not None and version in self._peer.withdrawn_versions:
                     await self._handle(SyncWeightsRequest(abort=pb.WeightAbort(
@@ -243,9 +194,9 @@ class WeightRelay:
                     return None
                 response = await call.read()
                 if response is grpc.aio.EOF:
-                    raise _TryAgain(f"version {version} ended too soon")
+                    raise TryAgain(f"version {version} ended too soon")
                 self._received += len(response.chunk.data)
-                self._got_on = True
+                self._line.got_on = True
                 _, done, rejected = await self._handle(SyncWeightsRequest(chunk=response.chunk))
         finally:
             call.cancel()
@@ -282,5 +233,5 @@ class WeightRelay:
 async def _offer(call: Any) -> pb.WeightOffer:
     response = await call.read()
     if response is grpc.aio.EOF or not response.HasField("offer"):
-        raise _TryAgain("it did not begin with an offer")
+        raise TryAgain("it did not begin with an offer")
     return response.offer

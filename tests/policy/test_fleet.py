@@ -30,7 +30,8 @@ class Farm:
         self.own = Server(tmp_path / "own", model)
         self.servers = [self.own]
         self.lines: list[Line] = []
-        self.made: set[int] = {0}
+        self.made = {0: weights_pb2.VersionManifest()}
+        self.own_line = Line(lambda: self.own.address)
         self.events: list[tuple[int, str, bool]] = []
         self.states: list[pb.PolicyState] = []
         self.activated: list[int] = []
@@ -52,9 +53,9 @@ class Farm:
             self.numbers = max(self.numbers, value)
 
         self.fleet = Fleet(
-            lambda: self.own.address, [line.address for line in self.lines], self.store, on_state=self.states.append,
-            on_activated=lambda version, _: self.activated.append(version), on_rejected=lambda version, _: None,
-            active=active, knows=self.made.__contains__, on_number=number,
+            lambda: self.own_line.address, [line.address for line in self.lines], self.store,
+            on_state=self.states.append, on_activated=lambda version, _: self.activated.append(version), on_rejected=lambda version, _: None,
+            active=active, manifest=self.made.get, on_number=number,
             on_further=lambda version, address, message, refused: self.events.append((version, message, refused)),
             history=lambda address: DeliveryLog(self.book, address))
         await self.fleet.start()
@@ -63,7 +64,7 @@ class Farm:
     def make(self, version: int, parent: int | None = None, model_id: str = "m") -> None:
         self.store.write(weights_pb2.VersionManifest(
             version=version, parent=version - 1 if parent is None else parent, model_id=model_id), tensors(version))
-        self.made.add(version)
+        self.made[version] = self.store.manifest(version)
 
     def offer(self, version: int, parent: int | None = None) -> None:
         self.make(version, parent)
@@ -91,7 +92,7 @@ class Farm:
         for server in self.servers:
             if server.address:
                 await server.kill()
-        for line in self.lines:
+        for line in (self.own_line, *self.lines):
             await line.stop()
         self.book.close()
 
@@ -100,6 +101,7 @@ class Farm:
 async def farm(tmp_path: Path, model: Path) -> AsyncIterator[Farm]:
     farm = Farm(tmp_path, model)
     await farm.own.start()
+    await farm.own_line.start()
     yield farm
     await farm.stop()
 
@@ -210,6 +212,28 @@ async def test_rollbacks_of_the_own_one_reach_all(farm: Farm) -> None:
     farm.offer(4, parent=2)
     await farm.all_at(4)
     await until(lambda: farm.alarms() == "")
+
+
+async def test_one_that_is_ahead_of_the_own_one_goes_back_with_it(farm: Farm) -> None:
+    quick, _ = await farm.further()
+    slow, line = await farm.further()
+    await quick.start()
+    await slow.start()
+    await farm.start()
+    for version in (1, 2):
+        farm.offer(version)
+        await farm.all_at(version)
+    farm.own_line.flowing.clear()
+    line.flowing.clear()
+    farm.offer(3)
+    await farm.all_at(3, quick)
+    await farm.activate(farm.own, version=1)  # knows nothing of version 3, which was made from 2
+    farm.own_line.flowing.set()
+    line.flowing.set()
+    await farm.all_at(1)
+    assert 3 not in slow.versions.state().kept_versions
+    farm.offer(4, parent=1)
+    await farm.all_at(4)
 
 
 async def test_what_is_on_its_way_when_it_is_taken_back_is_given_up(farm: Farm) -> None:
