@@ -30,7 +30,8 @@ REAP_EVERY = 5.0
 #: Looks between two deletions of old summaries.
 PRUNE_EVERY = 20
 #: Counters of the status, also while they are 0.
-COUNTERS = ("turns_main", "turns_side", "turns_unknown", "retries", "transitions_sent", "total_interactions")
+COUNTERS = ("turns_main", "turns_side", "turns_unknown", "retries", "transitions_sent", "feedback_ignored",
+            "total_interactions")
 
 
 @alone(NAME)
