@@ -5,47 +5,51 @@ from __future__ import annotations
 import asyncio
 import mmap
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import grpc
 
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
 from openclaw_rl.policy.engines.base import EngineInfo, Pause, Sampling, Token
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.policy.weights_service import WeightsService
-from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
+from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, weights_pb2
+from openclaw_rl.weights.ahead import read_ahead
+from openclaw_rl.weights.buffers import keep_buffers
 from openclaw_rl.weights.publisher import WeightPublisher
-from openclaw_rl.weights.receiver import WeightReceiver
+from openclaw_rl.weights.receiver import WINDOW, WeightReceiver
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import CHUNK
 
 SOCKET_PIECE = 1 << 20  # bytes of a send and of a receive
 
 
-class Memory:
-    """The peak of this process's own memory (RssAnon; files that are mapped don't count) above what it was."""
+class Cost:
+    """What this process spent since: its CPU seconds, and the peak of its own memory (RssAnon; files that are mapped
+    don't count) above what it was."""
 
     def __init__(self) -> None:
+        self._cpu = time.process_time()
         self._peak = self._before = _anonymous()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def stop(self) -> int:
-        """Bytes."""
+    def stop(self) -> tuple[float, int]:
+        """CPU seconds and bytes."""
         self._stop.set()
         self._thread.join()
-        return self._peak - self._before
+        return time.process_time() - self._cpu, self._peak - self._before
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.002):
+        while not self._stop.wait(0.005):
             self._peak = max(self._peak, _anonymous())
 
 
@@ -61,8 +65,10 @@ def socket_sender(pipe: Connection, path: Path) -> None:
         sum(view[::4096])  # read it into memory first
         port = pipe.recv()
         with socket.create_connection(("127.0.0.1", port)) as line:
+            cpu = time.process_time()
             for start in range(0, len(view), SOCKET_PIECE):
                 line.sendall(view[start : start + SOCKET_PIECE])
+            pipe.send(time.process_time() - cpu)
         view.release()
 
 
@@ -71,11 +77,12 @@ def socket_receiver(pipe: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         pipe.send(server.getsockname()[1])
         line, _ = server.accept()
+        cpu = time.process_time()
         buffer, total, begun = bytearray(SOCKET_PIECE), 0, 0.0
         while size := line.recv_into(buffer):
             begun = begun or time.monotonic()
             total += size
-        pipe.send((total, time.monotonic() - begun))
+        pipe.send((total, time.monotonic() - begun, time.process_time() - cpu))
 
 
 class NoEngine:
@@ -138,6 +145,58 @@ class Servicer(policy_pb2_grpc.PolicyServiceServicer):
             yield response
 
 
+class Drop(policy_pb2_grpc.PolicyServiceServicer):
+    """Takes every version, looks at the chunks' CRC and drops them: what the stream can carry."""
+
+    def __init__(self, model_id: str, times: Times) -> None:
+        self._model_id, self._times = model_id, times
+
+    async def SyncWeights(self, request_iterator: Any, context: Any) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:
+        times, got, total = self._times, 0, 0
+        yield policy_pb2.SyncWeightsResponse(state=policy_pb2.PolicyState(
+            accepts_weights=True, model_id=self._model_id, kept_versions=[0]))
+        async for request in read_ahead(request_iterator):
+            if request.HasField("offer"):
+                got, total = 0, sum(spec.encoded_bytes for spec in request.offer.tensors)
+                version, times.first = request.offer.manifest.version, 0.0
+                yield policy_pb2.SyncWeightsResponse(need=weights_pb2.WeightNeed(
+                    version=version, tensors=[spec.name for spec in request.offer.tensors], credit_bytes=WINDOW))
+            elif request.HasField("chunk"):
+                times.first = times.first or time.monotonic()
+                data = request.chunk.data
+                assert google_crc32c.value(data) == request.chunk.crc32c
+                got += len(data)
+                yield policy_pb2.SyncWeightsResponse(progress=weights_pb2.WeightProgress(
+                    version=version, received_bytes=got, total_bytes=total, credit_bytes=len(data)))
+                if got == total:
+                    times.last = times.staged = time.monotonic()
+                    yield policy_pb2.SyncWeightsResponse(staged=weights_pb2.WeightStaged(version=version))
+            elif request.HasField("commit"):
+                times.activated = time.monotonic()
+                yield policy_pb2.SyncWeightsResponse(activated=weights_pb2.WeightActivated(version=version))
+
+
+def dropping_server(pipe: Connection, base: Path) -> None:
+    """`policy_server` with nothing behind the stream."""
+    asyncio.run(_dropping_server(pipe, base))
+
+
+async def _dropping_server(pipe: Connection, base: Path) -> None:
+    from openclaw_rl.models.identity import model_id
+
+    keep_buffers()
+    times, server = Times(), grpc.aio.server(options=COMMON_OPTIONS)
+    policy_pb2_grpc.add_PolicyServiceServicer_to_server(Drop(model_id(base), times), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    pipe.send(f"127.0.0.1:{port}")
+    cost = Cost()
+    while await asyncio.to_thread(pipe.recv) != "stop":
+        pipe.send((times, *cost.stop()))
+        cost = Cost()
+    await server.stop(None)
+
+
 def policy_server(pipe: Connection, root: Path, base: Path, streams: int) -> None:
     """A policy server's end of the weight stream. With `streams`, the embedded engine is behind it and decodes so many
     responses all the time. Says its address; then, to each message, what the last version cost."""
@@ -146,6 +205,9 @@ def policy_server(pipe: Connection, root: Path, base: Path, streams: int) -> Non
 
 async def _policy_server(pipe: Connection, root: Path, base: Path, streams: int) -> None:
     from openclaw_rl.models.identity import model_id
+    from openclaw_rl.weights import encoding  # and numpy: code is not what is measured
+
+    assert encoding
 
     engine: Any
     decoding: list[asyncio.Task[None]] = []
@@ -166,10 +228,10 @@ async def _policy_server(pipe: Connection, root: Path, base: Path, streams: int)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     pipe.send(f"127.0.0.1:{port}")
-    memory = Memory()
+    cost = Cost()
     while await asyncio.to_thread(pipe.recv) != "stop":
-        pipe.send((receiver.times, memory.stop()))
-        memory = Memory()
+        pipe.send((receiver.times, *cost.stop()))
+        cost = Cost()
     for task in decoding:
         task.cancel()
     await server.stop(None)
@@ -183,7 +245,7 @@ async def _decode(engine: Any, seed: int) -> None:
     while True:
         async for item in engine.generate(prompt, Sampling(max_tokens=128, seed=seed)):
             if isinstance(item, Token):
-                prompt = prompt[-15:] + [item.id]
+                prompt = [*prompt[-15:], item.id]
 
 
 @dataclass
@@ -193,11 +255,11 @@ class Sent:
     offered: float = 0.0  #: time.monotonic
     activated: float = 0.0
     bytes: int = 0
-    memory: int = 0
+    memory: int = 0  #: bytes, at the peak
+    cpu: float = 0.0  #: seconds
     pause_ms: float = 0.0
     pause_steps: int = 0
     error: str = ""
-    connected: bool = field(default=False, repr=False)
 
 
 def trainer(pipe: Connection, root: Path, base: Path, address: str, full_every: int) -> None:
@@ -228,15 +290,11 @@ async def _trainer(pipe: Connection, root: Path, base: Path, address: str, full_
     while (version := await asyncio.to_thread(pipe.recv)) != "stop":
         for tensor in (opened := store.open(version)):
             sum(opened[tensor][::4096])  # read it into memory first
-        before, memory, sent = publisher.status()["bytes_sent"], Memory(), Sent(offered=time.monotonic())
+        before, cost, sent = publisher.status()["bytes_sent"], Cost(), Sent(offered=time.monotonic())
         done.clear()
         publisher.offer(version)
         await done.wait()
-        sent.bytes, sent.memory = publisher.status()["bytes_sent"] - before, memory.stop()
+        sent.bytes = publisher.status()["bytes_sent"] - before
+        sent.cpu, sent.memory = cost.stop()
         pipe.send(sent)
     await publisher.stop()
-
-
-def temporary(prefix: str) -> Path:
-    """A new folder."""
-    return Path(tempfile.mkdtemp(prefix=prefix))
