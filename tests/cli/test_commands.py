@@ -20,7 +20,7 @@ from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 
 COMMANDS = ["init", "local-start", "status", "chat", "turns", "trace", "versions", "versions show", "versions diff",
-            "rollback", "pause", "resume", "train-now", "logs", "set-aside",
+            "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
             "stop-all"]
 
 
