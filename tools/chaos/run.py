@@ -23,8 +23,9 @@ from tools.chaos.load import KINDS, Load, Log
 from tools.chaos.mesh import ChaosMesh, models_folder
 from tools.chaos.plan import Action, make_plan
 
-#: Seconds for the ring to become quiet once all is healed and nobody talks any more.
-QUIET = 420.0
+#: Seconds for the ring to become quiet once all is healed and nobody talks any more, and seconds without any change
+#: after which it stands still.
+QUIET, STANDSTILL = 1800.0, 240.0
 #: Seconds until the first version answers, at most, before anything is broken.
 FIRST_VERSION = 150.0
 #: Whole answers that users get between two faults, and seconds after which it goes on without.
@@ -191,11 +192,14 @@ class Run:
         self._end_sessions()
         waiting: dict[str, int] = {}
         told = 0.0
-        while time.monotonic() - began < QUIET:
+        changed, last = began, None
+        while time.monotonic() - began < QUIET and time.monotonic() - changed < STANDSTILL:
             books = read_books(self._mesh.home, files=False)
             waiting = books.waiting
             if not waiting and self._synced(books):
                 break
+            if (now := (waiting, books.head, books.active)) != last:
+                changed, last = time.monotonic(), now
             if time.monotonic() - told > 15:
                 told = time.monotonic()
                 self._say(f"waiting: {_words(waiting) if waiting else 'for the newest version to answer'}")
@@ -203,7 +207,8 @@ class Run:
         else:
             detail = "; ".join(f"{name}: {self._detail(name)}" for name in COMPONENTS)
             what = _words(waiting) if waiting else "the newest version"
-            self.report.violations.append(Violation("not quiet", f"after {QUIET:.0f} s: waits {what}; {detail}"))
+            self.report.violations.append(Violation(
+                "not quiet", f"after {time.monotonic() - began:.0f} s there waits {what}; {detail}"))
         self.report.facts["seconds_until_quiet"] = round(time.monotonic() - began, 1)
 
     def _synced(self, books: Books) -> bool:
