@@ -32,7 +32,7 @@ class StatusBoard:
         stats = self._outbox.stats()
         status = component_pb2.ComponentStatus(
             state=component_pb2.COMPONENT_STATE_RUNNING if turns.ready else component_pb2.COMPONENT_STATE_STARTING,
-            detail="; ".join(filter(None, [turns.state, self._source()])), counters=recorder.counters,
+            detail="; ".join(filter(None, [turns.state, self._pin(), self._source()])), counters=recorder.counters,
             gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
             *(("state_damaged", problem) for problem in self._store.problems),
@@ -47,6 +47,9 @@ class StatusBoard:
     def alarms(self) -> list[str]:
         """Names of the alarms that hold now."""
         return [alarm.name for alarm in self.status().alarms]
+
+    def _pin(self) -> str:
+        return self.weights.pin if self.weights else ""
 
     def _source(self) -> str:
         """Where the versions come from, unless it is the trainer."""

@@ -56,6 +56,11 @@ class WeightsService:
                     "same model, and the trainer's log")
         return [self.trainers.alarm, ("versions_rejected", text)]
 
+    @property
+    def pin(self) -> str:
+        """See PolicyVersions.pin."""
+        return self._versions.pin
+
     async def close(self) -> None:
         """End the stream and finish what the disk is at."""
         if self._serving is not None:
