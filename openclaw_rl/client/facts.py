@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Fate = Literal["pending", "trained", "dropped", "not_trainable"]
 
 _PAGE = 500
+#: States of versions that begin the trainer's detail of them.
+_STATES = ("taken back", "rolled back", "rejected", "void")
 _CLASSES = {turn_pb2.TURN_CLASS_MAIN: "main", turn_pb2.TURN_CLASS_SIDE: "side"}
 
 
@@ -70,7 +72,7 @@ class Version:
     active: bool
     turns: list[str]
     metrics: dict[str, float]
-    state: str = ""  #: "active", "pinned", "refused", "taken back", "rolled back", "rejected", "void"; empty: none of these
+    state: str = ""  #: "active", "pinned", "refused", or one of _STATES; empty: none of these
     live: dict[str, float] | None = None  #: `turns` that it answered and that were judged, `mean` score of them
     deliveries: list[dict[str, Any]] = field(default_factory=list)
     """Each policy server that the trainer feeds: `address`, `active`, `activated_at`, and in `detail` why it does not
@@ -236,7 +238,7 @@ def _state(v: PolicyVersion, active: bool, pinned: bool) -> str:
         return "pinned" if pinned else "active"
     if v.manifest.gate.verdict == weights_pb2.GATE_VERDICT_FAILED:
         return "refused"
-    return next((state for state in ("taken back", "rolled back", "rejected", "void") if v.detail.startswith(state)), "")
+    return next((state for state in _STATES if v.detail.startswith(state)), "")
 
 
 def iso(timestamp: Timestamp) -> str:
