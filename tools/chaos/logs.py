@@ -29,7 +29,8 @@ def unexpected(logs: Path) -> list[str]:
 
 def tracebacks(lines: Iterable[str]) -> Iterable[list[str]]:
     """Each traceback from the record that brought it to its last line."""
-    before, block, inside = "", [], False
+    block: list[str] = []
+    before, inside = "", False
     for line in lines:
         if _RECORD.match(line):
             if inside:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class ChaosMesh:
         self.home.create()
         (self.home.models / EMBEDDED_MODEL).symlink_to(models)
         self.home.config_file.write_text(yaml.safe_dump(self._config))
-        self.proxies = Proxies({name: lambda name=name: self._address(name) for name in COMPONENTS})
+        self.proxies = Proxies({name: partial(self._address, name) for name in COMPONENTS})
         before = dict(os.environ)
         os.environ.update(self._env)
         try:

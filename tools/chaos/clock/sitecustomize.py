@@ -77,13 +77,13 @@ def _install(path: str) -> None:
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, real_datetime)
 
-    class Shifted(real_datetime, metaclass=Kind):
+    class Shifted(datetime.datetime, metaclass=Kind):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
             return real_datetime.fromtimestamp(shifted(), tz)
 
         @classmethod
-        def utcnow(cls) -> datetime.datetime:
+        def utcnow(cls) -> Any:
             return real_datetime.fromtimestamp(shifted(), datetime.UTC).replace(tzinfo=None)
 
     Shifted.__name__ = Shifted.__qualname__ = "datetime"
