@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from openclaw_rl.home import COMPONENTS, Home
-from openclaw_rl.v1 import environment_pb2, turn_pb2
+from openclaw_rl.v1 import environment_pb2, turn_pb2, weights_pb2
 
 #: What a table's payloads may be, the likeliest first.
 _KINDS: dict[str, list[type[Message]]] = {
@@ -24,6 +24,7 @@ _KINDS: dict[str, list[type[Message]]] = {
     "events_aside": [environment_pb2.PolicyEvent, turn_pb2.Turn],
     "transitions_aside": [turn_pb2.Transition],
     "samples_aside": [turn_pb2.Sample],
+    "manifests_aside": [weights_pb2.VersionManifest],
 }
 _FILES = ("state.db.corrupt-*", "versions/corrupt-*", "set-aside/*", "policy.json.corrupt-*")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import time
@@ -315,8 +316,11 @@ class PolicyVersions:
                 return VersionRecord(activated_at=time.time())
             self._problem(f"{self._file} is missing; the newest version on disk is taken as the active one")
         except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-            self._problem(f"{self._file} can't be read ({error}); the newest version on disk is taken as the active "
-                          f"one, and what was taken back is not known any more")
+            aside = self._file.with_name(f"{self._file.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
+            with contextlib.suppress(OSError):
+                self._file.rename(aside)
+            self._problem(f"{self._file} can't be read ({error}) and was moved to {aside.name}; the newest version on "
+                          "disk is taken as the active one, and what was taken back is not known any more")
         else:
             return replace(record, kept=tuple(version for version in record.kept if version in there))
         newest = there[-1] if there else 0

@@ -84,6 +84,7 @@ class Learner:
         self.versions = VersionStore(self._root / "versions", self._folder)
         self._checkpoints = Checkpoints(self._root / "checkpoints")
         base = self.versions.manifest(0)
+        self._restore_records()
         known = {version.manifest.version: version for version in self._store.versions()}
         if 0 in known and known[0].manifest.model_id != base.model_id:
             raise CannotTrain(f"{self._root} belongs to another base model; set components.policy_server.model back, "
@@ -107,6 +108,16 @@ class Learner:
                 self._set_aside(version, "its digest is not that of the version that this trainer made")
         self._codec = FileCodec(self._folder)
         self._vocab_size = ModelConfig.read(self._folder).vocab_size
+
+    def _restore_records(self) -> None:
+        """Take records that are damaged in the trainer's file from the versions' folders, where these are."""
+        for version in self._store.damaged_versions:
+            there = version in self.versions.versions()
+            self.problems.append(f"the record of version {version} in the trainer's state.db was damaged; " + (
+                "it was restored from the version's folder" if there else "what it was made of is not known any more"))
+            log.error(self.problems[-1])
+            if there:
+                self._store.restore(self.versions.manifest(version))
 
     def _set_aside(self, version: int, why: str) -> None:
         place = set_aside(self._root, version)

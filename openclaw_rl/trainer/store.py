@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.delivery.checked import crc
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.forgetting import Target
 from openclaw_rl.trainer import forget as forgetting
@@ -63,8 +64,9 @@ class TrainerStore(SampleTable, VersionTable):
             head = db.execute("SELECT value FROM state WHERE name = 'head'").fetchone()
             if int(head["value"] if head else 0) != manifest.parent:
                 raise HeadMoved
-            db.execute("INSERT INTO versions (version, manifest, checkpoint, detail) VALUES (?, ?, ?, ?)",
-                       (manifest.version, manifest.SerializeToString(), json.dumps(files),
+            payload = manifest.SerializeToString()
+            db.execute("INSERT INTO versions (version, manifest, crc, checkpoint, detail) VALUES (?, ?, ?, ?, ?)",
+                       (manifest.version, payload, crc(payload), json.dumps(files),
                         f"{REFUSED}{'; '.join(manifest.gate.failures)}" if refused(manifest) else "not sent yet"))
             for turn_id in manifest.turn_ids:
                 # What it holds stays until the version is deleted, for a rebuild without other turns.

@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS samples (
 CREATE INDEX IF NOT EXISTS pending ON samples (score, hinted, accepted_at) WHERE fate = 'pending';
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, manifest BLOB NOT NULL, checkpoint TEXT NOT NULL DEFAULT '{}', activated_at REAL,
-    detail TEXT NOT NULL DEFAULT '', lost INTEGER NOT NULL DEFAULT 0);
+    detail TEXT NOT NULL DEFAULT '', lost INTEGER NOT NULL DEFAULT 0, crc INTEGER);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """

@@ -7,6 +7,10 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
+from openclaw_rl.delivery.aside import Aside
+from openclaw_rl.delivery.checked import add_columns, crc, sound
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.trainer.tables import raise_to, set_value
 from openclaw_rl.v1 import weights_pb2
@@ -61,6 +65,31 @@ class VersionTable:
 
     def __init__(self, db: Store) -> None:
         self._db = db
+        self._manifests_aside = Aside(db, "manifests")
+        #: Versions whose record was damaged on disk when the file was opened; see `restore`.
+        self.damaged_versions = self._set_damaged_aside()
+
+    def _set_damaged_aside(self) -> list[int]:
+        damaged = []
+        with self._db.transaction() as db:
+            add_columns(db, "versions", {"crc": "INTEGER"})
+            for row in db.execute("SELECT version, manifest, checkpoint, crc FROM versions").fetchall():
+                if not _whole(row):
+                    damaged.append(row["version"])
+                    self._manifests_aside.keep(db, f"version {row['version']}", "the version's record on the trainer's "
+                                               "disk is damaged", row["manifest"])
+                    db.execute("UPDATE versions SET manifest = ?, checkpoint = '{}', crc = NULL, lost = 1, detail = ?"
+                               " WHERE version = ?", (weights_pb2.VersionManifest(version=row["version"])
+                                                      .SerializeToString(), "its record is damaged", row["version"]))
+        return damaged
+
+    def restore(self, manifest: weights_pb2.VersionManifest) -> None:
+        """Put the manifest of a version whose record was damaged in its place. Nothing can be built on it, since its
+        checkpoint's digests are gone, unless all its weights are on disk."""
+        payload = manifest.SerializeToString()
+        with self._db.transaction() as db:
+            db.execute("UPDATE versions SET manifest = ?, crc = ?, lost = 0, detail = '' WHERE version = ?",
+                       (payload, crc(payload), manifest.version))
 
     @property
     def head(self) -> int:
@@ -75,8 +104,9 @@ class VersionTable:
     def add_base(self, manifest: weights_pb2.VersionManifest) -> None:
         """Keep the base model as version 0."""
         with self._db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO versions (version, manifest, activated_at) VALUES (0, ?,"
-                       " (SELECT activated_at FROM versions WHERE version = 0))", (manifest.SerializeToString(),))
+            payload = manifest.SerializeToString()
+            db.execute("INSERT OR REPLACE INTO versions (version, manifest, crc, activated_at) VALUES (0, ?, ?,"
+                       " (SELECT activated_at FROM versions WHERE version = 0))", (payload, crc(payload)))
 
     def move_head(self, version: int) -> None:
         """Let the next step build on another version."""
@@ -120,8 +150,9 @@ class VersionTable:
             if row is not None and metrics:
                 manifest = weights_pb2.VersionManifest.FromString(row["manifest"])
                 manifest.metrics.update(metrics)
-                db.execute("UPDATE versions SET manifest = ? WHERE version = ?",
-                           (manifest.SerializeToString(), version))
+                payload = manifest.SerializeToString()
+                db.execute("UPDATE versions SET manifest = ?, crc = ? WHERE version = ?",
+                           (payload, crc(payload), version))
             db.execute("UPDATE versions SET activated_at = COALESCE(activated_at, ?), detail = CASE WHEN"
                        " substr(detail, 1, ?) = ? THEN detail ELSE '' END WHERE version = ?",
                        (at, len(VOID), VOID, version))
@@ -162,6 +193,16 @@ class VersionTable:
                 db.execute("DELETE FROM state WHERE name = ?", (name,))
             else:
                 set_value(db, name, value)
+
+
+def _whole(row: sqlite3.Row) -> bool:
+    if not sound(row["manifest"], row["crc"]):
+        return False
+    try:
+        json.loads(row["checkpoint"])
+        return weights_pb2.VersionManifest.FromString(row["manifest"]).version == row["version"]
+    except (DecodeError, ValueError, TypeError):
+        return False
 
 
 def _version(row: sqlite3.Row) -> Version:

@@ -160,7 +160,7 @@ def test_a_version_with_other_weights_than_the_trainer_made_is_set_aside(rig: Ri
         row = weights_pb2.VersionManifest.FromString(db.execute("SELECT manifest FROM versions WHERE version = 1")
                                                      .fetchone()[0])
         row.digest = second.digest
-        db.execute("UPDATE versions SET manifest = ? WHERE version = 1", (row.SerializeToString(),))
+        db.execute("UPDATE versions SET manifest = ?, crc = NULL WHERE version = 1", (row.SerializeToString(),))
     rig.restart()
     assert 1 not in rig.learner.versions.versions() and first.digest != second.digest
     assert "its digest is not that of the version that this trainer made" in rig.learner.damaged()[0]
@@ -172,3 +172,32 @@ def test_only_some_versions_are_kept_aside(tmp_path: Path) -> None:
         (tmp_path / "versions" / str(version)).mkdir(parents=True)
         set_aside(tmp_path, version)
     assert len(list((tmp_path / "set-aside").iterdir())) == KEEP
+
+
+@pytest.mark.parametrize("damage", ["UPDATE versions SET manifest = x'ffff' WHERE version = 1",
+                                    "UPDATE versions SET checkpoint = '{' WHERE version = 1",
+                                    "UPDATE versions SET manifest = CAST(replace(CAST(manifest AS TEXT), 'combine', "
+                                    "'combino') AS BLOB) WHERE version = 1"])
+def test_a_damaged_record_of_a_version_is_restored_from_its_folder(rig: Rig, damage: str) -> None:
+    made = rig.version("a")
+    with rig.store._db.transaction() as db:
+        assert db.execute(damage).rowcount == 1
+    rig.restart()
+    known = rig.store.version(1)
+    assert known is not None and list(known.manifest.turn_ids) == ["a"] and known.manifest.digest == made.digest
+    assert "the record of version 1 in the trainer's state.db was damaged; it was restored" in rig.learner.damaged()[0]
+    assert rig.version("b").version == 2
+    rig.restart()
+    assert not rig.learner.damaged()
+
+
+def test_a_damaged_record_of_a_version_that_is_gone_is_no_obstacle(rig: Rig) -> None:
+    rig.version("a")
+    rig.version("b")
+    with rig.store._db.transaction() as db:
+        db.execute("UPDATE versions SET manifest = x'ffff' WHERE version = 1")
+    shutil.rmtree(rig.root / "versions" / "1")
+    rig.restart()
+    known = rig.store.version(1)
+    assert known is not None and known.lost and known.detail == "its record is damaged"
+    assert rig.version("c").parent == 2
