@@ -25,6 +25,7 @@ from openclaw_rl.trainer.backend import (
 )
 from openclaw_rl.trainer.backend_torch import TorchBackend
 from openclaw_rl.trainer.batch import Example
+from openclaw_rl.weights.encoding import Adapted
 from tests.trainer.fakes import encode
 
 PROMPT, RESPONSE = encode("[hello you]:"), encode("a long answer that goes on")
@@ -123,6 +124,14 @@ def test_what_is_published_is_what_was_trained(model: Path, method: str) -> None
     changed = {name for name in after if not torch.equal(after[name], start[name])}
     assert "model.layers.1.mlp.down_proj.weight" in changed
     assert ("model.embed_tokens.weight" in after) == (method == "full")
+    published = list(backend.tensors())
+    assert all(isinstance(tensor, Adapted) for tensor in published) == (method == "lora")
+    for name, _, shape, data in published if method == "lora" else ():
+        layer = backend._model.get_submodule(name.removesuffix(".weight"))
+        merged = before[name].double() + layer.scaling["default"] * (
+            layer.lora_B["default"].weight.double() @ layer.lora_A["default"].weight.double())
+        rounded = torch.frombuffer(bytearray(data), dtype=torch.bfloat16).reshape(shape)
+        assert (rounded.double() - merged).abs().max() <= 2**-8 * merged.abs().max(), name
     # The published weights, loaded into a plain model, compute what the trainer computes.
     plain = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
     plain.load_state_dict(after, strict=False)

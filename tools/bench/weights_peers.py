@@ -29,6 +29,7 @@ from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import CHUNK
 
 SOCKET_PIECE = 1 << 20  # bytes of a send and of a receive
+_OPTIONS = [*COMMON_OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 10_000)]  # as a component's server
 
 
 class Cost:
@@ -185,7 +186,7 @@ async def _dropping_server(pipe: Connection, base: Path) -> None:
     from openclaw_rl.models.identity import model_id
 
     keep_buffers()
-    times, server = Times(), grpc.aio.server(options=COMMON_OPTIONS)
+    times, server = Times(), grpc.aio.server(options=_OPTIONS)
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(Drop(model_id(base), times), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -222,7 +223,7 @@ async def _policy_server(pipe: Connection, root: Path, base: Path, streams: int)
     versions = PolicyVersions(root, base, engine)
     await versions.start()
     receiver = TimedReceiver(versions)
-    server = grpc.aio.server(options=COMMON_OPTIONS)
+    server = grpc.aio.server(options=_OPTIONS)
     service = WeightsService(versions, receiver)
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(Servicer(service), server)
     port = server.add_insecure_port("127.0.0.1:0")

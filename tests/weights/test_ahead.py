@@ -1,0 +1,60 @@
+"""Messages are read while the one before is worked on, none too many, and an end is an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from openclaw_rl.weights.ahead import read_ahead
+
+
+class Source:
+    """Gives numbers; raises behind the last one."""
+
+    def __init__(self, count: int, error: Exception | None = None) -> None:
+        self.given, self.closed = 0, False
+        self._count, self._error = count, error
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        try:
+            while self.given < self._count:
+                self.given += 1
+                yield self.given
+            if self._error:
+                raise self._error
+        finally:
+            self.closed = True
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_few_are_read_ahead():
+    source = Source(10)
+    stream = read_ahead(source, 2)
+    assert await anext(stream) == 1
+    await settle()
+    assert source.given == 4, "two in the queue and one that waits for room"
+    assert [number async for number in stream] == list(range(2, 11)) and source.closed
+
+
+async def test_an_error_comes_behind_what_came_before_it():
+    got = []
+    with pytest.raises(OSError, match="broken"):
+        async for number in read_ahead(Source(3, OSError("broken"))):
+            got.append(number)
+    assert got == [1, 2, 3]
+
+
+async def test_whoever_leaves_ends_the_reading():
+    source = Source(10)
+    stream = read_ahead(source)
+    assert await anext(stream) == 1
+    await stream.aclose()
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    await settle()
+    assert source.given < 10
