@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from openclaw_rl.environment.signals import JSON_TALK, MANNERS, OWN_WORDS, QUESTION, SPEAKER, TAGGED, TASKS
+from openclaw_rl.environment.signals import JSON_TALK, MANNERS, OWN_WORDS, QUESTION, SPEAKER, TAGGED, TASK_WORDS, TASKS
 from openclaw_rl.sessions.fingerprint import is_instruction, text_of
 from openclaw_rl.v1 import turn_pb2
 
@@ -95,7 +96,8 @@ def weigh(turn: turn_pb2.Turn, surroundings: Surroundings) -> Evidence | None:
     if any(len(answer) >= _QUOTED and answer in last for answer in surroundings.answers):
         signs.append(("quotes an answer of this session", 0.25))
     if surroundings.others:
-        if not surroundings.same_instructions:
+        # A conversation may go on under instructions that have a new date or memory in them.
+        if not surroundings.same_instructions and (by_system or not surroundings.continues):
             signs.append(("has other instructions than the session", 0.3))
         if not surroundings.continues:
             signs.append(("does not continue the session's conversation", 0.15))
@@ -108,8 +110,12 @@ def weigh(turn: turn_pb2.Turn, surroundings: Surroundings) -> Evidence | None:
     return Evidence(task, tuple(signs))
 
 
+@lru_cache(maxsize=512)
 def _task(text: str) -> tuple[str, int] | None:
-    """What a text asks for, and where."""
+    """What a text asks for, and where. The same instructions come again and again."""
+    lower = text.lower()
+    if not any(word in lower for word in TASK_WORDS):
+        return None
     found = [(signal.weight, task, match.start()) for task, signal in TASKS.items()
              if (match := signal.pattern.search(text))]
     return max(found, key=lambda item: item[0])[1:] if found else None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.environment.framework_text import opinion
-from openclaw_rl.sessions.fingerprint import is_instruction, message_digest, prefix_digests, request_digest, text_of
+from openclaw_rl.sessions.fingerprint import both_digests, is_instruction, request_digest, text_of
 from openclaw_rl.v1 import turn_pb2
 
 #: Bytes of a message's own digest.
@@ -31,13 +31,13 @@ class Outline:
     def of(cls, turn: turn_pb2.Turn) -> Outline:
         """The outline of `turn`."""
         messages = list(turn.messages)
-        *digests, response = prefix_digests([*messages, turn.response])
+        (*digests, response), singles = both_digests([*messages, turn.response])
         responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
         places = [i for i, message in enumerate(messages) if not is_instruction(message)]
-        singles = [message_digest(messages[i])[:SINGLE] for i in places]
-        trail = b"".join(singles) + message_digest(turn.response)[:SINGLE]
-        return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response, singles,
-                   places, trail, request_digest([message for message in messages if is_instruction(message)]))
+        own = [singles[i][:SINGLE] for i in places]
+        trail = b"".join(own) + singles[-1][:SINGLE]
+        return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response, own, places,
+                   trail, request_digest([message for message in messages if is_instruction(message)]))
 
     @property
     def conversation(self) -> bytes:

@@ -118,6 +118,14 @@ TASKS: dict[str, Signal] = {
         r"(?:判断|评估|分析)[^。\n]{0,12}(?:上述|以下|这段|该)?(?:对话|会话)"),
 }
 
+#: A text without any of these words, in lower case, asks for none of the tasks. Looking for them is much cheaper.
+TASK_WORDS = (
+    "conversation", "chat", "dialog", "discussion", "session", "thread", "transcript", "exchange", "interaction",
+    "message", "request", "quer", "prompt", "heartbeat", "heart beat", "wake", "topic", "generator", "user", "search",
+    "summar", "context", "memor", "notes", "worth", "agent", "role", "speaker", "tool", "autocomplet", "assistant",
+    "follow-up", "followup", "对话", "会话", "聊天", "消息", "历史记录", "上下文",
+    "用户", "改写", "搜索", "联网", "检索", "记忆", "心跳")
+
 #: How it is asked for; each counts once. Those of negative weight speak against it.
 MANNERS: tuple[Signal, ...] = (
     _signal("demands nothing but the result", 0.25,

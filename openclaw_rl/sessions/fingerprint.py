@@ -44,20 +44,28 @@ def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
     BLAKE2b (16 bytes) over the one before it and the canonical message. Tool results that follow one another count in
     any order: parallel calls end when they end, and clients sort their results anew.
     """
-    digests = []
+    return both_digests(messages)[0]
+
+
+def both_digests(messages: Sequence[turn_pb2.ChatMessage]) -> tuple[list[bytes], list[bytes]]:
+    """`prefix_digests` of the messages, and the `message_digest` of each, for the price of the former."""
+    digests, singles = [], []
     digest = before_results = _START
     results: list[bytes] = []
     for message in messages:
+        canonical = _canonical(message)
+        single = blake2b(canonical, digest_size=DIGEST_BYTES).digest()
         if message.role == "tool":
             if not results:
                 before_results = digest
-            results.append(message_digest(message))
+            results.append(single)
             digest = blake2b(before_results + b"".join(sorted(results)), digest_size=DIGEST_BYTES).digest()
         elif not is_instruction(message):
             results.clear()
-            digest = blake2b(digest + _canonical(message), digest_size=DIGEST_BYTES).digest()
+            digest = blake2b(digest + canonical, digest_size=DIGEST_BYTES).digest()
         digests.append(digest)
-    return digests
+        singles.append(single)
+    return digests, singles
 
 
 def message_digest(message: turn_pb2.ChatMessage) -> bytes:

@@ -14,6 +14,7 @@ from collections import Counter
 import pytest
 
 from openclaw_rl.environment.housekeeping import Surroundings, weigh
+from openclaw_rl.environment.signals import TASK_WORDS, TASKS
 from openclaw_rl.v1.turn_pb2 import TURN_CLASS_MAIN, TURN_CLASS_SIDE, TURN_CLASS_UNKNOWN, ChatMessage, Turn
 
 from .shapes import CONVERSATION, MAIN_SYSTEM, Request, requests
@@ -57,6 +58,21 @@ def test_no_single_sign_is_enough() -> None:
                  "Give this conversation a title.", "reply HEARTBEAT_OK"):
         evidence = weigh(Request(text, "fresh").turn(0), Surroundings())
         assert evidence is None or not (evidence.side or evidence.doubtful), str(evidence)
+
+
+def test_no_task_is_passed_over_for_want_of_its_words() -> None:
+    for name in ("framework_requests", "second_framework_requests"):
+        for request in requests(name):
+            for text in (request.text, request.system):
+                if any(signal.pattern.search(text) for signal in TASKS.values()):
+                    assert any(word in text.lower() for word in TASK_WORDS), text
+
+
+def test_a_conversation_may_go_on_under_new_instructions() -> None:
+    asked = Request("Summarize our conversation so far in 5 bullets. Output only the bullets.", "inside").turn(0)
+    evidence = weigh(asked, Surroundings(continues=True, others=True, same_instructions=False))
+    assert evidence is not None
+    assert not evidence.side, str(evidence)
 
 
 TITLE = "Generate a title for this conversation, at most 5 words. Output only the title.\n\nUser: hi\nAssistant: hello"

@@ -400,3 +400,17 @@ def test_feedback_with_another_key_than_the_turns_is_ignored(desk: Desk, caplog:
     desk.tell(Feedback(feedback_id="f4", turn_id="t3", score=-1, client=bob))
     desk.tell(turn("t3", [user("z")], "!", client=ann))
     assert desk.states()["t3"] == "OPEN"
+
+
+def test_a_file_of_an_earlier_release_is_brought_up_to_date(desk: Desk) -> None:
+    desk.tell(turn("t1", [user("hi")], "hello"))
+    with desk.store.transaction() as db:
+        db.execute("DROP INDEX turns_conversation")
+        db.execute("DROP INDEX turns_leaves")
+        for column in ("client", "branch", "change", "instructions", "conversation", "trail"):
+            db.execute(f"ALTER TABLE turns DROP COLUMN {column}")
+    desk.restart()
+    desk.tell(turn("t2", [*HELLO, user("thanks")], "welcome"))
+    assert desk.sent()["t1"].next_turn_id == "t2"
+    assert desk.turns()["t2"].parent_turn_id == "t1"
+    assert desk.turns()["t2"].branch_id == "t2"
