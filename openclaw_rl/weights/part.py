@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -20,7 +21,7 @@ from openclaw_rl.weights.layout import MODEL_FILE, file_order, header, make_spec
 #: Folder of the version on its way, below the versions.
 INCOMING = ".incoming"
 _OFFER_FILE = ".offer.json"
-_FRAME = ".frame-"
+_FRAME, _ADAPTER = ".frame-", ".adapter-"
 _PIECE = 1 << 20  # bytes copied at once
 
 
@@ -155,10 +156,21 @@ class Part:
         self._close_frame()
 
     def clean(self) -> None:
-        """Delete what only the transfer needed; the version is complete."""
+        """Leave nothing but the version, which is complete, and the adapters that it came as: whoever takes it from
+        here gets them too."""
         self._close_frame()
-        for path in self.folder.glob(_FRAME + "*"):
-            path.unlink()
+        paths = {_key(spec): self.folder / (_ADAPTER + _key(spec)) for spec in self.specs}
+        adapters = [spec for spec in self.specs if paths[_key(spec)].exists()]
+        if adapters:
+            from openclaw_rl.weights.update import ADAPTERS_FILE, UpdateWriter  # needs numpy
+
+            with contextlib.closing(UpdateWriter(self.folder / ADAPTERS_FILE)) as writer:
+                for spec in adapters:
+                    writer.add_frame(spec, paths[_key(spec)].read_bytes())
+                writer.finish()
+        for prefix in (_FRAME, _ADAPTER):
+            for path in self.folder.glob(prefix + "*"):
+                path.unlink()
 
     @staticmethod
     def discard(root: Path) -> None:
@@ -190,7 +202,7 @@ class Part:
             problem = problem or self._check(spec, start, stop)
             if problem is None:
                 if self._frame is not None:
-                    self._frame.delete()
+                    self._frame.keep() if spec.encoding == pb.TENSOR_ENCODING_LOW_RANK_ZSTD else self._frame.delete()
                     self._frame = None
                 self._index += 1
                 self._begin_check()
@@ -287,8 +299,8 @@ class _Frame:
     tensor be offered in another encoding, they don't count."""
 
     def __init__(self, folder: Path, spec: TensorSpec) -> None:
-        key = hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()[:32]
-        self._path = folder / (_FRAME + key)
+        self._path = folder / (_FRAME + _key(spec))
+        self._adapter = folder / (_ADAPTER + _key(spec))
         self._bytes = spec.encoded_bytes
         for other in folder.glob(_FRAME + "*"):
             if other != self._path:
@@ -313,6 +325,11 @@ class _Frame:
         """The complete frame."""
         return memoryview(mmap.mmap(self._fd, self._bytes, access=mmap.ACCESS_READ))
 
+    def keep(self) -> None:
+        """It is decoded, and may be of use to others."""
+        self.close()
+        os.replace(self._path, self._adapter)
+
     def delete(self) -> None:
         """It is not needed any more, or no good."""
         self.close()
@@ -323,6 +340,10 @@ class _Frame:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _key(spec: TensorSpec) -> str:
+    return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
 def _pieces(data: memoryview) -> Iterable[memoryview]:

@@ -61,6 +61,11 @@ class UpdateWriter:
         self.specs.append(spec)
         return True
 
+    def add_frame(self, spec: TensorSpec, frame: bytes) -> None:
+        """Keep encoded bytes as they are."""
+        self._file.write(frame)
+        self.specs.append(spec)
+
     def finish(self) -> None:
         """Complete the file and close it."""
         index = WeightOffer(tensors=self.specs).SerializeToString()

@@ -58,6 +58,8 @@ async def test_adapters(rig):
     assert encodings(transfer) == {"a": LOW_RANK, "b": LOW_RANK, "c": DENSE, "frozen": DENSE}
     assert (await rig.push(1, 0)).HasField("activated")
     assert rig.target.store.verify(1) and list(rig.needs[0].tensors) == ["a", "b"]
+    assert encodings(Transfer(rig.target.store, 1, 0)) == encodings(transfer), "whoever takes it from there"
+    assert Transfer(rig.target.store, 1, 0).offer().tensors == transfer.offer().tensors
     rig.low_rank_update(2)  # starts from the base model too, whatever is active
     assert encodings(Transfer(rig.trainer, 2, 1))["a"] == LOW_RANK
     assert (await rig.push(2, 1)).HasField("activated") and rig.target.store.verify(2)
@@ -95,6 +97,7 @@ async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig, kind, tm
     assert not (rig.root / INCOMING).exists()
     assert [need.from_byte for need in rig.needs] == [0, *cuts]
     assert disk.written == total, "no byte was written twice"
+    assert encodings(Transfer(rig.target.store, 1, 0)) == encodings(Transfer(rig.trainer, 1, 0))
 
 
 @pytest.mark.parametrize("kind", ["sparse", "low-rank"])
