@@ -19,7 +19,7 @@ from .component import ComponentServiceClient
 from .policy import PolicyServiceClient
 from .trainer import TrainerServiceClient
 
-#: Seconds that one component may take: it rewrites its files.
+#: Seconds that one component may take: it rewrites its files, or loads a version on a busy machine.
 _TIMEOUT = 600.0
 #: Seconds for which a rebuild is waited for, and between two looks.
 _LONGEST_WAIT, _LOOK_EVERY = 1800.0, 0.5
@@ -132,6 +132,9 @@ def forget(home: Home, session: str, addresses: dict[str, str] | None = None, fu
     call.check()
     if result.void:
         _conclude(call, wait)
+    elif not result.turns:
+        result.message = ("no turn of this session was found (`openclaw-rl turns` lists the sessions); one that comes "
+                          "late is let go")
     return result
 
 
@@ -144,7 +147,7 @@ def _see_to_versions(call: _Call) -> None:
             if state.active_version in result.void:
                 target = _way_back(call, state)
                 pin = {"pin": False} if state.pinned else {}
-                policy.activate_version(version=target, reason=_REASON, **pin)
+                policy.activate_version(version=target, reason=_REASON, timeout=_TIMEOUT, **pin)
                 lifted = f"; the pin on version {state.active_version} is lifted" if state.pinned else ""
                 call.say(f"policy_server: version {target} answers in place of {state.active_version}{lifted}")
                 result.message += lifted
