@@ -114,7 +114,8 @@ def _other(rng: random.Random, kind: str, turns: dict[str, list[Any]]
         return kind, tuple(names), {"hours": hours, "seconds": round(rng.uniform(5, 15), 1)}
     how = _next(rng, bag, _CUTS)
     if how == "cut_every":
-        return kind, ("policy_server",), {"what": how, "bytes": rng.randint(200_000, 12_000_000),
+        # From a part of a chunk to more than the difference between two versions.
+        return kind, ("policy_server",), {"what": how, "bytes": int(10 ** rng.uniform(4, 6.5)),
                                           "times": rng.randint(2, 10)}
     name = rng.choice(COMPONENTS)
     if how == "slow":
