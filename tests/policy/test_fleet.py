@@ -54,8 +54,8 @@ class Farm:
 
         self.fleet = Fleet(
             lambda: self.own_line.address, [line.address for line in self.lines], self.store,
-            on_state=self.states.append, on_activated=lambda version, _: self.activated.append(version), on_rejected=lambda version, _: None,
-            active=active, manifest=self.made.get, on_number=number,
+            on_state=self.states.append, on_activated=lambda version, _: self.activated.append(version),
+            on_rejected=lambda version, _: None, active=active, manifest=self.made.get, on_number=number,
             on_further=lambda version, address, message, refused: self.events.append((version, message, refused)),
             history=lambda address: DeliveryLog(self.book, address))
         await self.fleet.start()
