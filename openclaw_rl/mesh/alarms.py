@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -29,24 +29,12 @@ class Alarms:
     """Remembers since when each alarm holds, and puts them into a status.
 
     An alarm has a name, by which metrics and tests know it, and a sentence for a tired operator: what is wrong, and
-    what to do. The server asks for the status every few seconds, so that what must last before it counts is seen
-    also when nobody looks.
-
-    Args:
-        clock: seconds, never going back.
+    what to do. The server asks for the status every few seconds, so that its beginning is known also when nobody
+    looks.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._since: dict[str, Timestamp] = {}
-        self._begun: dict[str, float] = {}
-
-    def lasts(self, name: str, holds: bool, seconds: float) -> bool:
-        """Whether a condition has held for so many seconds, each time that it was asked about."""
-        if not holds:
-            self._begun.pop(name, None)
-            return False
-        return self._clock() - self._begun.setdefault(name, self._clock()) >= seconds
 
     def report(self, status: ComponentStatus, raised: Iterable[Raised]) -> None:
         """Tell in `status` the alarms that hold now; with one, a running component is DEGRADED and its detail begins

@@ -48,18 +48,6 @@ def test_an_alarm_leaves_a_starting_component_starting():
     assert (status.state, status.detail, len(status.alarms)) == (pb.COMPONENT_STATE_STARTING, "a is wrong", 1)
 
 
-def test_what_must_last_counts_only_when_it_lasted():
-    clock = [0.0]
-    alarms = Alarms(lambda: clock[0])
-    assert not alarms.lasts("a", True, 10)
-    clock[0] = 9
-    assert not alarms.lasts("a", True, 10) and not alarms.lasts("a", False, 10)
-    clock[0] = 12
-    assert not alarms.lasts("a", True, 10)
-    clock[0] = 22
-    assert alarms.lasts("a", True, 10)
-
-
 def test_a_stream_is_an_alarm_when_its_oldest_message_waits_long():
     stats = pb.OutboxStats(name="turns", pending=3, oldest_age=Duration(seconds=int(WAITING_SECONDS) - 1),
                            last_error="it does not answer")
