@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 import orjson
@@ -87,10 +88,16 @@ def request_digest(
     digest = blake2b(digests[-1] if digests else _START, digest_size=DIGEST_BYTES)
     for i, message in enumerate(messages):
         if is_instruction(message):
-            digest.update(b"%d,%b" % (i, _field(_NUMBER.sub("0", _squeeze(text_of(message))))))
+            digest.update(b"%d,%b" % (i, _instruction(text_of(message))))
     for tool in tools:
         digest.update(_field(tool.name))
     return digest.digest()
+
+
+@lru_cache(maxsize=256)
+def _instruction(text: str) -> bytes:
+    """An instruction without its numbers. They are long, and the same ones come again and again."""
+    return _field(_NUMBER.sub("0", _squeeze(text)))
 
 
 def _canonical(message: turn_pb2.ChatMessage) -> bytes:
