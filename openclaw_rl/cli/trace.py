@@ -118,6 +118,10 @@ def _facts(span: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append((f"decoding paused {values['openclaw.activation.pause_ms']:.1f} ms", ""))
     if "openclaw.transfer.bytes" in values:
         facts.append((f"{values['openclaw.transfer.bytes'] / 1e6:.1f} MB to {values.get('server.address', '?')}", ""))
+    if values.get("openclaw.gate.failures"):
+        facts.append((f"not served: {'; '.join(values['openclaw.gate.failures'])}", "red"))
+    if "openclaw.activation.reason" in values:
+        facts.append((values["openclaw.activation.reason"], ""))
     if span["links"]:
         facts.append((f"{len(span['links'])} links", "dim"))
     if span["status"] == "error":

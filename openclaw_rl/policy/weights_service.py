@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import aclosing
 
@@ -13,6 +14,7 @@ from openclaw_rl.mesh.errors import MeshError, failed_precondition, invalid, una
 from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.trainers import Trainers
 from openclaw_rl.policy.versions import PolicyVersions
+from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import WeightOffer
 from openclaw_rl.weights.ahead import read_ahead
@@ -170,10 +172,13 @@ class WeightsService:
             raise invalid("version", "unset", f"one of {list(self._versions.state().kept_versions)}")
         if pin and not self._versions.state().accepts_weights:
             raise failed_precondition("NO_WEIGHTS", "the policy is an API model: it has no versions to pin")
+        before, began = self._versions.state().active_version, time.time_ns()
         try:
             pause = await self._versions.activate(version, request.reason, pin)
         except EngineError as error:
             raise unavailable(f"version {request.version} can't be activated: {error}") from error
         except OSError as error:
             raise unavailable(f"the pin can't be written down, all stays as it was: {error}") from error
+        if version is not None:
+            traces.activated(None, version, before, began, pause.ms, pause.steps, request.reason or "asked for")
         return pb.ActivateVersionResponse(state=self._versions.state(), pause_ms=pause.ms)

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from openclaw_rl.config import TelemetryConfig
 from openclaw_rl.home import Home
+from openclaw_rl.telemetry import turns
 from openclaw_rl.telemetry.encoding import plain
 from openclaw_rl.telemetry.queue import SpanQueue
 from openclaw_rl.telemetry.state import Telemetry, current
@@ -149,6 +150,7 @@ def forget(session_id: str, turn_ids: Sequence[str] = ()) -> int:
     Raises:
         sqlite3.Error: the file can't be written.
     """
+    turns.forget(session_id, turn_ids)
     if current.store is None:
         return 0
     if current.local is not None:

@@ -161,6 +161,14 @@ def trained(manifest: weights_pb2.VersionManifest, begin: int | None = None) -> 
         _samples.pop(turn_id, None)
 
 
+def forget(session_id: str, turn_ids: Iterable[str]) -> None:
+    """Remember nothing of a session's samples."""
+    gone = set(turn_ids)
+    for turn_id, (_, about) in list(_samples.items()):
+        if turn_id in gone or about.get(names.SESSION) == session_id:
+            _samples.pop(turn_id, None)
+
+
 def step_links(turn_ids: Sequence[str]) -> list[trace.Link]:
     """Links of a training step to its turns; those whose context is not known are left out."""
     links = []

@@ -11,7 +11,14 @@ from opentelemetry.trace import Span, SpanKind
 from openclaw_rl.telemetry import context, names, turns
 from openclaw_rl.telemetry.state import guarded
 from openclaw_rl.v1.common_pb2 import TraceContext
-from openclaw_rl.v1.weights_pb2 import VersionManifest, WeightActivated
+from openclaw_rl.v1.weights_pb2 import (
+    GATE_VERDICT_FAILED,
+    GATE_VERDICT_PASSED,
+    VersionManifest,
+    WeightActivated,
+)
+
+_VERDICTS = {GATE_VERDICT_PASSED: "passed", GATE_VERDICT_FAILED: "failed"}
 
 
 class Step:
@@ -41,6 +48,8 @@ class Step:
             self._span.set_attributes({
                 names.TRAINED: manifest.version, names.VERSION: manifest.version,
                 "openclaw.algorithm": manifest.algorithm,
+                "openclaw.gate.verdict": _VERDICTS.get(manifest.gate.verdict, "not asked"),
+                "openclaw.gate.failures": list(manifest.gate.failures),
                 **{f"openclaw.metric.{name}": value for name, value in manifest.metrics.items()}})
         self.ended()
         turns.trained(manifest, self.began)
@@ -102,11 +111,13 @@ def staged(offer: TraceContext, version: int, began: int) -> None:
 
 
 @guarded
-def activated(offer: TraceContext, version: int, before: int, began: int, pause_ms: float,
-              pause_steps: int) -> TraceContext | None:
-    """A policy server answers with a version from now on. `before`: the one that answered until now."""
-    span = context.emit(names.ACTIVATE, context.of_message(offer), {
-        names.VERSION: version, "openclaw.policy.version.before": before, "openclaw.activation.pause_ms": pause_ms,
+def activated(offer: TraceContext | None, version: int, before: int, began: int, pause_ms: float,
+              pause_steps: int, reason: str = "") -> TraceContext | None:
+    """A policy server answers with a version from now on. `offer`: that it came with; None when somebody went back or
+    forward to a kept one, for a `reason`. `before`: the one that answered until now."""
+    span = context.emit(names.ACTIVATE, context.of_message(offer) if offer is not None else None, {
+        names.VERSION: version, "openclaw.activation.reason": reason,
+        "openclaw.policy.version.before": before, "openclaw.activation.pause_ms": pause_ms,
         "openclaw.activation.pause_steps": pause_steps}, begin=began)
     return context.to_message(span)
 

@@ -272,3 +272,11 @@ def test_a_fault_of_ours_costs_the_span_alone(tracing: Tracing, monkeypatch: pyt
     for _ in range(3):
         turns.recorded(turn("a", [user("hi")], "Hello"))
     assert sum("a span is lost" in text for text in caplog.messages) == 1
+
+
+def test_a_forgotten_sample_is_not_remembered(tracing: Tracing) -> None:
+    turns.accepted([_sample("a")], lambda ids: [])
+    assert telemetry.forget("s", ["a"]) == 1
+    turns.dropped(["a"], "forgotten")
+    span = tracing.one("sample dropped")
+    assert names.SESSION not in (span.attributes or {}) and trace_of(span) != "ab" * 16
