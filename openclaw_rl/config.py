@@ -65,7 +65,7 @@ class SessionAwareness(_Section):
     session_timeout: Float = Field(300, gt=0)
     """Seconds without a request after which a session has ended."""
     debug: bool = False
-    """Log each request's class and the rule that decided."""
+    """Log each request's class and all the evidence for it, with its weights."""
 
     @field_validator("trainable_patterns", "auxiliary_patterns")
     @classmethod

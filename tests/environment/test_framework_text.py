@@ -26,14 +26,16 @@ BANNERS = [
     "This session is being continued from a previous conversation that ran out of context. Summary: bread.",
     "<system-reminder>\nThe todo list is empty.\n</system-reminder>", METADATA,
     "System: [2026-03-16 15:30:00 UTC] Exec completed (code 0)", "<summary>We baked bread.</summary>",
-    "[cron:daily] Send the report.", "   ",
+    "[cron:daily] Send the report.", "   ", "[Conversation summary]\nWe baked bread.",
+    "Scheduled poll. If there is nothing to do reply with exactly NO_REPLY.", "没有事项时只回复 HEARTBEAT_OK",
 ]
 WORDS = [
     "Error: cannot find module 'left-pad'", "Error: request timed out", "no response", "no", "there was no response",
     "why do I get \"Error: LLM request timed out\"?", "what does NO_REPLY mean?", "the model is wrong",
     "continue where you left off", "Request interrupted by user: what is that?", "The API failed again, fix it",
     "error in line 3: the agent is not defined", "heartbeat", "read HEARTBEAT.md to me", "summary: too long",
-    "没有回复", "错误:文件不存在",
+    "没有回复", "错误:文件不存在", "why did you answer HEARTBEAT_OK just now?", "you should not reply NO_REPLY",
+    "session summary: too long, shorter please", "connection error", "你为什么回复 HEARTBEAT_OK",
 ]
 
 
