@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from openclaw_rl.mesh.alarms import WAITING_SECONDS
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.trainer_pb2 import VersionDelivery
@@ -14,8 +15,8 @@ from openclaw_rl.weights.follower import Follower, History, void
 from openclaw_rl.weights.publisher import WeightPublisher
 from openclaw_rl.weights.store import VersionStore
 
-#: Seconds without a connection after which a policy server is reported as unreachable.
-UNREACHABLE = 30.0
+#: Seconds without an answer after which a policy server is reported as unreachable. One that loads its model answers.
+UNREACHABLE = WAITING_SECONDS
 
 
 class Fleet:

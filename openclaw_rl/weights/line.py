@@ -93,6 +93,8 @@ class Line:
         if isinstance(error, grpc.RpcError):
             known = from_rpc_error(error)
             self.reason = known.reason
+            if known.code == grpc.StatusCode.UNAVAILABLE and known.retry_after is not None:
+                self._down_since = asyncio.get_running_loop().time()  # it is there, and getting ready
             if known.code == grpc.StatusCode.ABORTED:
                 self.got_on = False  # somebody else took over: don't chase each other at full speed
         if not isinstance(error, grpc.RpcError | MeshError | TryAgain | OSError):

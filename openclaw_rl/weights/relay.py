@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from openclaw_rl.mesh.alarms import WAITING_SECONDS
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
@@ -22,8 +23,8 @@ from openclaw_rl.weights.transfer import WANTS_DENSE
 
 logger = logging.getLogger(__name__)
 
-#: Seconds without a connection after which the other policy server is reported as unreachable.
-UNREACHABLE = 30.0
+#: Seconds without an answer after which the other policy server is reported as unreachable.
+UNREACHABLE = WAITING_SECONDS
 _DEADLINE = 30.0  # seconds for GetPolicy
 
 
