@@ -15,7 +15,7 @@ from openclaw_rl.home import Home
 from openclaw_rl.v1 import component_pb2
 
 #: Files and folders beside a component's own that hold what could not be read, and so can't be searched.
-_ASIDE = ("*.corrupt-*", "*.damaged-*")
+_ASIDE = ("*.corrupt-*", "*.damaged-*", "set-aside/*")
 
 
 def clean(store: Store, home: Home, component: str, target: Target) -> dict[str, int]:
