@@ -57,7 +57,7 @@ async def test_one_that_is_getting_ready_is_not_down() -> None:
     await run(line, lambda: len(downs) == 4)
     assert downs[2] >= began[2] - began[0] > 0.25
     assert downs[3] < began[3] - began[2] + 0.05, "counted from the third on, in which it answered"
-    assert line.error == "loading" and line.reason == "UNAVAILABLE"
+    assert line.error == "no" and line.reason == "UNAVAILABLE"
 
 
 async def test_a_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
