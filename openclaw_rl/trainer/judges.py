@@ -14,6 +14,8 @@ def votes_by_judge(samples: Iterable[turn_pb2.Sample]) -> dict[str, int]:
                                if not vote.error).items()))
 
 
-def panels(samples: Iterable[turn_pb2.Sample]) -> str:
-    """How the judges were made up, such as "rules"; several, when that was changed between the turns."""
-    return "; ".join(sorted({sample.judgement.panel for sample in samples} - {""}))
+def panels(samples: Iterable[turn_pb2.Sample]) -> dict[str, str]:
+    """A version's setting `judge_panel`: how the judges were made up, such as "rules"; several, when that was changed
+    between the turns. Empty when they did not say."""
+    found = "; ".join(sorted({sample.judgement.panel for sample in samples} - {""}))
+    return {"judge_panel": found} if found else {}

@@ -264,7 +264,7 @@ class Learner:
         version = self._store.highest + 1
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
-            algorithm=self._config.algorithm, settings=settings(self._config) | {"judge_panel": panels(samples)},
+            algorithm=self._config.algorithm, settings=settings(self._config) | panels(samples),
             turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(samples), gate=gate,
             trace=self._step.trace),
             self._backend.tensors(), base=0)
