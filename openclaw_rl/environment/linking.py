@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.environment import tables
 from openclaw_rl.environment.flaws import CUT
 from openclaw_rl.environment.framework_text import is_framework_text
+from openclaw_rl.environment.housekeeping import Surroundings
 from openclaw_rl.environment.next_state import Outline, messages_behind
 from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.sessions.fingerprint import text_of
@@ -21,6 +22,8 @@ from openclaw_rl.v1.turn_pb2 import NextState
 MOST_AWAITED = 8
 #: Responses of a request that are looked for in one query.
 _LOOK_AT_ONCE = 8
+#: Latest answers of a session that are looked for in a request.
+_ANSWERS = 4
 #: Which of several turns with the same conversation a request continues.
 _PRECEDENCE = {tables.OPEN: 0, tables.SENT: 1, tables.REJECTED: 1}
 
@@ -90,6 +93,14 @@ def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
             side_responses.add(digest)
     found = Link(position, parent, branch)
     return _unfinished(db, session, outline, found) or found
+
+
+def surroundings(db: sqlite3.Connection, session: str, outline: Outline, link: Link) -> Surroundings:
+    """What the session knows about a request, for its class."""
+    latest = tables.latest(db, session, _ANSWERS)
+    return Surroundings(continues=bool(link.parent), others=bool(latest),
+                        same_instructions=not latest or latest[0]["instructions"] in (None, outline.instructions),
+                        answers=[row["response_text"] for row in latest])
 
 
 def _unfinished(db: sqlite3.Connection, session: str, outline: Outline, found: Link) -> Link | None:

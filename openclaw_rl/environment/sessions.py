@@ -27,16 +27,16 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.delivery.aside import Aside
 from openclaw_rl.delivery.checked import content_key, sound
-from openclaw_rl.delivery.ids import bad_id, message_id
+from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.inbox import Forged, Inbox
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import branches, linking, tables
 from openclaw_rl.environment.classify import MAIN, SIDE, UNKNOWN, Classified, Classifier
 from openclaw_rl.environment.deadlines import Deadlines
+from openclaw_rl.environment.events import refusal, stranger
 from openclaw_rl.environment.flaws import flaw
 from openclaw_rl.environment.forget import forget
-from openclaw_rl.environment.housekeeping import Surroundings
 from openclaw_rl.environment.next_state import Outline, as_text, messages_behind
 from openclaw_rl.environment.trainability import Trainability
 from openclaw_rl.forgetting import Target, Tombstones
@@ -57,8 +57,6 @@ REAP_BATCH = 100
 
 _Name = Literal["MAIN", "SIDE", "UNKNOWN"]
 _CLASS_NAMES: dict[int, _Name] = {MAIN: "MAIN", SIDE: "SIDE", UNKNOWN: "UNKNOWN"}
-#: Latest answers of a session that are looked for in a request.
-_ANSWERS = 4
 _CLOSED_BY = {turn_pb2.NEXT_STATE_KIND_FEEDBACK: "feedback was given",
               turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended",
               turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out"}
@@ -199,14 +197,14 @@ class SessionBook:
         if self._tombstones.cover(event):
             return ack  # of a session that was forgotten while this was under way
         kind = event.WhichOneof("event")
-        refusal, new = _refusal(event, ack.id), False
+        refused, new = refusal(event, ack.id), False
         try:
-            new = not refusal and self._inbox.accept(db, ack.id, content_key(event))
+            new = not refused and self._inbox.accept(db, ack.id, content_key(event))
         except Forged as error:
-            refusal = f"{kind}: {error}"
-        if refusal:
-            self.aside.keep(db, ack.id, f"{kind or 'message'} refused: {refusal}", event.SerializeToString())
-            ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, refusal
+            refused = f"{kind}: {error}"
+        if refused:
+            self.aside.keep(db, ack.id, f"{kind or 'message'} refused: {refused}", event.SerializeToString())
+            ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, refused
         elif not new:
             ack.status = common_pb2.ACK_STATUS_DUPLICATE
         elif kind == "turn":
@@ -226,7 +224,7 @@ class SessionBook:
             turn.session_id = linking.infer_session(db, turn, outline)
         session = turn.session_id
         link = linking.find(db, session, outline)
-        classified = self._classifier.classify(turn, partial(_surroundings, db, session, outline, link))
+        classified = self._classifier.classify(turn, partial(linking.surroundings, db, session, outline, link))
         turn.turn_class, turn.class_reason = classified.turn_class, classified.reason
         name = _CLASS_NAMES[classified.turn_class]
         if classified.turn_class == MAIN:
@@ -347,44 +345,5 @@ class SessionBook:
         return True
 
 
-def _surroundings(db: sqlite3.Connection, session: str, outline: Outline, link: linking.Link) -> Surroundings:
-    latest = tables.latest(db, session, _ANSWERS)
-    return Surroundings(continues=bool(link.parent), others=bool(latest),
-                        same_instructions=not latest or latest[0]["instructions"] in (None, outline.instructions),
-                        answers=[row["response_text"] for row in latest])
-
-
 def _feedback_on(db: sqlite3.Connection, turn_id: str, client: str) -> list[turn_pb2.Feedback]:
     return [given for given in tables.feedback_on(db, turn_id) if not stranger(client, given.client)]
-
-
-def stranger(client: str, other: str) -> bool:
-    """Whether two clients (`Turn.client`) are known to have shown different API keys.
-
-    Address and user field don't count: a person's phone has another address, and feedback has no user field. Without a
-    key (an open door, or the operator's gRPC) everybody may speak.
-    """
-    keys = [name.partition(":")[0] if ":" in name else "" for name in (client, other)]
-    return all(keys) and keys[0] != keys[1]
-
-
-def _refusal(event: environment_pb2.PolicyEvent, event_id: str) -> str:
-    """Why an event can't be taken; empty when it can."""
-    kind = event.WhichOneof("event")
-    if kind is None:
-        return "the message has none of turn, feedback, session_end and session_active"
-    if not event_id:
-        return f"the {kind} has no id"
-    if reason := bad_id(f"the {kind}'s id", event_id):
-        return reason
-    session = getattr(event, kind).session_id
-    if session and (reason := bad_id(f"{kind}.session_id", session)):
-        return reason
-    if kind in ("session_end", "session_active") and not getattr(event, kind).session_id:
-        return f"{kind}.session_id is empty"
-    if kind == "feedback":
-        if not (event.feedback.turn_id or event.feedback.session_id):
-            return "feedback.turn_id and feedback.session_id are empty: one of them must say what is meant"
-        if event.feedback.HasField("score") and not -1 <= event.feedback.score <= 1:
-            return f"feedback.score is {event.feedback.score:g}: must be from -1 to +1"
-    return ""
