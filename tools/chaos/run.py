@@ -27,7 +27,7 @@ from tools.chaos.plan import Action, make_plan
 #: after which it stands still.
 QUIET, STANDSTILL = 1800.0, 240.0
 #: Seconds until the first version answers, at most, before anything is broken.
-FIRST_VERSION = 150.0
+FIRST_VERSION = 400.0
 #: Whole answers that users get between two faults, and seconds after which it goes on without.
 ANSWERS, ANSWERS_WITHIN = 3, 20.0
 
