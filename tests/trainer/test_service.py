@@ -403,3 +403,23 @@ async def test_errors_name_the_field(tmp_path: Path, model: Path) -> None:
         assert "there is no version '7'; here are 0" in str(failure.value.details())
         acks = await rig.submit(make_sample(""))
         assert acks[0].status == common_pb2.ACK_STATUS_REJECTED
+
+
+async def test_versions_can_be_fetched(tmp_path: Path, model: Path) -> None:
+    async def fetch(rig: Rig, **fields: int) -> tuple[weights_pb2.WeightOffer, bytes]:
+        pieces = [piece async for piece in rig.stub.FetchWeights(pb.FetchWeightsRequest(**fields))]
+        return pieces[0].offer, b"".join(piece.chunk.data for piece in pieces[1:])
+
+    async with trainer(tmp_path / "a", model) as rig:
+        await make_versions(rig, 2)
+        offer, data = await fetch(rig)
+        assert offer.manifest.version == 2, "the newest"
+        opened = rig.learner.versions.open(2)
+        assert data == b"".join(opened[spec.name] for spec in offer.tensors)
+        offer, changed = await fetch(rig, version=1, base_version=0)
+        assert offer.manifest.version == 1 and 0 < len(changed) < len(data) / 10, "one tensor differs"
+        with pytest.raises(grpc.aio.AioRpcError, match="base_version 9 is not here"):
+            await fetch(rig, base_version=9)
+    async with trainer(tmp_path / "b", model, with_model=False) as rig:
+        with pytest.raises(grpc.aio.AioRpcError, match="no weights to fetch"):
+            await fetch(rig)
