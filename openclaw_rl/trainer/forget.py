@@ -21,6 +21,7 @@ from openclaw_rl.v1 import turn_pb2
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS voided (
     version INTEGER NOT NULL, session BLOB NOT NULL, PRIMARY KEY (version, session)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS content ON samples (version) WHERE fate = 'trained' AND payload NOT NULL;
 """
 
 #: Class of the reason with which forgotten samples are dropped; their rows keep the id, by which one that comes again
