@@ -19,7 +19,7 @@ from openclaw_rl.trainer.policy_door import GrpcPolicyDoor
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.servicer import TrainerServicer
 from openclaw_rl.trainer.store import TrainerStore
-from openclaw_rl.v1 import component_pb2, policy_pb2
+from openclaw_rl.v1 import component_pb2, policy_pb2, weights_pb2
 from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
@@ -57,11 +57,15 @@ class Rig:
         def fleet(service: TrainerService, versions: VersionStore) -> Fleet:
             return Fleet(lambda: policy.address, (), versions, on_state=service.on_state,
                          on_activated=service.on_activated, on_rejected=service.on_rejected,
-                         active=int(self.store.get("active") or 0), knows=lambda version: True,
+                         active=int(self.store.get("active") or 0), manifest=self.manifest,
                          on_number=self.store.raise_highest, on_further=service.on_further,
                          history=lambda address: pytest.fail("there is no further one"))
 
         self.service = TrainerService(config, self.store, learner, fleet, GrpcPolicyDoor(lambda: policy.address))
+
+    def manifest(self, version: int) -> weights_pb2.VersionManifest | None:
+        known = self.store.version(version)
+        return known.manifest if known is not None else None
 
     async def version(self, number: int) -> None:
         """Make the next version, and wait until it answers."""
