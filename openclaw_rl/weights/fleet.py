@@ -50,8 +50,9 @@ class Fleet:
         self._manifest = manifest
         self._callbacks = on_state, on_activated
         self._active = active
-        self._latest: int | None = None  # newest version offered
+        self._latest = 0  # newest version offered; 0: none
         self._authority: PolicyState | None = None  # what the own one has; None until it is heard of
+        self._goal: tuple[Any, int] | None = None  # what it was worked out from, and the goal
         self._own = WeightPublisher(own, store, self._on_state, self._on_activated, on_rejected, full_every=full_every)
         self._followers = [Follower(address, store, self.goal, lambda: self._authority, manifest, on_number, on_further,
                                     history(address), full_every) for address in dict.fromkeys(further)]
@@ -79,17 +80,18 @@ class Fleet:
     def take_back(self, versions: set[int]) -> None:
         """Send none of these versions any more, to nobody; they are void."""
         if self._latest in versions:
-            self._latest = None
+            self._latest = 0
         for publisher in self._publishers():
             publisher.take_back(versions)
 
     def goal(self) -> int:
         """The version that the further ones are to have: the newest offered, unless it was taken back."""
-        withdrawn = self._authority.withdrawn_versions if self._authority else ()
-        if (self._latest is not None and self._latest > self._active
-                and not void(self._latest, withdrawn, self._manifest)):
-            return self._latest
-        return self._active
+        withdrawn = tuple(self._authority.withdrawn_versions) if self._authority else ()
+        known = self._latest, self._active, withdrawn
+        if self._goal is None or self._goal[0] != known:  # the way through the ancestors may be long
+            newer = self._latest > self._active and not void(self._latest, withdrawn, self._manifest)
+            self._goal = known, self._latest if newer else self._active
+        return self._goal[1]
 
     def status(self) -> dict[str, Any]:
         """Of the mesh's own policy server; see WeightPublisher.status."""
