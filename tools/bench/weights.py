@@ -184,12 +184,14 @@ def main() -> None:
     report["memory"] = {"goal_mb": (2 * CHUNK + largest) / 1e6,
                         "sender_mb": round(max(f["sender_mb"] for f in memory), 1),
                         "receiver_mb": round(max(f["receiver_mb"] for f in memory), 1)}
+    say(json.dumps({"memory": report["memory"]}))
     names = ("bytes", "seconds", "pause_ms", "pause_steps")
-    report["serving"] = {
-        kind: [{name: round(figures[name], 3) for name in names}
-               for figures in stream_round(store.root, base, pushed, every, streams=args.streams)]
-        for kind, store, pushed, every in (("full", full, made, 1000), ("lora", lora, [1], 1000),
-                                           ("dense", full, made, 1))}
+    report["serving"] = {}
+    for kind, store, pushed, every in (("full", full, made, 1000), ("lora", lora, [1], 1000), ("dense", full, made, 1)):
+        report["serving"][kind] = [
+            {name: round(figures[name], 3) for name in names}
+            for figures in stream_round(store.root, base, pushed, every, streams=args.streams)]
+        say(json.dumps({kind: report["serving"][kind]}))
     if not args.versions:
         shutil.rmtree(work, ignore_errors=True)
     print(json.dumps(report))
