@@ -60,6 +60,9 @@ def main(argv: list[str] | None = None) -> int:
         for file in [args.json] * bool(args.json) + [folder / "report.json"]:
             write_json(report, file)
         return 1 if report.violations else 0
+    except KeyboardInterrupt:
+        print("chaos: interrupted; the mesh was stopped", file=sys.stderr)
+        return 130
     except (RuntimeError, OSError) as error:
         print(f"chaos: {error}\nthe files are in {folder}", file=sys.stderr)
         return 2
