@@ -216,6 +216,20 @@ async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig
     assert rig.needs[-1].tensors == ["a", "b"] and rig.taken >= rig.trainer.manifest(1).total_bytes // 2
 
 
+async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_last(rig):
+    rig.full_update(1)
+    rig.full_update(2)
+    activated: asyncio.Queue[int] = asyncio.Queue()
+    publisher = WeightPublisher(lambda: rig.address, rig.trainer, lambda state: None,
+                                lambda version, answer: activated.put(version), lambda version, answer: None)
+    await publisher.start()
+    for version in (1, 2):
+        publisher.offer(version)
+        assert await asyncio.wait_for(activated.get(), 20) == version
+    await publisher.stop()
+    assert {path.name for path in rig.trainer.folder(2).glob("since-*")} == {"since-1.update"}
+
+
 def _nothing(specs: list[pb.TensorSpec], *_: object) -> dict[bytes, memoryview]:
     if any(spec.encoding != DENSE for spec in specs):
         raise part.Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, "it is not here", retryable=True)
