@@ -318,9 +318,12 @@ class WeightPublisher:
         self._activated = activated.version
         self._active = activated.version
         if self._state is not None and activated.version in self._store.versions():  # the next update builds on it
-            self._state.active_version = activated.version
-            self._state.active_digest = self._store.manifest(activated.version).digest
-            self._state.kept_versions.append(activated.version)
+            state = PolicyState()
+            state.CopyFrom(self._state)
+            state.active_version = activated.version
+            state.active_digest = self._store.manifest(activated.version).digest
+            state.kept_versions.append(activated.version)
+            self._state = state
         if self._transfer is not None:
             traces.synced(self._transfer.span, self._transfer.total, activated)
         self._forget(activated.version)
