@@ -220,6 +220,10 @@ def _checkpoint_problem(home: Home, books: Books) -> str:
     return ""
 
 
+#: Where a message stands in a `snapshot` that was taken and has left the store since.
+TAKEN = "|taken"
+
+
 def snapshot(file: Path, component: str) -> dict[str, Any]:
     """What a store would give after a restart now: id -> where it stands. Works on a copy, also while the component is
     stopped. A store that would be set aside as damaged gives nothing."""

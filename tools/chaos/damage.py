@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from openclaw_rl.home import Home
-from tools.chaos.books import snapshot
+from tools.chaos.books import TAKEN, snapshot
 from tools.chaos.checks import Damage
 
 _WAL_HEADER, _FRAME_HEADER = 32, 24  # bytes
@@ -44,7 +44,8 @@ def damage(home: Home, component: str, what: str, how: str, salt: int) -> Damage
             stream.seek(at)
             stream.write(rng.randbytes(min(length, size - at)))
     after = snapshot(store, component) if concerns_turns else {}
-    at_risk = {id for id, state in before.items() if after.get(id) != state}
+    # What the component had taken and handed on is not lost with its note of that.
+    at_risk = {id for id, state in before.items() if after.get(id) != state and state != TAKEN}
     text = f"{what}, cut to {at} of {size} bytes" if how == "truncate" else f"{what}, {length} bytes of garbage at {at}"
     return Damage(component, str(file.relative_to(home.root)), text, time.time(), at_risk)
 
