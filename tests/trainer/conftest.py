@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -12,4 +13,6 @@ from tests.trainer.fakes import make_model
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a Llama model of 2 layers and 96 tokens, with random weights."""
-    return make_model(tmp_path_factory.mktemp("model"))
+    folder = make_model(tmp_path_factory.mktemp("model"))
+    gc.freeze()  # what was imported for it stays: collecting it, as each step does, took most of the tests' time
+    return folder
