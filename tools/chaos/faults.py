@@ -223,8 +223,11 @@ class Breaker:
         proxy = self._mesh.proxies[name]
         match what:
             case "cut":
+                before, cuts = proxy.forward, proxy.cuts
+                flows = self._await(lambda: proxy.forward > before)
                 proxy.cut()
-                return "all connections to it are cut"
+                cut = self._await(lambda: proxy.cuts > cuts) if flows else False
+                return "its connections are cut while something flows" if cut else "nothing flowed to it"
             case "slow":
                 proxy.slow(action.how["rate"], action.how["seconds"])
                 return f"at most {action.how['rate']} bytes/s for {action.how['seconds']} s"
