@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python tools/chaos", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Break the real mesh under load, by a seed, and check from its stores that nothing was lost.",
-        epilog="examples:\n  python tools/chaos --kills 8                     about 3 minutes\n"
+        epilog="examples:\n  python tools/chaos --kills 8                     3 to 5 minutes\n"
                "  python tools/chaos --seed 7 --kills 200          the long run\n"
                "  python tools/chaos --seed 7 --kills 30 --faults kill,damage --keep /tmp/look\n"
                "  python tools/chaos --seed 7 --kills 200 --plan   only prints what would be broken when\n"
