@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.forgetting import Target
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, unavailable
 from openclaw_rl.models.config import ModelError
@@ -26,6 +25,7 @@ from openclaw_rl.trainer.scheduler import Scheduler
 from openclaw_rl.trainer.store import REJECTED, TrainerStore
 from openclaw_rl.trainer.version_table import ROLLED_BACK, refused
 from openclaw_rl.trainer.watch import Watch
+from openclaw_rl.trainer.watcher import Watcher
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
@@ -76,32 +76,24 @@ class TrainerService:
         self._metrics: dict[str, float] = {}
         self._alarms = TrainerAlarms(config, store)
         self._policy: policy_pb2.PolicyState | None = None  # what the policy server has; None until it was heard of
-        self._watch = Watch(config.watch, store, store.live)
-        self._door = policy
-        self._wake_watch: asyncio.TimerHandle | None = None
-        self._watch_problem = ""  # why it can't look or go back now
-        self._judged = asyncio.Event()  # there are new scores, or another version answers
-        self._watching: asyncio.Task[None] | None = None
+        self._watcher = Watcher(Watch(config.watch, store, store.live), store, policy, self.events)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_be_nice)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to train when there is something to train on."""
         self._task = asyncio.create_task(self._run(), name="training")
-        if self._door is not None and self._learner is not None:
-            self._watching = asyncio.create_task(self._keep_watch(self._door), name="watch")
+        if self._learner is not None:
+            self._watcher.start()
 
     async def stop(self, grace: float = 5.0) -> None:
         """End. A running step is given up, at the latest behind its present sample; its samples wait on disk."""
         if self._learner is not None:
             self._learner.stop()
-        tasks = {task for task in (self._task, self._watching) if task is not None}
-        for task in tasks:
-            task.cancel()
-        if self._wake_watch is not None:
-            self._wake_watch.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=grace)
+        await self._watcher.stop(grace)
         if self._publisher is not None:
             await self._publisher.stop(grace)
             self._publisher = None
@@ -118,7 +110,7 @@ class TrainerService:
         if self._learner is None:
             self._store.drop([sample.transition.turn.turn_id for sample in samples], "no weights to train")
         self._wake.set()
-        self._judged.set()
+        self._watcher.judged()
         return acks
 
     def train_now(self) -> tuple[int, str]:
@@ -186,8 +178,7 @@ class TrainerService:
     def on_state(self, state: policy_pb2.PolicyState) -> None:
         """Follow the policy server: after a rollback the next version builds on the one that is active."""
         self._policy = state
-        self._watch.answers(state.active_version, state.pinned)
-        self._judged.set()
+        self._watcher.answers(state)
         self._store.raise_highest(state.highest_version)
         head, active = self._store.head, state.active_version
         self._store.activated(active, state.activated_at.ToNanoseconds() / 1e9)
@@ -203,7 +194,7 @@ class TrainerService:
         elif void or active > head:
             self._store.move_head(active)
             for version in {*state.withdrawn_versions, *((head,) if void else ())}:
-                self._store.take_back(version, self._watch.took_back(version) or ROLLED_BACK)
+                self._store.take_back(version, self._watcher.watch.took_back(version) or ROLLED_BACK)
             log.info("the policy server went from version %d to %d; training goes on from there", head, active)
             self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {active}",
                              version=active)
@@ -226,42 +217,6 @@ class TrainerService:
         (log.error if rejected else log.info)("%s", message)
         kind = (_E.TRAINING_EVENT_KIND_VERSION_REJECTED if rejected else _E.TRAINING_EVENT_KIND_VERSION_ACTIVATED)
         self.events.tell(kind, message, version=version)
-
-    # The watch
-
-    async def _keep_watch(self, policy: PolicyDoor) -> None:
-        while True:
-            await self._judged.wait()
-            self._judged.clear()
-            try:
-                await self._look(policy)
-                self._watch_problem = ""
-            except Exception as error:  # it is tried again; whatever it was, the trainer goes on
-                self._watch_problem = str(error)
-                log.error("the watch can't look or go back now: %s", error,
-                          exc_info=not isinstance(error, MeshError | StoreError))
-                self._wake_watch = asyncio.get_running_loop().call_later(RETRY, self._judged.set)
-
-    async def _look(self, policy: PolicyDoor) -> None:
-        """Go back when the live turns of the active version are judged worse than those before it."""
-        if self._watch.going is None and self._policy is not None:
-            active = int(self._store.get("active") or 0)
-            if not await asyncio.to_thread(self._watch.due, active):
-                return
-            state = await policy.state()
-            if state.pinned or state.active_version != active:
-                return  # the operator's word, or a version of which the weight stream tells in a moment
-            fall = await asyncio.to_thread(self._watch.look, active, state.kept_versions)
-            if fall is not None:
-                log.error("%s; going back to version %d", fall.reason, fall.target)
-        if self._watch.going is not None:
-            target, reason = self._watch.going
-            state = await policy.state()
-            if state.pinned or state.active_version == target:
-                return
-            await policy.activate(target, reason)
-            log.warning("the policy server went back to version %d: %s", target, reason)
-            self.events.tell(_E.TRAINING_EVENT_KIND_WATCH_WENT_BACK, reason, version=target)
 
     # Training
 
@@ -394,9 +349,7 @@ class TrainerService:
 
     def control_alarms(self) -> list[tuple[str, str]]:
         """What the gate keeps from being served and what the watch took back, by alarm name."""
-        raised = [("watch_went_back", self._watch.alarm)] if self._watch.alarm else []
-        if self._watch_problem:
-            raised.append(("watch_cannot_look", f"the watch can't look or go back now: {self._watch_problem}"))
+        raised = self._watcher.alarms()
         if self._learner is not None and self.ready.is_set() and (problem := self._learner.gate.problem):
             raised.append(("gate_cannot_run", f"the gate can't run, so nothing is trained: {problem}"))
         newest = self._store.newest()

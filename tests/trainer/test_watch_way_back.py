@@ -13,7 +13,7 @@ import pytest
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.identity import model_id
-from openclaw_rl.trainer import service as service_module
+from openclaw_rl.trainer import watcher as watcher_module
 from openclaw_rl.trainer.learner import Learner
 from openclaw_rl.trainer.policy_door import GrpcPolicyDoor
 from openclaw_rl.trainer.service import TrainerService
@@ -112,7 +112,7 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         rig.live(2, *[-1, -1, 0] * 8)
         await until(lambda: policy.active == 1)
         await until(lambda: rig.store.head == 1)
-        await until(lambda: rig.service._watch.going is None)
+        await until(lambda: rig.service._watcher.watch.going is None)
         assert policy.versions.state().withdrawn_versions == [2]
         went = pb.TRAINING_EVENT_KIND_WATCH_WENT_BACK
         await until(lambda: any(event.kind == went for event in rig.events))
@@ -145,20 +145,20 @@ async def test_nothing_goes_back_while_pinned(tmp_path: Path, model: Path, polic
         await rig.version(2)
         await policy.versions.activate(None, "a demonstration", pin=True)
         looks = 0
-        state = rig.service._door.state
+        state = rig.service._watcher._policy.state
 
         async def counted() -> policy_pb2.PolicyState:
             nonlocal looks
             looks += 1
             return await state()
 
-        rig.service._door.state = counted  # type: ignore[method-assign,union-attr]
+        rig.service._watcher._policy.state = counted  # type: ignore[method-assign,union-attr]
         rig.live(1, *[1] * 24)
         rig.live(2, *[-1] * 24)
         await until(lambda: looks > 0)
         for _ in range(20):
             await asyncio.sleep(0.01)
-        assert (policy.active, rig.service._watch.alarm) == (2, "")
+        assert (policy.active, rig.service._watcher.watch.alarm) == (2, "")
         # The turns are not forgotten: they count when the pin is lifted.
         await policy.versions.activate(None, pin=False)
         await until(lambda: policy.active == 1)
@@ -166,7 +166,7 @@ async def test_nothing_goes_back_while_pinned(tmp_path: Path, model: Path, polic
 
 async def test_a_policy_server_that_is_away_is_asked_again(
         tmp_path: Path, model: Path, policy: peers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "RETRY", 0.05)
+    monkeypatch.setattr(watcher_module, "RETRY", 0.05)
     async with trainer(tmp_path, model, policy) as rig:
         await rig.version(1)
         await rig.version(2)
