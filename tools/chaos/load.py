@@ -65,7 +65,7 @@ class User:
     """
 
     def __init__(self, door: Door, log: Log, kind: str, number: int, seed: int, stop: threading.Event,
-                 pause: tuple[float, float] = (0.2, 1.2)) -> None:
+                 pause: tuple[float, float] = (0.5, 3.0)) -> None:
         self._door, self._log, self._kind, self._stop, self._pause = door, log, kind, stop, pause
         self.name = f"{kind}-{number}"
         self._random = random.Random(f"{seed}/{self.name}")
