@@ -40,7 +40,8 @@ def configuration(learning_rate: float = 1e-4) -> dict[str, Any]:
         "components": {
             "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 24, "keep_versions": 2},
             "env_server": {"port": 0}, "prm_judge": {"port": 0},
-            "trainer": {"port": 0, "min_samples": 2, "update_interval": 3, "max_batch": 3, "keep_versions": 2,
+            "trainer": {"port": 0, "min_samples": 2, "update_interval": 3, "max_batch": 8, "max_staleness": 40,
+                        "keep_versions": 2,
                         "learning_rate": learning_rate,
                         "gate": {"enabled": False}, "watch": {"enabled": False}}}}
 
