@@ -16,7 +16,7 @@ SEED = 3
 @pytest.mark.mesh
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_and_nothing_trained_twice(tmp_path: Path) -> None:
-    run = Run(Options(tmp_path / "run", SEED, kills=8, faults=KINDS))
+    run = Run(Options(tmp_path / "run", SEED, kills=8, faults=KINDS, max_staleness=4))
     report = None
     try:
         report = run.run()

@@ -32,7 +32,7 @@ _PATIENCE = 6.0
 _LOOK = 0.1
 
 
-def configuration(learning_rate: float = 1e-4) -> dict[str, Any]:
+def configuration(max_staleness: int) -> dict[str, Any]:
     """The mesh's: short answers, frequent small steps, few versions on disk. The rate is far below the default, so
     that the model still answers sensibly after hundreds of steps on one complaint and one thanks."""
     return {
@@ -40,9 +40,8 @@ def configuration(learning_rate: float = 1e-4) -> dict[str, Any]:
         "components": {
             "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 24, "keep_versions": 2},
             "env_server": {"port": 0}, "prm_judge": {"port": 0},
-            "trainer": {"port": 0, "min_samples": 2, "update_interval": 3, "max_batch": 8, "max_staleness": 40,
-                        "keep_versions": 2,
-                        "learning_rate": learning_rate,
+            "trainer": {"port": 0, "min_samples": 2, "update_interval": 3, "max_batch": 8, "keep_versions": 2,
+                        "max_staleness": max_staleness, "learning_rate": 1e-4,
                         "gate": {"enabled": False}, "watch": {"enabled": False}}}}
 
 
@@ -69,19 +68,20 @@ class ChaosMesh:
 
     Args:
         folder: made; holds `home`, and the files by which clocks are shifted.
+        max_staleness: the trainer's.
 
     Attributes:
         windows: when the policy server was down because of us, from each kill until it was ready again.
         disks: of the home and of each component.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, max_staleness: int) -> None:
         self.home = Home(folder / "home")
         self.clock = folder / "clock"
         self.windows: list[Window] = []
         self.disks = Disks(self.home)
         self.supervisor = Supervisor(self.home)
-        self._config = config or configuration()
+        self._config = configuration(max_staleness)
         path = [str(_CLOCK_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._env = {**os.environ, "OPENCLAW_RL_HOME": str(self.home.root), "PYTHONPATH": os.pathsep.join(path),
                      "OPENCLAW_RL_CHAOS_CLOCK": str(self.clock)}

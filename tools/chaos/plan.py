@@ -41,7 +41,7 @@ class Action:
         return f"{self.kind} {'+'.join(self.names)}{' ' + how if how else ''}"
 
 
-def make_plan(seed: int, kills: int, faults: Sequence[str] = KINDS, gap: tuple[float, float] = (1.0, 4.0)
+def make_plan(seed: int, kills: int, faults: Sequence[str] = KINDS, gap: tuple[float, float] = (0.3, 2.0)
               ) -> list[Action]:
     """The faults of a run, in order.
 

@@ -29,7 +29,7 @@ QUIET, STANDSTILL = 1800.0, 240.0
 #: Seconds until the first version answers, at most, before anything is broken.
 FIRST_VERSION = 400.0
 #: Whole answers that users get between two faults, and seconds after which it goes on without.
-ANSWERS, ANSWERS_WITHIN = 3, 20.0
+ANSWERS, ANSWERS_WITHIN = 2, 8.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Options:
     faults: Sequence[str]
     minutes: float | None = None
     users: int = len(KINDS)
-    gap: tuple[float, float] = (1.0, 4.0)
+    gap: tuple[float, float] = (0.3, 2.0)
+    max_staleness: int = 40  #: versions; with fewer, more turns are dropped and the end comes sooner
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Run:
         self._plan = make_plan(options.seed, options.kills, options.faults, options.gap)
         options.folder.mkdir(parents=True, exist_ok=True)
         (options.folder / "plan.txt").write_text("\n".join(f"{a.number} +{a.gap} s: {a}" for a in self._plan) + "\n")
-        self._mesh = ChaosMesh(options.folder)
+        self._mesh = ChaosMesh(options.folder, options.max_staleness)
         self._breaker = Breaker(self._mesh, options.folder / "faults.jsonl")
         self._log = Log(options.folder / "requests.jsonl")
         self._began = time.monotonic()
