@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -76,6 +77,7 @@ class TrainerService:
         self._metrics: dict[str, float] = {}
         self._alarms = TrainerAlarms(config, store)
         self._policy: policy_pb2.PolicyState | None = None  # what the policy server has; None until it was heard of
+        self._door = policy
         self._watcher = Watcher(Watch(config.watch, store, store.live), store, policy, self.events)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_be_nice)
         self._task: asyncio.Task[None] | None = None
@@ -152,9 +154,11 @@ class TrainerService:
         if self._learner is not None and not self.ready.is_set():
             raise unavailable(f"the trainer is not ready to forget: {self._problem or 'preparing the model'}",
                               retry_after=5.0)
-        usable = self._learner.usable() if self._learner is not None else set()
-        if self._policy is not None:  # it must be able to go back to what training goes back to
-            usable.intersection_update({0, *self._policy.kept_versions})
+        usable: set[int] = set()
+        if self._learner is not None:
+            usable = self._learner.usable()
+            if (there := await self._policy_now()) is not None:  # it must be able to go back to where training does
+                usable.intersection_update({0, *there.kept_versions})
         done = await asyncio.to_thread(self._store.forget, target, usable)
         if self._publisher is not None:
             self._publisher.take_back(set(done.void))
@@ -167,6 +171,14 @@ class TrainerService:
                          version=done.base, turn_ids=sorted(done.target.turn_ids))
         self._wake.set()
         return done
+
+    async def _policy_now(self) -> policy_pb2.PolicyState | None:
+        """What the policy server has. While it does not answer, what it had when it last told of itself: that is not
+        after each version."""
+        if self._door is not None:
+            with contextlib.suppress(MeshError):
+                return await self._door.state()
+        return self._policy
 
     @property
     def paused(self) -> bool:

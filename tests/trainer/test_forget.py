@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from openclaw_rl.config import TrainerConfig
@@ -258,6 +259,28 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         again = await forget(rig, "a")
         assert (list(again.versions), again.base_version) == ([1], 2)
         await watch.aclose()
+
+
+async def test_training_goes_back_no_further_than_the_policy_server_can(tmp_path: Path, model: Path) -> None:
+    """The policy server tells what it keeps when it connects, and not after each version."""
+    class Door:
+        async def state(self) -> policy_pb2.PolicyState:
+            if not kept:
+                raise MeshError(grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", "it does not answer")
+            return policy_pb2.PolicyState(active_version=3, kept_versions=kept, highest_version=3)
+
+    FakeBackend.reset()
+    async with trainer(tmp_path, model) as rig:
+        rig.service._publisher, rig.service._door = FakePublisher(), Door()
+        rig.service.on_state(policy_pb2.PolicyState(kept_versions=[0]))
+        for number, session in enumerate("abc", 1):
+            await rig.submit(sample(f"{session}1"), sample(f"{session}2"))
+            await until(lambda number=number: rig.store.head == number)
+        rig.service.pause("")
+        kept = [0, 2, 3]
+        assert (await forget(rig, "c")).base_version == 2
+        kept = []
+        assert (await forget(rig, "b")).base_version == 0
 
 
 async def test_while_training_is_paused_nothing_is_rebuilt_and_the_answer_says_so(tmp_path: Path, model: Path) -> None:
