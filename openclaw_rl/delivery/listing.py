@@ -26,7 +26,7 @@ _KINDS: dict[str, list[type[Message]]] = {
     "samples_aside": [turn_pb2.Sample],
     "manifests_aside": [weights_pb2.VersionManifest],
 }
-_FILES = ("state.db.corrupt-*", "versions/corrupt-*", "set-aside/*", "policy.json.corrupt-*")
+_FILES = ("state.db.corrupt-*", "versions/corrupt-*", "set-aside/*", "policy*.json.corrupt-*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
+
+from openclaw_rl.weights.files import write_durably
 
 #: Characters of a pin's reason that are kept.
 _REASON = 500
@@ -55,3 +60,53 @@ class VersionRecord:
         return (0 <= self.active <= self.highest < 2**31 and 0 <= self.activated_at < 2**33
                 and 0 <= (self.pinned_at or 0) < 2**33
                 and all(0 < version <= self.highest for version in (*self.kept, *self.withdrawn)))
+
+
+class RecordFile:
+    """policy.json in a policy server's folder, and policy.copy.json beside it.
+
+    Without a record nobody can tell a version that answered from one that was only staged or was taken back; so when
+    the file is damaged the copy counts. The copy is written first: it is never older than the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "policy.json"
+        self._copy = folder / "policy.copy.json"
+
+    def read(self) -> tuple[VersionRecord | None, str]:
+        """The record, None when there is none; and what is wrong, "" when nothing is. A damaged file is set aside."""
+        record, problem = self._read(self.path)
+        if record is not None:
+            return record, ""
+        record, _ = self._read(self._copy)
+        if record is not None:
+            return record, f"{problem or f'{self.path} is missing'}; what {self._copy.name} says is taken in its place"
+        return None, problem
+
+    def whole(self) -> bool:
+        """Both files are there and alike."""
+        try:
+            return self.path.read_bytes() == self._copy.read_bytes()
+        except OSError:
+            return False
+
+    def write(self, record: VersionRecord) -> None:
+        """Be back when both are on the disk.
+
+        Raises:
+            OSError: one can't be written; the file may be as it was.
+        """
+        for path in (self._copy, self.path):
+            write_durably(path, record.write())
+
+    @staticmethod
+    def _read(path: Path) -> tuple[VersionRecord | None, str]:
+        try:
+            return VersionRecord.read(path.read_bytes()), ""
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+            aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
+            with contextlib.suppress(OSError):
+                path.rename(aside)
+            return None, f"{path} can't be read ({error}) and was moved to {aside.name}"

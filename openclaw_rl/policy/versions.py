@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shutil
 import time
@@ -16,10 +15,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.mesh.errors import failed_precondition
 from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine
-from openclaw_rl.policy.record import VersionRecord
+from openclaw_rl.policy.record import RecordFile, VersionRecord
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.weights_pb2 import VersionManifest
-from openclaw_rl.weights.files import write_durably
 from openclaw_rl.weights.store import VersionStore
 
 logger = logging.getLogger(__name__)
@@ -28,7 +26,7 @@ _NO_PAUSE = Pause(ms=0.0, steps=0)
 
 
 class PolicyVersions:
-    """The versions of a policy server, on disk below `folder`: policy.json and versions/.
+    """The versions of a policy server, on disk below `folder`: policy.json, its copy, and versions/.
 
     A version is staged (its weights beside the active ones), then committed. What is active is written down before
     the engine switches, so a server that is killed at any moment comes back with the old version or with the new one.
@@ -43,7 +41,7 @@ class PolicyVersions:
 
     def __init__(self, folder: Path, base: Path | None, engine: TokenEngine, keep: int = 3) -> None:
         self.problems: list[str] = []
-        self._file = folder / "policy.json"
+        self._file = RecordFile(folder)
         self._root = folder / "versions"
         self._base = base
         self._engine = engine
@@ -74,7 +72,7 @@ class PolicyVersions:
         if not self._engine.info.accepts_weights:
             return
         self._record = wanted = await asyncio.to_thread(self._load)
-        if not self._file.exists():  # else a version that is only staged would be taken for an active one
+        if not await asyncio.to_thread(self._file.whole):
             await self._write(wanted, required=False)
         rest = [v for v in reversed(wanted.kept) if v != wanted.active and v not in wanted.withdrawn]
         for version in [wanted.active, *rest, 0]:
@@ -309,30 +307,24 @@ class PolicyVersions:
         self._store.manifest(0)  # reads the base model, unless its digests are known
         self.problems = self._store.problems  # one list: what the store finds later is seen too
         there = tuple(version for version in self._store.versions() if version > 0)
-        try:
-            record = VersionRecord.read(self._file.read_bytes())
-        except FileNotFoundError:
-            if not there:
-                return VersionRecord(activated_at=time.time())
-            self._problem(f"{self._file} is missing; the newest version on disk is taken as the active one")
-        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-            aside = self._file.with_name(f"{self._file.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
-            with contextlib.suppress(OSError):
-                self._file.rename(aside)
-            self._problem(f"{self._file} can't be read ({error}) and was moved to {aside.name}; the newest version on "
-                          "disk is taken as the active one, and what was taken back is not known any more")
-        else:
+        record, problem = self._file.read()
+        if record is None and there:
+            problem = (f"{problem or f'{self._file.path} is missing'}; the newest version on disk is taken as the "
+                       "active one, and what was taken back is not known any more")
+        if problem:
+            self._problem(problem)
+        if record is not None:
             return replace(record, kept=tuple(version for version in record.kept if version in there))
         newest = there[-1] if there else 0
         return VersionRecord(newest, newest, there, (), time.time())
 
     async def _write(self, record: VersionRecord, required: bool) -> None:
         try:
-            await asyncio.to_thread(write_durably, self._file, record.write())
+            await asyncio.to_thread(self._file.write, record)
         except OSError as error:
             if required:
                 raise
-            self._problem(f"{self._file}: can't be written ({error}); after a restart another version may answer")
+            self._problem(f"{self._file.path}: can't be written ({error}); after a restart another version may answer")
 
     def _lineage(self, version: int) -> set[int]:
         """A version and those that it was made from, as far back as they are kept."""

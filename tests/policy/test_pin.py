@@ -61,7 +61,7 @@ async def test_a_pin_that_cannot_be_written_down_is_refused(server: Server, monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("openclaw_rl.policy.versions.write_durably", full)
+    monkeypatch.setattr("openclaw_rl.policy.record.write_durably", full)
     with pytest.raises(MeshError, match="can't be written down") as error:
         await WeightsService(server.versions).activate(pb.ActivateVersionRequest(pin=True))
     assert error.value.retryable and not server.versions.state().pinned

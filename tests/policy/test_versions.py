@@ -205,7 +205,7 @@ async def test_a_commit_that_cannot_be_written_down_does_not_happen(server, monk
         if path.name == "policy.json":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("openclaw_rl.policy.versions.write_durably", full)
+    monkeypatch.setattr("openclaw_rl.policy.record.write_durably", full)
     with pytest.raises(OSError, match="No space"):
         await server.add(2)
     assert server.facts() == (1, [0, 1], [], 1)
@@ -284,6 +284,33 @@ async def test_a_damaged_state_file(server, text):
     (server.folder / "policy.json").write_text(text)
     await server.start()
     assert server.facts() == (2, [0, 1, 2], [], 2) and "policy.json can't be read" in server.versions.problems[0]
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+async def test_a_version_that_was_only_staged_or_taken_back_is_not_taken_for_the_active_one(server, damage):
+    await server.add(1)
+    await server.add(2)
+    await server.versions.activate(1, "2 is bad", pin=True)
+    server.versions.store.write(VersionManifest(version=3, parent=1, model_id="m"), tensors(3), base=0)
+    file = server.folder / "policy.json"
+    file.write_bytes(file.read_bytes()[:20]) if damage == "cut" else file.unlink()
+    await server.start()
+    assert server.facts() == (1, [0, 1, 2], [2], 2) and server.versions.state().pinned
+    assert "what policy.copy.json says is taken in its place" in server.versions.problems[0]
+    await server.start()
+    assert server.facts() == (1, [0, 1, 2], [2], 2) and not server.versions.problems, "the file is whole again"
+    (server.folder / "policy.copy.json").unlink()
+    await server.start()
+    assert (server.folder / "policy.copy.json").read_bytes() == file.read_bytes()
+
+
+async def test_without_any_record_the_newest_version_on_disk_answers(server):
+    await server.add(1)
+    for name in ("policy.json", "policy.copy.json"):
+        (server.folder / name).write_text("{")
+    await server.start()
+    assert server.facts() == (1, [0, 1], [], 1)
+    assert "the newest version on disk is taken" in server.versions.problems[0]
 
 
 async def test_a_missing_state_file(server):
