@@ -152,16 +152,18 @@ class JudgeService:
 
     async def _work(self) -> None:
         while not self._stopping:
-            seq, expired = await self._next()
-            if seq is None:
-                return
+            seq = None
             try:
+                seq, expired = await self._next()
+                if seq is None:
+                    return
                 await self._judge_waiting(seq, expired)
             except MeshError as error:  # The disk is full or gone: the transition stays in the queue.
                 log.error("judging waits: %s", error.message)
                 await asyncio.sleep(1.0)
             finally:
-                self._in_hand.discard(seq)
+                if seq is not None:
+                    self._in_hand.discard(seq)
 
     async def _next(self) -> tuple[int | None, bool]:
         """The next transition to judge, now in hand, and whether it has waited too long; None at the end."""
@@ -202,9 +204,12 @@ class JudgeService:
 
     async def _judge_backlog(self) -> None:
         """An instant judge leaves nothing waiting; this is what another judge left before a restart."""
-        while not self._stopping and (rows := self.queue.oldest(_BACKLOG_BATCH)):
+        while not self._stopping:
             judged = []
             try:
+                rows = self.queue.oldest(_BACKLOG_BATCH)
+                if not rows:
+                    return
                 with self.queue.batch() as batch:
                     for seq, _ in rows:
                         _, transition = self.queue.load(seq)

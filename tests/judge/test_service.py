@@ -12,7 +12,7 @@ import pytest
 
 from openclaw_rl.config import JournalConfig
 from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
+from openclaw_rl.delivery.store import Store, StoreError
 from openclaw_rl.journal import Journal
 from openclaw_rl.judge.base import Judge, VoteError
 from openclaw_rl.judge.panel import Panel
@@ -174,6 +174,24 @@ async def test_a_killed_judge_goes_on_where_it_was(desk: Desk) -> None:
     await until(lambda: len(desk.sent()) == 6)
     assert second.queue.counters["judgements"] == 6 and second.queue.counters["transitions"] == 6
     await second.stop()
+
+
+@pytest.mark.parametrize("again", [Model, RulesJudge])
+async def test_a_disk_that_cant_be_read_for_a_while_ends_no_work(
+        desk: Desk, again: Callable[[], Judge], monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.service(Model()).accept([transition("thanks", "a"), transition("thanks", "b")])
+    service = desk.service(again())
+    read, failures = service.queue.oldest, iter(range(3))
+
+    def oldest(*args: Any, **kwargs: Any) -> list[tuple[int, float]]:
+        if next(failures, None) is not None:
+            raise StoreError.of(desk.folder, OSError("input/output error"))
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(service.queue, "oldest", oldest)
+    service.start()
+    await until(lambda: len(desk.sent()) == 2)
+    await service.stop()
 
 
 async def test_rules_take_over_what_a_model_left(desk: Desk) -> None:
