@@ -36,7 +36,8 @@ class Outbox:
     Args:
         store: where they are kept.
         name: of the stream, such as "turns"; one store may hold several.
-        on_rejected: called with id and reason of each message that was set aside, after it was.
+        on_rejected: called with id and reason of each message that is set aside, in the transaction that does it: its
+            connection comes first, and what is written there is kept with it or not at all.
 
     Attributes:
         connected, last_error: the stream's state, kept by the sender.
@@ -44,7 +45,8 @@ class Outbox:
         waits_for_disk: each change takes as long as the disk does.
     """
 
-    def __init__(self, store: Store, name: str, on_rejected: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, store: Store, name: str,
+                 on_rejected: Callable[[sqlite3.Connection, str, str], None] | None = None) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"name of an outbox: {name!r}; allowed are lower-case letters, digits and _")
         self.name = name
@@ -203,6 +205,8 @@ class Outbox:
             if done.rowcount:
                 self._delete(db, [id])
                 moved.append((id, reason))
+                if self._on_rejected is not None:
+                    self._on_rejected(db, id, reason)
         if moved:
             trim(db, f"{self._table}_rejected", KEEP_REJECTED, KEEP_REJECTED_BYTES)
             count, last = db.execute(f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()
@@ -215,5 +219,3 @@ class Outbox:
     def _tell(self, refused: list[tuple[str, str]]) -> None:
         for id, reason in refused:
             log.error("outbox %s: %s is set aside: %s", self.name, id, reason)
-            if self._on_rejected is not None:
-                self._on_rejected(id, reason)

@@ -44,7 +44,7 @@ async def run(config: Config, home: Home) -> None:
     """
     settings = config.components.env_server
     store = Store(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
-    outbox = Outbox(store, "transitions", on_rejected=lambda turn_id, reason: book.rejected(turn_id, reason))
+    outbox = Outbox(store, "transitions", on_rejected=lambda *refused: book.rejected(*refused))
     journal = Journal(home.logs, config.journal)
     book = SessionBook(store, outbox, journal, config.session_awareness)
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),

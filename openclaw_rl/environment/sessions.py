@@ -30,7 +30,7 @@ from openclaw_rl.delivery.checked import content_key, sound
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.inbox import Forged, Inbox
 from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
+from openclaw_rl.delivery.store import Store, StoreError
 from openclaw_rl.environment import branches, linking, tables
 from openclaw_rl.environment.classify import MAIN, SIDE, UNKNOWN, Classified, Classifier
 from openclaw_rl.environment.deadlines import Deadlines
@@ -134,9 +134,22 @@ class SessionBook:
         """End the sessions in which nothing came for `session_timeout`; returns their number."""
         ended = 0
         while due := self._deadlines.due(time.monotonic(), REAP_BATCH):
-            self._end_all(due, turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT)
-            ended += len(due)
+            ended += self._time_out(due)
         return ended
+
+    def _time_out(self, sessions: Sequence[str]) -> int:
+        """End idle sessions. One in which something is damaged keeps no other open; it is tried again later."""
+        try:
+            self._end_all(sessions, turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT)
+        except StoreError:
+            raise
+        except Exception:
+            if len(sessions) > 1:
+                return sum(self._time_out([session]) for session in sessions)
+            log.exception("session %s can't be ended; will try again", sessions[0])
+            self._deadlines.touch(sessions[0], time.monotonic())
+            return 0
+        return len(sessions)
 
     def prune(self, keep: int = KEEP_TURNS) -> int:
         """Delete old summaries beyond `keep`; returns their number."""
@@ -163,10 +176,9 @@ class SessionBook:
 
         return await asyncio.to_thread(work)
 
-    def rejected(self, turn_id: str, reason: str) -> None:
-        """The judge has refused the turn's transition."""
-        with self._lock, self._store.transaction() as db:
-            tables.settle(db, turn_id, tables.REJECTED, f"the judge refused it: {reason}")
+    def rejected(self, db: sqlite3.Connection, turn_id: str, reason: str) -> None:
+        """The judge has refused the turn's transition, which is set aside in this transaction."""
+        tables.settle(db, turn_id, tables.REJECTED, f"the judge refused it: {reason}")
 
     def _end_all(self, sessions: Sequence[str], kind: NextStateKind.ValueType) -> int:
         with self._lock:
@@ -308,8 +320,8 @@ class SessionBook:
                      row["reason"] or "the turn has its next state already")
 
     def _end(self, db: sqlite3.Connection, session: str, kind: NextStateKind.ValueType, effects: _Effects) -> int:
-        closed = sum(self._close(db, row["id"], NextState(kind=kind), effects)
-                     for row in tables.open_turns(db, session))
+        closed = sum(self._close(db, turn_id, NextState(kind=kind), effects)
+                     for turn_id in tables.open_turns(db, session))
         tables.end_session(db, session)
         effects.alive[session] = False
         return closed

@@ -183,10 +183,10 @@ def continued(db: sqlite3.Connection, turn_id: str) -> None:
     db.execute("UPDATE turns SET trail = NULL WHERE id = ?", (turn_id,))
 
 
-def open_turns(db: sqlite3.Connection, session: str) -> list[sqlite3.Row]:
-    """The session's turns whose next state is not there yet, oldest first."""
-    return db.execute(f"SELECT {SUMMARY} FROM turns WHERE session = ? AND payload IS NOT NULL AND state = ? "
-                      "ORDER BY seq", (session, OPEN)).fetchall()
+def open_turns(db: sqlite3.Connection, session: str) -> list[str]:
+    """Ids of the session's turns whose next state is not there yet, oldest first."""
+    return [row["id"] for row in db.execute("SELECT id FROM turns WHERE session = ? AND payload IS NOT NULL AND "
+                                            "state = ? ORDER BY seq", (session, OPEN))]
 
 
 def last_main_turn(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:

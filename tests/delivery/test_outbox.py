@@ -84,6 +84,24 @@ def test_settling(outbox):
     assert outbox.settle([Ack(id="t0", status=ACK_STATUS_ACCEPTED)]) == []
 
 
+def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store):
+    def note(db: sqlite3.Connection, id: str, reason: str) -> None:
+        db.execute("INSERT INTO notes VALUES (?, ?)", (id, reason))
+        if reason == "killed":
+            raise KeyError
+
+    with store.transaction() as db:
+        db.execute("CREATE TABLE notes (id, reason)")
+    outbox = Outbox(store, "turns", on_rejected=note)
+    for id in ("t1", "t2"):
+        outbox.put(id, b"x")
+    with pytest.raises(KeyError):
+        outbox.settle([Ack(id="t1", status=ACK_STATUS_REJECTED, reason="killed")])
+    assert waiting(outbox) == ["t1", "t2"] and not outbox.rejected()
+    outbox.settle([Ack(id="t1", status=ACK_STATUS_REJECTED, reason="bad")])
+    assert outbox.rejected() == [tuple(row) for row in store.query("SELECT * FROM notes")] == [("t1", "bad")]
+
+
 def test_rejected_messages_are_bounded(store, monkeypatch):
     monkeypatch.setattr(outbox_module, "KEEP_REJECTED", 3)
     outbox = Outbox(store, "turns")

@@ -181,7 +181,7 @@ async def test_an_outage_is_logged_once(outbox, neighbour, caplog):
 
 async def test_a_rejected_message_is_kept_aside_with_the_reason(store, neighbour):
     refused: list[tuple[str, str]] = []
-    outbox = Outbox(store, "transitions", on_rejected=lambda id, reason: refused.append((id, reason)))
+    outbox = Outbox(store, "transitions", on_rejected=lambda db, id, reason: refused.append((id, reason)))
     neighbour.reject = {"t1"}
     await neighbour.start()
     out = sender(outbox, neighbour)

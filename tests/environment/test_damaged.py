@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from openclaw_rl.environment import sessions
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, ACK_STATUS_DUPLICATE, ACK_STATUS_REJECTED
 from openclaw_rl.v1.turn_pb2 import Feedback, SessionEnd
 
@@ -81,3 +82,21 @@ def test_a_file_without_checksums_is_read(desk: Desk) -> None:
     desk.restart()
     desk.tell(SessionEnd(event_id="e", session_id="s"), turn("t9", [user("Hello")], "Hi"))
     assert set(desk.sent()) == {"t1", "t9"}
+
+
+def test_a_session_that_cant_be_ended_keeps_no_other_open(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: now)
+    desk.restart()
+    desk.tell(turn("t1", [user("Hello")], "Hi", session_id="a"), turn("t2", [user("Hello")], "Hi", session_id="b"),
+              turn("t3", [user("Hello")], "Hi", session_id="c"))
+    with desk.store.transaction() as db:
+        db.execute("UPDATE turns SET branch = CAST(x'ff' AS TEXT) WHERE id = 't1'")
+        db.execute("UPDATE turns SET request_text = CAST(x'ff' AS TEXT) WHERE id = 't2'")
+    now = 301
+    assert desk.book.reap() == 2
+    assert set(desk.sent()) == {"t2", "t3"}
+    with desk.store.transaction() as db:
+        db.execute("UPDATE turns SET branch = 't1' WHERE id = 't1'")
+    now = 602
+    assert desk.book.reap() == 1 and "t1" in desk.sent()

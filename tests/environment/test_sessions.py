@@ -298,7 +298,8 @@ def test_odd_turns_are_turns_and_marked(desk: Desk) -> None:
 
 def test_a_refused_transition_is_told(desk: Desk) -> None:
     desk.tell(turn("t1", [user("hi")], "hello", session_done=True))
-    desk.book.rejected("t1", "no messages")
+    with desk.store.transaction() as db:
+        desk.book.rejected(db, "t1", "no messages")
     assert desk.states() == {"t1": "REJECTED"}
     assert desk.turns()["t1"].reason == "the judge refused it: no messages"
 
