@@ -98,7 +98,14 @@ class JournalFile:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _open(self, day: str) -> int:
-        """Have the file of `day` open, the one that is there now; returns its size."""
+        """Have the file of `day` open, the one that is there now, and at the end of a line; returns its size."""
+        size = self._opened(day)
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":  # a process was killed amid its write
+            self._append(b"\n", size)
+            size += 1
+        return size
+
+    def _opened(self, day: str) -> int:
         path = self._folder / f"rl_trace_{day}.log"
         if self._fd >= 0:
             try:
@@ -112,7 +119,7 @@ class JournalFile:
         make_way(path)
         fresh = not path.exists()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if fresh:
             self._prune(path.name)
         return os.fstat(self._fd).st_size

@@ -128,6 +128,20 @@ def test_rotation_by_day(tmp_path, monkeypatch):
         "rl_trace_20260316.log": '"before', "rl_trace_20260317.log": ' "after'}  # the third one was one too many
 
 
+def test_a_line_that_a_killed_process_left_half_written_takes_no_other_with_it(tmp_path):
+    file, other = JournalFile(tmp_path, 200, 5), JournalFile(tmp_path, 200, 5)
+    file.write("20260101", b"first\n")
+    with (tmp_path / "rl_trace_20260101.log").open("ab") as killed:
+        killed.write(b"half")
+    file.write("20260101", b"second\n")
+    with (tmp_path / "rl_trace_20260101.log").open("ab") as killed:
+        killed.write(b"ha")
+    other.write("20260101", b"third\n")
+    assert written(tmp_path) == ["first", "half", "second", "ha", "third"]
+    for each in (file, other):
+        each.close()
+
+
 def test_rotated_files_go_oldest_first(tmp_path):
     file = JournalFile(tmp_path, 10, 2)
     for day, line in [("20260101", b"first....\n"), ("20260101", b"second...\n"), ("20260101", b"third....\n"),
