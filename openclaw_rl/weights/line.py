@@ -18,7 +18,15 @@ _LASTED = 10.0  # seconds after which a conversation was a good one: when it bre
 
 
 class TryAgain(Exception):
-    """The conversation is ended and begun again after a while; the text says why."""
+    """The conversation is ended and begun again after a while; the text says why.
+
+    Args:
+        stuck: the next one will most likely end alike, however much this one brought forward: the pauses grow.
+    """
+
+    def __init__(self, text: str, stuck: bool = False) -> None:
+        super().__init__(text)
+        self.stuck = stuck
 
 
 class Line:
@@ -97,6 +105,8 @@ class Line:
                 self._down_since = asyncio.get_running_loop().time()  # it is there, and getting ready
             if known.code == grpc.StatusCode.ABORTED:
                 self.got_on = False  # somebody else took over: don't chase each other at full speed
+        if isinstance(error, TryAgain) and error.stuck:
+            self.got_on = False
         if not isinstance(error, grpc.RpcError | MeshError | TryAgain | OSError):
             logger.exception("the %s failed", self._what)
         elif text != self.error:

@@ -309,7 +309,8 @@ class WeightPublisher:
             if self._transfer is not None and self._transfer.wants_dense(rejected):
                 self._dense = rejected.version
             self._begun = None  # should there be a newer one, that goes first now
-            raise TryAgain(f"version {rejected.version} was not taken: {rejected.message}")
+            raise TryAgain(f"version {rejected.version} was not taken: {rejected.message}",
+                           stuck=rejected.reason == pb.WEIGHT_REJECT_REASON_STORAGE)
         else:
             await self._reject(rejected)
 

@@ -161,7 +161,8 @@ class WeightRelay:
         if base is not None and rejected.reason in WANTS_DENSE and rejected.retryable:
             self._whole = version
         elif rejected.retryable:
-            raise TryAgain(f"version {version} was not taken: {rejected.message}")
+            raise TryAgain(f"version {version} was not taken: {rejected.message}",
+                           stuck=rejected.reason == pb.WEIGHT_REJECT_REASON_STORAGE)
         else:
             self._refused[version] = rejected.message
 

@@ -42,6 +42,21 @@ async def test_pauses_grow_until_something_comes_of_it() -> None:
     assert gaps[0] > 0.09 and gaps[1] > 0.19 and gaps[2] < gaps[1] and line.error == "not yet"
 
 
+async def test_pauses_grow_while_it_is_stuck_whatever_came_of_it() -> None:
+    began: list[float] = []
+
+    async def converse() -> None:
+        began.append(time.monotonic())
+        await asyncio.sleep(0)
+        line.got_on = True
+        raise TryAgain("the disk is full", stuck=True)
+
+    line = Line("talk", converse)
+    await run(line, lambda: len(began) == 3)
+    gaps = [b - a for a, b in pairwise(began)]
+    assert gaps[0] > 0.09 and gaps[1] > 0.19
+
+
 async def test_one_that_is_getting_ready_is_not_down() -> None:
     errors = [rpc_error(grpc.StatusCode.UNAVAILABLE), rpc_error(grpc.StatusCode.UNAVAILABLE),
               rpc_error(grpc.StatusCode.UNAVAILABLE, unavailable("loading").trailing_metadata())]

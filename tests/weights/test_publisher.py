@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -106,6 +107,15 @@ async def is_full(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.S
         yield pb.SyncWeightsResponse(rejected=w.WeightRejected(
             version=request.offer.manifest.version, reason=w.WEIGHT_REJECT_REASON_STORAGE, message="full",
             retryable=True))
+
+
+async def is_full_at_the_commit(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
+    async for request in requests:
+        if request.HasField("offer"):
+            yield pb.SyncWeightsResponse(staged=w.WeightStaged(version=request.offer.manifest.version))
+        elif request.HasField("commit"):
+            yield pb.SyncWeightsResponse(rejected=w.WeightRejected(
+                version=request.commit.version, reason=w.WEIGHT_REJECT_REASON_STORAGE, message="full", retryable=True))
 
 
 async def is_pinned(peer: Peer, requests: Any, context: Any) -> AsyncIterator[pb.SyncWeightsResponse]:
@@ -217,6 +227,14 @@ async def test_tries_again_after(bench, script, caplog):
     bench.publisher.offer(1)
     assert await bench.heard() == ("activated", 1)
     assert bench.peer.streams == 3 and "Traceback" not in caplog.text and bench.publisher.status()["error"] == ""
+
+
+async def test_pauses_grow_while_a_staged_version_cannot_be_committed(bench):
+    await bench.start(*[is_full_at_the_commit] * 3, takes)
+    began = time.monotonic()
+    bench.publisher.offer(1)
+    assert await bench.heard() == ("activated", 1)
+    assert bench.peer.streams == 4 and time.monotonic() - began > 0.65, "0.1, 0.2 and 0.4 s"
 
 
 async def test_is_not_confused_by_other_versions(bench):
