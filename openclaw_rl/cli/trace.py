@@ -25,7 +25,7 @@ def trace(
                                          show_default=False)] = "",
     version: Annotated[int | None, typer.Option("--version", "-v", help="The step that made a version, its way to the "
                                                 "policy server, and the turns that it was trained on, instead.", min=0,
-                                                show_default=False)] = None,
+                                                max=2**63 - 1, show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Show the spans of a turn as a tree: request, generation, record, next state, votes, and the version it trained.

@@ -27,6 +27,8 @@ _KINDS: dict[str, list[type[Message]]] = {
     "manifests_aside": [weights_pb2.VersionManifest],
 }
 _FILES = ("state.db.corrupt-*", "versions/corrupt-*", "set-aside/*", "policy*.json.corrupt-*")
+#: The same in the home, beside the components' folders.
+_BESIDE = ("telemetry/*.damaged-*", "models/*.damaged-*", "*/*.foreign-*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Aside:
 class AsideFile:
     """A file or folder that was set aside."""
 
-    component: str
+    component: str  #: or the folder of the home that it is in
     path: Path
     size: int  #: bytes
 
@@ -89,8 +91,11 @@ def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[Asi
 
 def files(home: Home) -> list[AsideFile]:
     """Files and folders that were set aside, by component and name."""
-    return [AsideFile(component, path, sum(_sizes(path))) for component in COMPONENTS for pattern in _FILES
-            for path in sorted(home.component(component).glob(pattern)) if not path.name.endswith(("-wal", "-shm"))]
+    found = [(component, path) for component in COMPONENTS for pattern in _FILES
+             for path in sorted(home.component(component).glob(pattern))]
+    found += [(path.parent.name, path) for pattern in _BESIDE for path in sorted(home.root.glob(pattern))]
+    return [AsideFile(where, path, sum(_sizes(path))) for where, path in found
+            if not path.name.endswith(("-wal", "-shm"))]
 
 
 def _sizes(path: Path) -> Iterator[int]:

@@ -91,6 +91,8 @@ class SpanStore:
         return db
 
     def _set_aside(self, why: str) -> None:
+        for older in self.path.parent.glob(f"{self.path.name}.damaged-*"):  # one is enough to look at
+            older.unlink(missing_ok=True)
         aside = self.path.with_name(f"{self.path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):

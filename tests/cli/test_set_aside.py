@@ -49,13 +49,18 @@ def test_messages_and_files_of_a_running_mesh_are_listed(home: Home) -> None:
     folder = home.component("trainer") / "set-aside" / "version-9-x"
     folder.mkdir(parents=True)
     (folder / "f").write_bytes(bytes(500))
+    for name, size in (("telemetry/trainer.db.damaged-1", 7), ("models/small.damaged-1", 8), ("logs/x.foreign-1", 9)):
+        path = home.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(size))
 
     listed = json.loads(run("--json"))
     assert [(m["component"], m["id"], m["reason"]) for m in listed["messages"]] == [
         ("trainer", "t3", "bad score"), ("trainer", "t2", "bad token record: [x]"),
         ("policy_server", "t1", "turn.session_id: 300 characters; it must have 1 to 256")]
     assert [(f["component"], Path(f["path"]).name, f["bytes"]) for f in listed["files"]] == [
-        ("prm_judge", "state.db.corrupt-20260101T000000", 1000), ("trainer", "version-9-x", 500)]
+        ("prm_judge", "state.db.corrupt-20260101T000000", 1000), ("trainer", "version-9-x", 500),
+        ("telemetry", "trainer.db.damaged-1", 7), ("models", "small.damaged-1", 8), ("logs", "x.foreign-1", 9)]
     text = run()
     assert "policy_server t1: turn.session_id: 300 characters" in text and "bad token record: [x]" in text
     assert "version-9-x" in text

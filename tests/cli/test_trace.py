@@ -129,6 +129,12 @@ def test_one_thing_at_a_time(args: tuple[str, ...]) -> None:
 
 
 @pytest.mark.usefixtures("traced")
+def test_a_version_that_can_never_be() -> None:
+    code, output = run("--version", str(2**63))
+    assert code == 2 and "Invalid value" in output
+
+
+@pytest.mark.usefixtures("traced")
 def test_a_damaged_file_does_not_hide_the_others(home: Home) -> None:
     (home.root / "telemetry/trainer.db").write_bytes(b"rubbish" * 1000)
     code, output = run("first")

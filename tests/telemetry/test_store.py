@@ -48,6 +48,16 @@ def test_a_damaged_file_is_set_aside_and_told(tmp_path: Path, content: bytes) ->
     store.close()
 
 
+def test_one_damaged_file_is_kept(tmp_path: Path) -> None:
+    for time in (1, 2):
+        (tmp_path / f"x.db.damaged-{time}").write_text("old")
+        (tmp_path / f"x.db.damaged-{time}-wal").write_text("old")
+    (tmp_path / "x.db").write_bytes(b"not a database" * 50)
+    SpanStore(tmp_path / "x.db", 1000).close()
+    (aside,) = tmp_path.glob("x.db.damaged-*")
+    assert aside.read_bytes() == b"not a database" * 50
+
+
 def test_a_file_of_another_layout_is_set_aside(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.db") as db:
         db.execute("PRAGMA user_version = 99")
