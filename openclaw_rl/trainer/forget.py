@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from openclaw_rl.forgetting import Target
 from openclaw_rl.forgetting.tombstones import digest
 from openclaw_rl.trainer.tables import count, set_value
-from openclaw_rl.trainer.version_table import ROLLED_BACK, VOID, Version, lineage
+from openclaw_rl.trainer.version_table import ROLLED_BACK, VOID, Version, lineage, parent_of
 from openclaw_rl.v1 import turn_pb2
 
 SCHEMA = """
@@ -57,11 +57,12 @@ def forget(db: sqlite3.Connection, target: Target, known: Mapping[int, Version],
                                       " session = ?", (target.session_id,)) if _meant(row, target)]
     target = target.with_turns(row["turn_id"] for row in rows)
     rows = [row for turn_id in target.turn_ids
-            if (row := db.execute("SELECT seq, fate, reason FROM samples WHERE turn_id = ?", (turn_id,)).fetchone())]
+            if (row := db.execute("SELECT seq, fate, reason, version FROM samples WHERE turn_id = ?",
+                                  (turn_id,)).fetchone())]
     fresh = [row for row in rows if not row["reason"].startswith(FORGOTTEN)]
     for row in fresh:
         _drop(db, row["seq"], row["fate"], row["reason"])
-    void = _void(known, target.turn_ids)
+    void = _void(known, target.turn_ids, {row["version"] for row in fresh if row["fate"] == "trained"})
     for version in void:
         db.execute("INSERT OR IGNORE INTO voided VALUES (?, ?)", (version, digest("session", target.session_id)))
         db.execute("UPDATE versions SET lost = 1, detail = ? WHERE version = ?",
@@ -70,7 +71,7 @@ def forget(db: sqlite3.Connection, target: Target, known: Mapping[int, Version],
     waited = any(row["fate"] == "pending" for row in fresh)
     every = [row["version"] for row in db.execute("SELECT version FROM voided WHERE session = ? ORDER BY version",
                                                   (digest("session", target.session_id),))]
-    line = lineage(known, head)
+    line = lineage({number: parent_of(version.manifest) for number, version in known.items()}, head)
     if not void.intersection(line):
         return Forgotten(target, removed, every, waited=waited)
     first = max(line.index(version) for version in void.intersection(line))  # the oldest void one; 0 is the head
@@ -117,13 +118,20 @@ def _drop(db: sqlite3.Connection, seq: int, fate: str, reason: str) -> None:
     count(db, f"dropped:{FORGOTTEN}", 1)
 
 
-def _void(known: Mapping[int, Version], turn_ids: Collection[str]) -> set[int]:
-    """Versions that were trained on one of these turns, and those that were made from them."""
+def _void(known: Mapping[int, Version], turn_ids: Collection[str], trained: Collection[int]) -> set[int]:
+    """Versions that were trained on one of these turns, and those that were made from them. One whose record was
+    damaged may have been made from any before it.
+
+    Args:
+        trained: versions that trained samples of these turns name.
+    """
     turn_ids = set(turn_ids)
     void: set[int] = set()
     for number in sorted(known):  # a version's parent has a lower number
         manifest = known[number].manifest
-        if not turn_ids.isdisjoint(manifest.turn_ids) or (manifest.HasField("parent") and manifest.parent in void):
+        parent = parent_of(manifest)
+        if (number in trained or not turn_ids.isdisjoint(manifest.turn_ids)
+                or (bool(void) if parent is None else parent in void)):
             void.add(number)
     return void
 

@@ -23,6 +23,7 @@ from openclaw_rl.trainer.foreign import set_aside
 from openclaw_rl.trainer.gate import Gate, GateError
 from openclaw_rl.trainer.judges import panels, votes_by_judge
 from openclaw_rl.trainer.store import HeadMoved, TrainerStore
+from openclaw_rl.trainer.version_table import DAMAGED
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
 
@@ -118,6 +119,8 @@ class Learner:
             log.error(self.problems[-1])
             if there:
                 self._store.restore(self.versions.manifest(version))
+            else:
+                self._store.lose(version, DAMAGED)
 
     def _set_aside(self, version: int, why: str) -> None:
         place = set_aside(self._root, version)

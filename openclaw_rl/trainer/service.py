@@ -204,9 +204,9 @@ class TrainerService:
         elif known is None or known.lost or active == head or state.active_digest not in ("", known.manifest.digest):
             return  # nothing can be built on it
         elif void or active > head:
-            self._store.move_head(active)
-            for version in {*state.withdrawn_versions, *((head,) if void else ())}:
-                self._store.take_back(version, self._watcher.watch.took_back(version) or ROLLED_BACK)
+            taken_back = {*state.withdrawn_versions, *((head,) if void else ())}
+            self._store.move_head(active, {version: self._watcher.watch.took_back(version) or ROLLED_BACK
+                                           for version in taken_back})
             log.info("the policy server went from version %d to %d; training goes on from there", head, active)
             self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {active}",
                              version=active)

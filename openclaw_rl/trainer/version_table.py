@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ ROLLED_BACK, TAKEN_BACK = "rolled back", "taken back by the watch: "
 VOID = "void: "
 #: The same of one that the gate refused.
 REFUSED = "refused by the gate, it never served: "
+#: The detail of one whose record is damaged, and until it was found out whether it can be restored.
+DAMAGED, UNRESTORED = "its record is damaged", "its record is damaged and was not restored yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,23 @@ def refused(manifest: weights_pb2.VersionManifest) -> bool:
     return manifest.gate.verdict == weights_pb2.GATE_VERDICT_FAILED
 
 
-def lineage(known: Mapping[int, Version], number: int) -> list[int]:
-    """A version and those that it was made from, newest first, as far as they are known."""
+def parent_of(manifest: weights_pb2.VersionManifest) -> int | None:
+    """The version that it was made from; None of the base model, and when that is not known any more."""
+    return manifest.parent if manifest.HasField("parent") else None
+
+
+def lineage(parents: Mapping[int, int | None], number: int) -> list[int]:
+    """A version and those that it was made from, newest first, as far as they are known.
+
+    Args:
+        parents: of each known version.
+        number: of the version.
+    """
     found: list[int] = []
     at: int | None = number
-    while at is not None and at in known and at not in found:
+    while at is not None and at in parents and (not found or at < found[-1]):
         found.append(at)
-        at = known[at].manifest.parent if known[at].manifest.HasField("parent") else None
+        at = parents[at]
     return found
 
 
@@ -66,6 +79,8 @@ class VersionTable:
     def __init__(self, db: Store) -> None:
         self._db = db
         self._manifests_aside = Aside(db, "manifests")
+        self._parents: dict[int, int | None] = {}  # what was read of them; they never change
+        self._parents_lock = threading.Lock()
         #: Versions whose record was damaged on disk when the file was opened; see `restore`.
         self.damaged_versions = self._set_damaged_aside()
 
@@ -73,14 +88,16 @@ class VersionTable:
         damaged = []
         with self._db.transaction() as db:
             add_columns(db, "versions", {"crc": "INTEGER"})
-            for row in db.execute("SELECT version, manifest, checkpoint, crc FROM versions").fetchall():
-                if not _whole(row):
+            for row in db.execute("SELECT version, manifest, checkpoint, crc, detail FROM versions").fetchall():
+                if row["detail"] == UNRESTORED:  # the process ended before it came to that
+                    damaged.append(row["version"])
+                elif not _whole(row):
                     damaged.append(row["version"])
                     self._manifests_aside.keep(db, f"version {row['version']}", "the version's record on the trainer's "
                                                "disk is damaged", row["manifest"])
                     db.execute("UPDATE versions SET manifest = ?, checkpoint = '{}', crc = NULL, lost = 1, detail = ?"
                                " WHERE version = ?", (weights_pb2.VersionManifest(version=row["version"])
-                                                      .SerializeToString(), "its record is damaged", row["version"]))
+                                                      .SerializeToString(), UNRESTORED, row["version"]))
         return damaged
 
     def restore(self, manifest: weights_pb2.VersionManifest) -> None:
@@ -90,6 +107,8 @@ class VersionTable:
         with self._db.transaction() as db:
             db.execute("UPDATE versions SET manifest = ?, crc = ?, lost = 0, detail = '' WHERE version = ?",
                        (payload, crc(payload), manifest.version))
+        with self._parents_lock:
+            self._parents.clear()
 
     @property
     def head(self) -> int:
@@ -107,10 +126,23 @@ class VersionTable:
             payload = manifest.SerializeToString()
             db.execute("INSERT OR REPLACE INTO versions (version, manifest, crc, activated_at) VALUES (0, ?, ?,"
                        " (SELECT activated_at FROM versions WHERE version = 0))", (payload, crc(payload)))
+        with self._parents_lock:
+            self._parents.clear()
 
-    def move_head(self, version: int) -> None:
-        """Let the next step build on another version."""
-        self.set("head", str(version))
+    def move_head(self, version: int, taken_back: Mapping[int, str] | None = None) -> None:
+        """Let the next step build on another version.
+
+        Args:
+            version: its number.
+            taken_back: versions that are not served any more, and why; what was told before of why stands.
+        """
+        told = (ROLLED_BACK, TAKEN_BACK, REFUSED, VOID)
+        with self._db.transaction() as db:
+            set_value(db, "head", str(version))
+            for number, detail in (taken_back or {}).items():
+                db.execute("UPDATE versions SET detail = ? WHERE version = ?"
+                           + " AND substr(detail, 1, ?) <> ?" * len(told),
+                           (detail, number, *(part for text in told for part in (len(text), text))))
 
     def raise_highest(self, version: int) -> None:
         """Let the next version's number be greater than `version`."""
@@ -164,17 +196,25 @@ class VersionTable:
             db.execute("UPDATE versions SET detail = ? WHERE version = ? AND substr(detail, 1, ?) <> ?",
                        (detail, version, len(VOID), VOID))
 
-    def take_back(self, version: int, detail: str) -> None:
-        """A version is not served any more; what was told before of why stands."""
-        with self._db.transaction() as db:
-            told = (ROLLED_BACK, TAKEN_BACK, REFUSED, VOID)
-            db.execute("UPDATE versions SET detail = ? WHERE version = ?"
-                       + " AND substr(detail, 1, ?) <> ?" * len(told),
-                       (detail, version, *(part for text in told for part in (len(text), text))))
-
     def lineage(self, number: int) -> list[int]:
-        """A version and those that it was made from, newest first, as far as they are known."""
-        return lineage({version.manifest.version: version for version in self.versions()}, number)
+        """A version and those that it was made from, newest first, as far as they are known. Cheap: only the records
+        of versions that are new since the last call are read."""
+        return lineage(self._known_parents(), number)
+
+    def made_from(self, number: int) -> list[int]:
+        """A version and all that were made from it, ascending."""
+        found = {number}
+        for version, parent in self._known_parents().items():  # ascending, and a parent has a lower number
+            if parent in found:
+                found.add(version)
+        return sorted(found)
+
+    def _known_parents(self) -> dict[int, int | None]:
+        with self._parents_lock:
+            for row in self._db.query("SELECT version, manifest FROM versions WHERE version > ? ORDER BY version",
+                                      (next(reversed(self._parents), -1),)):
+                self._parents[row["version"]] = parent_of(weights_pb2.VersionManifest.FromString(row["manifest"]))
+            return self._parents.copy()
 
     def lose(self, version: int, detail: str) -> None:
         """Nothing can be built on a version any more."""

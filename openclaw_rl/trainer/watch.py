@@ -27,7 +27,7 @@ from typing import Any
 
 from openclaw_rl.config import WatchConfig
 from openclaw_rl.trainer.live_scores import LiveScores, Scores
-from openclaw_rl.trainer.version_table import TAKEN_BACK, Version, VersionTable, lineage
+from openclaw_rl.trainer.version_table import TAKEN_BACK, VersionTable
 
 #: Looks at one version: the last one at 2^5 times min_turns.
 LOOKS = 6
@@ -67,7 +67,6 @@ class _State:
 class _Compared:
     """What a look is at; see Fall."""
 
-    known: dict[int, Version]
     group: list[int]
     after: Scores
     earlier: list[int]
@@ -128,15 +127,14 @@ class Watch:
         self._state.looks[str(found.group[-1])] = found.look
         fall = found.before.mean - found.after.mean
         self._end_alarm(found, fall)
-        target = self._target(found.known, found.group[-1], kept)
+        target = self._target(found.group[-1], kept)
         probability = fall_probability(found.after, found.before)
         if (target is None or fall < self._config.min_drop
                 or probability > self._config.significance / 2**found.look):
             self._keep()
             return None
         result = Fall(found.group, found.after, found.earlier, found.before, probability, target)
-        oldest = found.group[-1]
-        self._note(result, [version for version in found.known if oldest in lineage(found.known, version)])
+        self._note(result, self._versions.made_from(found.group[-1]))
         return result
 
     def answers(self, active: int, pinned: bool) -> None:
@@ -148,11 +146,15 @@ class Watch:
         again = going is None and active in self._state.taken_back
         if pinned or by_hand or again:
             self._state.going = self._state.went = None
-        elif going and active not in self._state.taken_back:
+        elif going and not self._fallen(active, going["target"]):
             self._state.going = None
         else:
             return
         self._keep()
+
+    def _fallen(self, active: int, target: int) -> bool:
+        """Whether a version was taken back with what came after `target`, or was made from one of these meanwhile."""
+        return any(version > target and version in self._state.taken_back for version in self._versions.lineage(active))
 
     def took_back(self, version: int) -> str | None:
         """What became of a version that the watch took back; None for any other."""
@@ -165,10 +167,10 @@ class Watch:
         compare, or nothing to be done about it."""
         if not self._config.enabled or self._state.going:
             return None
-        known = {version.manifest.version: version for version in self._versions.versions()}
-        live, line = self._live.all(), lineage(known, active)
+        live, line = self._live.all(), self._versions.lineage(active)
         # Not past one that was taken back once and that an operator activated again.
-        stop = next((at for at, version in enumerate(line) if version == 0 or version in self._state.taken_back), 0)
+        stop = next((at for at, version in enumerate(line) if version == 0 or version in self._state.taken_back),
+                    len(line))
         group, after = self._pool(line[:stop], live)
         if not group or after.turns < self._config.min_turns:
             return None
@@ -176,7 +178,7 @@ class Watch:
         look = 1 + int(math.log2(after.turns / self._config.min_turns))
         if before.turns < self._config.min_turns or look > LOOKS:
             return None
-        return _Compared(known, group, after, earlier, before, look)
+        return _Compared(group, after, earlier, before, look)
 
     def _looks(self, found: _Compared) -> int:
         return self._state.looks.get(str(found.group[-1]), 0)
@@ -191,11 +193,13 @@ class Watch:
                 total += live[version]
         return pooled, total
 
-    def _target(self, known: dict[int, Version], oldest: int, kept: Collection[int]) -> int | None:
+    def _target(self, oldest: int, kept: Collection[int]) -> int | None:
         """The nearest version before `oldest` that served, can be trained on and that the policy server has."""
-        for version in lineage(known, oldest)[1:]:
-            served = version == 0 or known[version].activated_at is not None
-            if served and not known[version].lost and version in kept and version not in self._state.taken_back:
+        for version in self._versions.lineage(oldest)[1:]:
+            if version not in kept or version in self._state.taken_back:
+                continue
+            known = self._versions.version(version)
+            if known is not None and not known.lost and (version == 0 or known.activated_at is not None):
                 return version
         return None
 

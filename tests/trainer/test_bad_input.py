@@ -191,6 +191,18 @@ def test_a_damaged_record_of_a_version_is_restored_from_its_folder(rig: Rig, dam
     assert not rig.learner.damaged()
 
 
+def test_it_is_restored_also_when_the_process_ended_before(rig: Rig) -> None:
+    made = rig.version("a")
+    with rig.store._db.transaction() as db:
+        db.execute("UPDATE versions SET manifest = x'ffff' WHERE version = 1")
+    rig.store.close()
+    TrainerStore(rig.root / "state.db", "group", TrainerConfig()).close()
+    rig.restart()
+    known = rig.store.version(1)
+    assert known is not None and known.manifest.digest == made.digest and rig.learner.versions.versions() == [0, 1]
+    assert rig.version("b").version == 2
+
+
 def test_a_damaged_record_of_a_version_that_is_gone_is_no_obstacle(rig: Rig) -> None:
     rig.version("a")
     rig.version("b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_what_is_void_stays_so_whatever_is_told_of_it(rig: Rig) -> None:
     rig.forget("a")
     rig.store.activated(1, 5.0)
     rig.store.note(1, "rejected: x")
-    rig.store.take_back(1, "rolled back")
+    rig.store.move_head(0, {1: "rolled back"})
     known = rig.store.version(1)
     assert known is not None and known.detail.startswith(VOID) and known.activated_at == 5.0
 
@@ -242,8 +243,11 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         watch = rig.service.events.watch()
         told = asyncio.create_task(anext(watch))
         await asyncio.sleep(0)
+        looked = threading.Event()
+        FakeBackend.during = staticmethod(lambda: looked.wait(30))
         done = await forget(rig, "a")
         assert (list(done.versions), done.base_version, done.rebuilding) == ([1], 0, 1)
+        looked.set()
         assert "1 samples of the versions after it are trained on again" in done.message
         event = await told
         assert (event.kind, event.version, list(event.turn_ids)) == (
@@ -259,6 +263,17 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         again = await forget(rig, "a")
         assert (list(again.versions), again.base_version) == ([1], 2)
         await watch.aclose()
+
+
+def test_what_learned_from_it_goes_though_a_record_on_the_way_is_damaged(rig: Rig) -> None:
+    rig.step("b1")
+    for turn_id in ("a1", "c1", "d1"):
+        rig.step(turn_id)
+    for version in (2, 3):  # what they were made of is not known any more
+        with rig.store._db.transaction() as db:
+            db.execute("UPDATE versions SET manifest = ?, crc = NULL, lost = 1 WHERE version = ?",
+                       (weights_pb2.VersionManifest(version=version).SerializeToString(), version))
+    assert rig.forget("a").void == [2, 3, 4]
 
 
 async def test_training_goes_back_no_further_than_the_policy_server_can(tmp_path: Path, model: Path) -> None:

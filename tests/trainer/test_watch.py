@@ -223,6 +223,25 @@ def test_a_newer_version_that_is_as_bad_is_taken_back_too(rig: Rig) -> None:
     assert rig.look(3).target == 1
 
 
+def test_what_was_made_meanwhile_from_what_is_taken_back_does_not_end_the_way_back(rig: Rig) -> None:
+    rig.chain(0, 1, 2)
+    rig.judged(1, *[1] * 20)
+    rig.judged(2, *[-1] * 20)
+    assert rig.look(2).target == 1
+    rig.version(3, 2)  # a step had begun
+    rig.watch.answers(3, pinned=False)
+    assert rig.watch.going[0] == 1
+    rig.watch.answers(1, pinned=False)
+    assert rig.watch.going is None
+
+
+def test_what_the_oldest_known_version_was_made_from_does_not_matter(rig: Rig) -> None:
+    rig.chain(4, 5)
+    rig.judged(4, *[1] * 20)
+    rig.judged(5, *[-1] * 20)
+    assert rig.look(5).target == 4
+
+
 def test_switched_off(tmp_path: Path) -> None:
     rig = Rig(tmp_path, enabled=False)
     rig.chain(0, 1)
