@@ -40,6 +40,9 @@ _ASIDE = {"bad token record", "bad score"}
 #: Samples accepted between two deletions of old fates.
 _PRUNE_EVERY = 1_000
 
+#: Columns that a status is made of: not the payload, which may be large.
+_STATUS = "turn_id, fate, version, reason, score, accepted_at"
+
 _FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
           "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
 
@@ -289,10 +292,10 @@ class SampleTable:
     def statuses(self, turn_ids: Sequence[str]) -> list[trainer_pb2.SampleStatus]:
         """Fates of these turns in this order, unknown ones left out; all pending ones when none are given."""
         if not turn_ids:
-            rows = self._db.query("SELECT * FROM samples WHERE fate = 'pending' ORDER BY seq")
+            rows = self._db.query(f"SELECT {_STATUS} FROM samples WHERE fate = 'pending' ORDER BY seq")
         else:
             found = {row["turn_id"]: row for row in self._db.query(
-                f"SELECT * FROM samples WHERE turn_id IN ({','.join('?' * len(turn_ids))})", list(turn_ids))}
+                f"SELECT {_STATUS} FROM samples WHERE turn_id IN ({','.join('?' * len(turn_ids))})", list(turn_ids))}
             rows = [found[turn_id] for turn_id in turn_ids if turn_id in found]
         return [_status(row) for row in rows]
 
