@@ -18,6 +18,7 @@ from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine
 from openclaw_rl.policy.record import RecordFile, VersionRecord
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.weights_pb2 import VersionManifest
+from openclaw_rl.weights.receiver import FARTHEST
 from openclaw_rl.weights.store import VersionStore
 
 logger = logging.getLogger(__name__)
@@ -229,7 +230,8 @@ class PolicyVersions:
         async def work() -> list[int]:
             async with self._lock:
                 record = self._record
-                gone = {version for version in versions if 0 < version < 2**31 and version != record.active}
+                gone = {version for version in versions
+                        if 0 < version <= record.highest + FARTHEST and version != record.active}
                 if not gone:
                     return []
                 if self._staged in gone:

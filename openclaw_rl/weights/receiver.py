@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 #: Bytes that may be on their way at once.
 WINDOW = 16 << 20
 
+#: A version's number is at most so much higher than the highest that was ever active: a rollback takes back all those
+#: between, one by one, and what was written down with an impossible number would count as damaged.
+FARTHEST = 1 << 20
+
 #: Refused versions that are remembered.
 _REFUSED = 20
 
@@ -238,6 +242,9 @@ class WeightReceiver:
         if manifest.model_id != state.model_id:
             raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_MODEL, f"it belongs to the base model {manifest.model_id!r}; "
                             f"here is {state.model_id!r} ({state.model})")
+        if version > state.highest_version + FARTHEST:
+            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"its number is {version}, and the highest here was "
+                            f"{state.highest_version}: versions are numbered one after the other")
         if version == active and manifest.digest == state.active_digest:
             raise Rejection(pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE, f"version {version} is active already")
         if version == active:

@@ -17,7 +17,7 @@ from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.weights.digest import manifest_digest
 from openclaw_rl.weights.part import Part
-from openclaw_rl.weights.receiver import WeightReceiver
+from openclaw_rl.weights.receiver import FARTHEST, WeightReceiver
 from openclaw_rl.weights.store import VersionStore
 
 from .support import FakeTarget, chunks, make_base, make_chunk, manifest, tensors
@@ -262,6 +262,14 @@ async def test_versions_that_are_not_newer(bench):
     await bench.rejected("TOO_OLD", offer=damage(old, lambda o: setattr(o.manifest, "version", -5)))
     await bench.rejected("DIGEST_MISMATCH", text="new number", offer=bench.make(2, frozen=("up",)))
     assert bench.target.active == 2
+
+
+async def test_numbers_that_are_out_of_the_question(bench):
+    old = bench.make(1)
+    for number in (FARTHEST + 1, 2**40):
+        await bench.rejected("PROTOCOL", text=f"its number is {number}, and the highest here was 0",
+                             offer=damage(old, lambda o, number=number: setattr(o.manifest, "version", number)))
+    assert await bench.need(bench.make(FARTHEST))
 
 
 async def test_versions_after_a_rollback(bench):
