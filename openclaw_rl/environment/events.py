@@ -34,5 +34,10 @@ def stranger(client: str, other: str) -> bool:
     Address and user field don't count: a person's phone has another address, and feedback has no user field. Without a
     key (an open door, or the operator's gRPC) everybody may speak.
     """
-    keys = [name.partition(":")[0] if ":" in name else "" for name in (client, other)]
+    keys = key_of(client), key_of(other)
     return all(keys) and keys[0] != keys[1]
+
+
+def key_of(client: str) -> str:
+    """What stands for the API key that a client (`Turn.client`) has shown; empty when it has shown none."""
+    return client.partition(":")[0] if ":" in client else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from openclaw_rl.environment.events import key_of
 from openclaw_rl.environment.framework_text import opinion
 from openclaw_rl.sessions.fingerprint import both_digests, is_instruction, request_digest, text_of
 from openclaw_rl.v1 import turn_pb2
@@ -15,7 +16,11 @@ SINGLE = 8
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The digests of a turn by which it finds what it continues and is found by what continues it."""
+    """The digests of a turn by which it finds what it continues and is found by what continues it.
+
+    They have the client's API key in them: users whose agents happen to name their sessions alike never continue one
+    another.
+    """
 
     messages: Sequence[turn_pb2.ChatMessage]  #: of the request
     digests: list[bytes]  #: of each prefix of `messages`
@@ -31,7 +36,7 @@ class Outline:
     def of(cls, turn: turn_pb2.Turn) -> Outline:
         """The outline of `turn`."""
         messages = list(turn.messages)
-        (*digests, response), singles = both_digests([*messages, turn.response])
+        (*digests, response), singles = both_digests([*messages, turn.response], key_of(turn.client).encode()[:64])
         responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
         places = [i for i, message in enumerate(messages) if not is_instruction(message)]
         own = [singles[i][:SINGLE] for i in places]

@@ -48,22 +48,27 @@ def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
     return both_digests(messages)[0]
 
 
-def both_digests(messages: Sequence[turn_pb2.ChatMessage]) -> tuple[list[bytes], list[bytes]]:
-    """`prefix_digests` of the messages, and the `message_digest` of each, for the price of the former."""
+def both_digests(
+    messages: Sequence[turn_pb2.ChatMessage], owner: bytes = b""
+) -> tuple[list[bytes], list[bytes]]:
+    """`prefix_digests` of the messages, and the `message_digest` of each, for the price of the former.
+
+    With an `owner` (at most 64 bytes) they are other ones than with another owner or none.
+    """
     digests, singles = [], []
     digest = before_results = _START
     results: list[bytes] = []
     for message in messages:
         canonical = _canonical(message)
-        single = blake2b(canonical, digest_size=DIGEST_BYTES).digest()
+        single = blake2b(canonical, digest_size=DIGEST_BYTES, key=owner).digest()
         if message.role == "tool":
             if not results:
                 before_results = digest
             results.append(single)
-            digest = blake2b(before_results + b"".join(sorted(results)), digest_size=DIGEST_BYTES).digest()
+            digest = blake2b(before_results + b"".join(sorted(results)), digest_size=DIGEST_BYTES, key=owner).digest()
         elif not is_instruction(message):
             results.clear()
-            digest = blake2b(digest + canonical, digest_size=DIGEST_BYTES).digest()
+            digest = blake2b(digest + canonical, digest_size=DIGEST_BYTES, key=owner).digest()
         digests.append(digest)
         singles.append(single)
     return digests, singles

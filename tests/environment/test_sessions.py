@@ -322,6 +322,20 @@ def test_turns_without_a_session_are_joined_for_the_same_client_only(desk: Desk)
     assert desk.sent().keys() == {"a1"}
 
 
+def test_users_with_keys_of_their_own_never_answer_each_other_in_a_session_of_one_name(desk: Desk) -> None:
+    ann, bob = (client_digest(key, "10.0.0.1", "") for key in ("sk-ann", "sk-bob"))
+    long = "A heron is a wading bird with long legs and a long neck that lives near water and eats fish and frogs."
+    asked = [user("What is a heron?")]
+    desk.tell(turn("a1", asked, long, client=ann), turn("b1", asked, long, client=bob))
+    assert desk.states() == {"a1": "OPEN", "b1": "OPEN"}  # none repeats the other
+    desk.tell(turn("b2", [*asked, answer(long), user("Wrong.")], "Oh.", client=bob))
+    assert desk.sent().keys() == {"b1"}
+    desk.tell(turn("b3", [user("(summary of our conversation)"), answer(long), user("So?")], "Yes.", client=bob))
+    elsewhere = client_digest("sk-ann", "10.9.9.9", "x")  # the same key is the same user
+    desk.tell(turn("a2", [*asked, answer(long), user("Thanks!")], "Bye.", client=elsewhere))
+    assert desk.sent()["a1"].messages[0].content == "Thanks!"
+
+
 def test_a_session_without_a_trainable_turn_is_noticed_once(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for i in range(25):
