@@ -220,7 +220,9 @@ class SessionBook:
         elif not new:
             ack.status = common_pb2.ACK_STATUS_DUPLICATE
         elif kind == "turn":
-            self._turn(db, event.turn, effects)
+            turn = turn_pb2.Turn()  # a copy: an event of a batch that fails is handled again, as it came
+            turn.CopyFrom(event.turn)
+            self._turn(db, turn, effects)
         elif kind == "feedback":
             self._feedback(db, event.feedback, effects)
         elif kind == "session_active":

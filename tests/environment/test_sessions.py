@@ -6,6 +6,8 @@ import logging
 
 import pytest
 
+from openclaw_rl.delivery import receiver
+from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.environment import sessions, views
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.policy.turns import client_digest
@@ -28,7 +30,7 @@ from openclaw_rl.v1.turn_pb2 import (
     Turn,
 )
 
-from .talk import Desk, answer, tool, turn, user
+from .talk import Desk, answer, as_event, tool, turn, user
 
 HELLO = [user("hi"), answer("hello")]
 
@@ -263,6 +265,18 @@ def test_a_failed_batch_leaves_no_trace(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert desk.book.counters["turns_main"] == 1
     assert desk.book.sessions_open == 1
     assert desk.tell(turn("t2", [*HELLO, user("bye")], "bye")) == [ACK_STATUS_ACCEPTED]
+    assert desk.sent().keys() == {"t1"}
+
+
+def test_the_others_of_a_failed_batch_are_taken_as_they_came(desk: Desk) -> None:
+    bad = turn("bad", [user("x")], "y")
+    bad.finished_at.seconds = 2**62
+    first = turn("t1", [user("hi")], "hello", session_id="", client="ann")
+    batch = [as_event(first), as_event(bad)]
+    acks = receiver._handle(batch, desk.book.handle, message_id)
+    assert [ack.status for ack in acks] == [ACK_STATUS_ACCEPTED, ACK_STATUS_REJECTED]
+    assert desk.tell(first) == [ACK_STATUS_DUPLICATE]  # the answer was lost, and it comes again
+    desk.tell(turn("t2", [*HELLO, user("bye")], "bye", session_id="", client="ann"))
     assert desk.sent().keys() == {"t1"}
 
 
