@@ -209,7 +209,7 @@ def known_versions(home: Home, addresses: dict[str, str]) -> Known:
         failures.append(error)
     try:
         with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
-            for version in trainer.list_versions().versions:
+            for version in trainer.every_version():
                 known[version.manifest.version] = version
                 if active is None and version.active:
                     active = version.manifest.version

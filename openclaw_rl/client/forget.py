@@ -168,7 +168,7 @@ def _way_back(call: _Call, state: policy_pb2.PolicyState) -> int:
     """The version to answer with in place of a void one: the one that training goes on from, or the nearest of those
     that it was made from that the policy server keeps."""
     with TrainerServiceClient(call.addresses.get("trainer"), home=call.home) as trainer:
-        manifests = {v.manifest.version: v.manifest for v in trainer.list_versions().versions}
+        manifests = {v.manifest.version: v.manifest for v in trainer.every_version()}
     good = set(state.kept_versions).difference(call.result.void)
     at = call.result.base or 0
     while at not in good and at in manifests and manifests[at].HasField("parent"):

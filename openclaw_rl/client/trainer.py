@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..v1 import trainer_pb2 as pb
 from ..v1 import trainer_pb2_grpc
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
@@ -18,7 +20,7 @@ class _TrainerRpcs:
     get_version = Unary(pb.GetVersionRequest, pb.GetVersionResponse)
     """Tells one version."""
     list_versions = Unary(pb.ListVersionsRequest, pb.ListVersionsResponse)
-    """Tells all versions, ascending."""
+    """Tells the newest versions, or those before a number; ascending."""
     watch_training = ServerStream(pb.WatchTrainingRequest, pb.WatchTrainingResponse)
     """Tells each training step, publication and skip as it happens."""
     train_now = Unary(pb.TrainNowRequest, pb.TrainNowResponse)
@@ -33,6 +35,18 @@ class _TrainerRpcs:
 
 class TrainerServiceClient(_TrainerRpcs, Client):
     """Blocking client of TrainerService."""
+
+    def every_version(self) -> Iterator[pb.PolicyVersion]:
+        """All versions, the newest ones first, in as many calls as that takes.
+
+        Raises:
+            MeshError: the trainer does not answer.
+        """
+        found = self.list_versions()
+        yield from reversed(found.versions)
+        while found.more:
+            found = self.list_versions(before=found.versions[0].manifest.version)
+            yield from reversed(found.versions)
 
 
 class AsyncTrainerServiceClient(_TrainerRpcs, AsyncClient):

@@ -20,6 +20,8 @@ from openclaw_rl.weights.fetch import fetch
 SERVICE = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name
 #: Most turns of a ListSamples request.
 MAX_TURNS = 1000
+#: Versions of one ListVersions answer. With a gate's answers and many turns, one takes some 50 KB.
+PAGE = 200
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
@@ -52,8 +54,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     async def ListVersions(self, request: trainer_pb2.ListVersionsRequest,
                            context: grpc.aio.ServicerContext) -> trainer_pb2.ListVersionsResponse:
         live = self._store.live.all()
+        found = self._store.page(request.before if request.HasField("before") else None, PAGE + 1)
         return trainer_pb2.ListVersionsResponse(
-            versions=[self._translate(version, live) for version in self._store.versions()])
+            versions=[self._translate(version, live) for version in found[-PAGE:]], more=len(found) > PAGE)
 
     async def WatchTraining(self, request: trainer_pb2.WatchTrainingRequest, context: grpc.aio.ServicerContext
                             ) -> AsyncIterator[trainer_pb2.WatchTrainingResponse]:

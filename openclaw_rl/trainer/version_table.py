@@ -153,6 +153,12 @@ class VersionTable:
         """All versions, ascending."""
         return [_version(row) for row in self._db.query("SELECT * FROM versions ORDER BY version")]
 
+    def page(self, before: int | None, limit: int) -> list[Version]:
+        """The newest `limit` versions, or of those below the number `before`; ascending."""
+        rows = self._db.query("SELECT * FROM versions WHERE version < ? ORDER BY version DESC LIMIT ?",
+                              (2**63 - 1 if before is None else before, limit))
+        return [_version(row) for row in reversed(rows)]
+
     def version(self, number: int) -> Version | None:
         """One version, or None."""
         rows = self._db.query("SELECT * FROM versions WHERE version = ?", (number,))

@@ -28,7 +28,7 @@ from openclaw_rl.v1 import turn_pb2 as openclaw__rl_dot_v1_dot_turn__pb2
 from openclaw_rl.v1 import weights_pb2 as openclaw__rl_dot_v1_dot_weights__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1copenclaw_rl/v1/trainer.proto\x12\x0eopenclaw_rl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bopenclaw_rl/v1/common.proto\x1a\x19openclaw_rl/v1/turn.proto\x1a\x1copenclaw_rl/v1/weights.proto\"?\n\x14SubmitSamplesRequest\x12\'\n\x07samples\x18\x01 \x03(\x0b\x32\x16.openclaw_rl.v1.Sample\":\n\x15SubmitSamplesResponse\x12!\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x13.openclaw_rl.v1.Ack\"\xca\x01\n\x0cSampleStatus\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12(\n\x04\x66\x61te\x18\x02 \x01(\x0e\x32\x1a.openclaw_rl.v1.SampleFate\x12\x14\n\x07version\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\x05score\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\n\n\x08_versionB\x08\n\x06_score\"&\n\x12ListSamplesRequest\x12\x10\n\x08turn_ids\x18\x01 \x03(\t\"D\n\x13ListSamplesResponse\x12-\n\x07samples\x18\x01 \x03(\x0b\x32\x1c.openclaw_rl.v1.SampleStatus\"\x80\x02\n\rPolicyVersion\x12\x31\n\x08manifest\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.VersionManifest\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\x08\x12\x30\n\x0c\x61\x63tivated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x0c\n\x04kept\x18\x05 \x01(\x08\x12\x33\n\ndeliveries\x18\x06 \x03(\x0b\x32\x1f.openclaw_rl.v1.VersionDelivery\x12\'\n\x04live\x18\x07 \x01(\x0b\x32\x19.openclaw_rl.v1.LiveScore\"t\n\x0fVersionDelivery\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\x08\x12\x30\n\x0c\x61\x63tivated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"(\n\tLiveScore\x12\r\n\x05turns\x18\x01 \x01(\x03\x12\x0c\n\x04mean\x18\x02 \x01(\x01\"$\n\x11GetVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\x03\"D\n\x12GetVersionResponse\x12.\n\x07version\x18\x01 \x01(\x0b\x32\x1d.openclaw_rl.v1.PolicyVersion\"\x15\n\x13ListVersionsRequest\"G\n\x14ListVersionsResponse\x12/\n\x08versions\x18\x01 \x03(\x0b\x32\x1d.openclaw_rl.v1.PolicyVersion\"\x16\n\x14WatchTrainingRequest\"\xaa\x02\n\x15WatchTrainingResponse\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.openclaw_rl.v1.TrainingEventKind\x12\x14\n\x07version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x43\n\x07metrics\x18\x03 \x03(\x0b\x32\x32.openclaw_rl.v1.WatchTrainingResponse.MetricsEntry\x12\x10\n\x08turn_ids\x18\x04 \x03(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12&\n\x02\x61t\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\n\n\x08_version\"\x11\n\x0fTrainNowRequest\"4\n\x10TrainNowResponse\x12\x0f\n\x07samples\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1e\n\x0cPauseRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x87\x01\n\x13\x46\x65tchWeightsRequest\x12\x14\n\x07version\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07tensors\x18\x02 \x03(\t\x12\x11\n\tfrom_byte\x18\x03 \x01(\x03\x12\x19\n\x0c\x62\x61se_version\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\n\n\x08_versionB\x0f\n\r_base_version\"}\n\x14\x46\x65tchWeightsResponse\x12,\n\x05offer\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.WeightOfferH\x00\x12,\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1b.openclaw_rl.v1.WeightChunkH\x00\x42\t\n\x07message*t\n\nSampleFate\x12\x1b\n\x17SAMPLE_FATE_UNSPECIFIED\x10\x00\x12\x17\n\x13SAMPLE_FATE_PENDING\x10\x01\x12\x17\n\x13SAMPLE_FATE_TRAINED\x10\x02\x12\x17\n\x13SAMPLE_FATE_DROPPED\x10\x03*\x9c\x03\n\x11TrainingEventKind\x12#\n\x1fTRAINING_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n TRAINING_EVENT_KIND_STEP_STARTED\x10\x01\x12\'\n#TRAINING_EVENT_KIND_VERSION_CREATED\x10\x02\x12$\n TRAINING_EVENT_KIND_STEP_SKIPPED\x10\x03\x12)\n%TRAINING_EVENT_KIND_VERSION_ACTIVATED\x10\x04\x12(\n$TRAINING_EVENT_KIND_VERSION_REJECTED\x10\x05\x12#\n\x1fTRAINING_EVENT_KIND_ROLLED_BACK\x10\x06\x12\'\n#TRAINING_EVENT_KIND_VERSION_REFUSED\x10\x07\x12\'\n#TRAINING_EVENT_KIND_WATCH_WENT_BACK\x10\x08\x12!\n\x1dTRAINING_EVENT_KIND_FORGOTTEN\x10\t2\x95\x06\n\x0eTrainerService\x12`\n\rSubmitSamples\x12$.openclaw_rl.v1.SubmitSamplesRequest\x1a%.openclaw_rl.v1.SubmitSamplesResponse(\x01\x30\x01\x12V\n\x0bListSamples\x12\".openclaw_rl.v1.ListSamplesRequest\x1a#.openclaw_rl.v1.ListSamplesResponse\x12S\n\nGetVersion\x12!.openclaw_rl.v1.GetVersionRequest\x1a\".openclaw_rl.v1.GetVersionResponse\x12Y\n\x0cListVersions\x12#.openclaw_rl.v1.ListVersionsRequest\x1a$.openclaw_rl.v1.ListVersionsResponse\x12^\n\rWatchTraining\x12$.openclaw_rl.v1.WatchTrainingRequest\x1a%.openclaw_rl.v1.WatchTrainingResponse0\x01\x12M\n\x08TrainNow\x12\x1f.openclaw_rl.v1.TrainNowRequest\x1a .openclaw_rl.v1.TrainNowResponse\x12\x44\n\x05Pause\x12\x1c.openclaw_rl.v1.PauseRequest\x1a\x1d.openclaw_rl.v1.PauseResponse\x12G\n\x06Resume\x12\x1d.openclaw_rl.v1.ResumeRequest\x1a\x1e.openclaw_rl.v1.ResumeResponse\x12[\n\x0c\x46\x65tchWeights\x12#.openclaw_rl.v1.FetchWeightsRequest\x1a$.openclaw_rl.v1.FetchWeightsResponse0\x01\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1copenclaw_rl/v1/trainer.proto\x12\x0eopenclaw_rl.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bopenclaw_rl/v1/common.proto\x1a\x19openclaw_rl/v1/turn.proto\x1a\x1copenclaw_rl/v1/weights.proto\"?\n\x14SubmitSamplesRequest\x12\'\n\x07samples\x18\x01 \x03(\x0b\x32\x16.openclaw_rl.v1.Sample\":\n\x15SubmitSamplesResponse\x12!\n\x04\x61\x63ks\x18\x01 \x03(\x0b\x32\x13.openclaw_rl.v1.Ack\"\xca\x01\n\x0cSampleStatus\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12(\n\x04\x66\x61te\x18\x02 \x01(\x0e\x32\x1a.openclaw_rl.v1.SampleFate\x12\x14\n\x07version\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x12\n\x05score\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12/\n\x0b\x61\x63\x63\x65pted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\n\n\x08_versionB\x08\n\x06_score\"&\n\x12ListSamplesRequest\x12\x10\n\x08turn_ids\x18\x01 \x03(\t\"D\n\x13ListSamplesResponse\x12-\n\x07samples\x18\x01 \x03(\x0b\x32\x1c.openclaw_rl.v1.SampleStatus\"\x80\x02\n\rPolicyVersion\x12\x31\n\x08manifest\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.VersionManifest\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\x08\x12\x30\n\x0c\x61\x63tivated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\x12\x0c\n\x04kept\x18\x05 \x01(\x08\x12\x33\n\ndeliveries\x18\x06 \x03(\x0b\x32\x1f.openclaw_rl.v1.VersionDelivery\x12\'\n\x04live\x18\x07 \x01(\x0b\x32\x19.openclaw_rl.v1.LiveScore\"t\n\x0fVersionDelivery\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\x08\x12\x30\n\x0c\x61\x63tivated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\"(\n\tLiveScore\x12\r\n\x05turns\x18\x01 \x01(\x03\x12\x0c\n\x04mean\x18\x02 \x01(\x01\"$\n\x11GetVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\x03\"D\n\x12GetVersionResponse\x12.\n\x07version\x18\x01 \x01(\x0b\x32\x1d.openclaw_rl.v1.PolicyVersion\"5\n\x13ListVersionsRequest\x12\x13\n\x06\x62\x65\x66ore\x18\x01 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_before\"U\n\x14ListVersionsResponse\x12/\n\x08versions\x18\x01 \x03(\x0b\x32\x1d.openclaw_rl.v1.PolicyVersion\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x16\n\x14WatchTrainingRequest\"\xaa\x02\n\x15WatchTrainingResponse\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.openclaw_rl.v1.TrainingEventKind\x12\x14\n\x07version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x43\n\x07metrics\x18\x03 \x03(\x0b\x32\x32.openclaw_rl.v1.WatchTrainingResponse.MetricsEntry\x12\x10\n\x08turn_ids\x18\x04 \x03(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12&\n\x02\x61t\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\n\n\x08_version\"\x11\n\x0fTrainNowRequest\"4\n\x10TrainNowResponse\x12\x0f\n\x07samples\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1e\n\x0cPauseRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x87\x01\n\x13\x46\x65tchWeightsRequest\x12\x14\n\x07version\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07tensors\x18\x02 \x03(\t\x12\x11\n\tfrom_byte\x18\x03 \x01(\x03\x12\x19\n\x0c\x62\x61se_version\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\n\n\x08_versionB\x0f\n\r_base_version\"}\n\x14\x46\x65tchWeightsResponse\x12,\n\x05offer\x18\x01 \x01(\x0b\x32\x1b.openclaw_rl.v1.WeightOfferH\x00\x12,\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1b.openclaw_rl.v1.WeightChunkH\x00\x42\t\n\x07message*t\n\nSampleFate\x12\x1b\n\x17SAMPLE_FATE_UNSPECIFIED\x10\x00\x12\x17\n\x13SAMPLE_FATE_PENDING\x10\x01\x12\x17\n\x13SAMPLE_FATE_TRAINED\x10\x02\x12\x17\n\x13SAMPLE_FATE_DROPPED\x10\x03*\x9c\x03\n\x11TrainingEventKind\x12#\n\x1fTRAINING_EVENT_KIND_UNSPECIFIED\x10\x00\x12$\n TRAINING_EVENT_KIND_STEP_STARTED\x10\x01\x12\'\n#TRAINING_EVENT_KIND_VERSION_CREATED\x10\x02\x12$\n TRAINING_EVENT_KIND_STEP_SKIPPED\x10\x03\x12)\n%TRAINING_EVENT_KIND_VERSION_ACTIVATED\x10\x04\x12(\n$TRAINING_EVENT_KIND_VERSION_REJECTED\x10\x05\x12#\n\x1fTRAINING_EVENT_KIND_ROLLED_BACK\x10\x06\x12\'\n#TRAINING_EVENT_KIND_VERSION_REFUSED\x10\x07\x12\'\n#TRAINING_EVENT_KIND_WATCH_WENT_BACK\x10\x08\x12!\n\x1dTRAINING_EVENT_KIND_FORGOTTEN\x10\t2\x95\x06\n\x0eTrainerService\x12`\n\rSubmitSamples\x12$.openclaw_rl.v1.SubmitSamplesRequest\x1a%.openclaw_rl.v1.SubmitSamplesResponse(\x01\x30\x01\x12V\n\x0bListSamples\x12\".openclaw_rl.v1.ListSamplesRequest\x1a#.openclaw_rl.v1.ListSamplesResponse\x12S\n\nGetVersion\x12!.openclaw_rl.v1.GetVersionRequest\x1a\".openclaw_rl.v1.GetVersionResponse\x12Y\n\x0cListVersions\x12#.openclaw_rl.v1.ListVersionsRequest\x1a$.openclaw_rl.v1.ListVersionsResponse\x12^\n\rWatchTraining\x12$.openclaw_rl.v1.WatchTrainingRequest\x1a%.openclaw_rl.v1.WatchTrainingResponse0\x01\x12M\n\x08TrainNow\x12\x1f.openclaw_rl.v1.TrainNowRequest\x1a .openclaw_rl.v1.TrainNowResponse\x12\x44\n\x05Pause\x12\x1c.openclaw_rl.v1.PauseRequest\x1a\x1d.openclaw_rl.v1.PauseResponse\x12G\n\x06Resume\x12\x1d.openclaw_rl.v1.ResumeRequest\x1a\x1e.openclaw_rl.v1.ResumeResponse\x12[\n\x0c\x46\x65tchWeights\x12#.openclaw_rl.v1.FetchWeightsRequest\x1a$.openclaw_rl.v1.FetchWeightsResponse0\x01\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,10 +38,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\022org.openclaw.rl.v1P\001ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1'
   _globals['_WATCHTRAININGRESPONSE_METRICSENTRY']._loaded_options = None
   _globals['_WATCHTRAININGRESPONSE_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_SAMPLEFATE']._serialized_start=1977
-  _globals['_SAMPLEFATE']._serialized_end=2093
-  _globals['_TRAININGEVENTKIND']._serialized_start=2096
-  _globals['_TRAININGEVENTKIND']._serialized_end=2508
+  _globals['_SAMPLEFATE']._serialized_start=2023
+  _globals['_SAMPLEFATE']._serialized_end=2139
+  _globals['_TRAININGEVENTKIND']._serialized_start=2142
+  _globals['_TRAININGEVENTKIND']._serialized_end=2554
   _globals['_SUBMITSAMPLESREQUEST']._serialized_start=167
   _globals['_SUBMITSAMPLESREQUEST']._serialized_end=230
   _globals['_SUBMITSAMPLESRESPONSE']._serialized_start=232
@@ -63,31 +63,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETVERSIONRESPONSE']._serialized_start=1064
   _globals['_GETVERSIONRESPONSE']._serialized_end=1132
   _globals['_LISTVERSIONSREQUEST']._serialized_start=1134
-  _globals['_LISTVERSIONSREQUEST']._serialized_end=1155
-  _globals['_LISTVERSIONSRESPONSE']._serialized_start=1157
-  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1228
-  _globals['_WATCHTRAININGREQUEST']._serialized_start=1230
-  _globals['_WATCHTRAININGREQUEST']._serialized_end=1252
-  _globals['_WATCHTRAININGRESPONSE']._serialized_start=1255
-  _globals['_WATCHTRAININGRESPONSE']._serialized_end=1553
-  _globals['_WATCHTRAININGRESPONSE_METRICSENTRY']._serialized_start=1495
-  _globals['_WATCHTRAININGRESPONSE_METRICSENTRY']._serialized_end=1541
-  _globals['_TRAINNOWREQUEST']._serialized_start=1555
-  _globals['_TRAINNOWREQUEST']._serialized_end=1572
-  _globals['_TRAINNOWRESPONSE']._serialized_start=1574
-  _globals['_TRAINNOWRESPONSE']._serialized_end=1626
-  _globals['_PAUSEREQUEST']._serialized_start=1628
-  _globals['_PAUSEREQUEST']._serialized_end=1658
-  _globals['_PAUSERESPONSE']._serialized_start=1660
-  _globals['_PAUSERESPONSE']._serialized_end=1675
-  _globals['_RESUMEREQUEST']._serialized_start=1677
-  _globals['_RESUMEREQUEST']._serialized_end=1692
-  _globals['_RESUMERESPONSE']._serialized_start=1694
-  _globals['_RESUMERESPONSE']._serialized_end=1710
-  _globals['_FETCHWEIGHTSREQUEST']._serialized_start=1713
-  _globals['_FETCHWEIGHTSREQUEST']._serialized_end=1848
-  _globals['_FETCHWEIGHTSRESPONSE']._serialized_start=1850
-  _globals['_FETCHWEIGHTSRESPONSE']._serialized_end=1975
-  _globals['_TRAINERSERVICE']._serialized_start=2511
-  _globals['_TRAINERSERVICE']._serialized_end=3300
+  _globals['_LISTVERSIONSREQUEST']._serialized_end=1187
+  _globals['_LISTVERSIONSRESPONSE']._serialized_start=1189
+  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1274
+  _globals['_WATCHTRAININGREQUEST']._serialized_start=1276
+  _globals['_WATCHTRAININGREQUEST']._serialized_end=1298
+  _globals['_WATCHTRAININGRESPONSE']._serialized_start=1301
+  _globals['_WATCHTRAININGRESPONSE']._serialized_end=1599
+  _globals['_WATCHTRAININGRESPONSE_METRICSENTRY']._serialized_start=1541
+  _globals['_WATCHTRAININGRESPONSE_METRICSENTRY']._serialized_end=1587
+  _globals['_TRAINNOWREQUEST']._serialized_start=1601
+  _globals['_TRAINNOWREQUEST']._serialized_end=1618
+  _globals['_TRAINNOWRESPONSE']._serialized_start=1620
+  _globals['_TRAINNOWRESPONSE']._serialized_end=1672
+  _globals['_PAUSEREQUEST']._serialized_start=1674
+  _globals['_PAUSEREQUEST']._serialized_end=1704
+  _globals['_PAUSERESPONSE']._serialized_start=1706
+  _globals['_PAUSERESPONSE']._serialized_end=1721
+  _globals['_RESUMEREQUEST']._serialized_start=1723
+  _globals['_RESUMEREQUEST']._serialized_end=1738
+  _globals['_RESUMERESPONSE']._serialized_start=1740
+  _globals['_RESUMERESPONSE']._serialized_end=1756
+  _globals['_FETCHWEIGHTSREQUEST']._serialized_start=1759
+  _globals['_FETCHWEIGHTSREQUEST']._serialized_end=1894
+  _globals['_FETCHWEIGHTSRESPONSE']._serialized_start=1896
+  _globals['_FETCHWEIGHTSRESPONSE']._serialized_end=2021
+  _globals['_TRAINERSERVICE']._serialized_start=2557
+  _globals['_TRAINERSERVICE']._serialized_end=3346
 # @@protoc_insertion_point(module_scope)

@@ -418,14 +418,21 @@ class ListVersionsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    BEFORE_FIELD_NUMBER: _builtins.int
+    before: _builtins.int
+    """Only versions below this number; unset: the newest ones."""
     def __init__(
         self,
+        *,
+        before: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
+    _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
 
 Global___ListVersionsRequest: _TypeAlias = ListVersionsRequest  # noqa: Y015
 
@@ -436,18 +443,22 @@ class ListVersionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSIONS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """There are older ones: ask again with the number of the first of these as `before`."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyVersion]:
-        """All versions, ascending."""
+        """The newest versions of those asked for, ascending; so many that a message holds them."""
 
     def __init__(
         self,
         *,
         versions: _abc.Iterable[Global___PolicyVersion] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -108,7 +108,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListVersions(self, request, context):
-        """Tells all versions, ascending.
+        """Tells the newest versions, or those before a number; ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

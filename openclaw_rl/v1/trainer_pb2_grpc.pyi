@@ -40,7 +40,7 @@ class TrainerServiceStub:
     GetVersion: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.GetVersionRequest, _trainer_pb2.GetVersionResponse]
     """Tells one version."""
     ListVersions: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListVersionsRequest, _trainer_pb2.ListVersionsResponse]
-    """Tells all versions, ascending."""
+    """Tells the newest versions, or those before a number; ascending."""
     WatchTraining: _grpc.UnaryStreamMultiCallable[_trainer_pb2.WatchTrainingRequest, _trainer_pb2.WatchTrainingResponse]
     """Tells each training step, publication and skip as it happens."""
     TrainNow: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.TrainNowRequest, _trainer_pb2.TrainNowResponse]
@@ -64,7 +64,7 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     GetVersion: _aio.UnaryUnaryMultiCallable[_trainer_pb2.GetVersionRequest, _trainer_pb2.GetVersionResponse]  # type: ignore[assignment]
     """Tells one version."""
     ListVersions: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListVersionsRequest, _trainer_pb2.ListVersionsResponse]  # type: ignore[assignment]
-    """Tells all versions, ascending."""
+    """Tells the newest versions, or those before a number; ascending."""
     WatchTraining: _aio.UnaryStreamMultiCallable[_trainer_pb2.WatchTrainingRequest, _trainer_pb2.WatchTrainingResponse]  # type: ignore[assignment]
     """Tells each training step, publication and skip as it happens."""
     TrainNow: _aio.UnaryUnaryMultiCallable[_trainer_pb2.TrainNowRequest, _trainer_pb2.TrainNowResponse]  # type: ignore[assignment]
@@ -109,7 +109,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.ListVersionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.ListVersionsResponse, _abc.Awaitable[_trainer_pb2.ListVersionsResponse]]:
-        """Tells all versions, ascending."""
+        """Tells the newest versions, or those before a number; ascending."""
 
     @_abc_1.abstractmethod
     def WatchTraining(

@@ -11,12 +11,14 @@ from pathlib import Path
 import grpc
 import pytest
 
+from openclaw_rl.client import TrainerServiceClient
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.mesh.errors import from_rpc_error
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.trainer import service as service_module
+from openclaw_rl.trainer import servicer as servicer_module
 from openclaw_rl.trainer.learner import Learner
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.servicer import SERVICE, TrainerServicer
@@ -309,6 +311,20 @@ async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> No
         await until(lambda: rig.publisher.offered[-1] == 4)
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=4))).version.manifest
         assert manifest.parent == 2
+
+
+async def test_versions_are_listed_however_many_there_are(tmp_path: Path, model: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer_module, "PAGE", 2)
+    async with trainer(tmp_path, model) as rig:
+        await make_versions(rig, 4)
+        answer = await rig.stub.ListVersions(pb.ListVersionsRequest())
+        assert ([v.manifest.version for v in answer.versions], answer.more) == ([3, 4], True)
+        with TrainerServiceClient(rig.server.address) as client:
+            every = await asyncio.to_thread(lambda: list(client.every_version()))
+        assert [v.manifest.version for v in every] == [4, 3, 2, 1, 0]
+        answer = await rig.stub.ListVersions(pb.ListVersionsRequest(before=2))
+        assert ([v.manifest.version for v in answer.versions], answer.more) == ([0, 1], False)
 
 
 async def test_a_policy_server_that_is_behind_is_offered_the_newest(tmp_path: Path, model: Path) -> None:
