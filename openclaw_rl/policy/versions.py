@@ -18,6 +18,7 @@ from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine
 from openclaw_rl.policy.record import RecordFile, VersionRecord
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.weights_pb2 import VersionManifest
+from openclaw_rl.weights.part import Part
 from openclaw_rl.weights.receiver import FARTHEST
 from openclaw_rl.weights.store import VersionStore
 
@@ -225,7 +226,7 @@ class PolicyVersions:
             Those that had files here, ascending.
 
         Raises:
-            OSError: it can't be written down; nothing was changed.
+            OSError: it can't be written down, nothing was changed; or a file can't be deleted, ask again.
         """
         async def work() -> list[int]:
             async with self._lock:
@@ -241,14 +242,15 @@ class PolicyVersions:
                                 withdrawn=tuple(sorted({*record.withdrawn, *gone})),
                                 highest=max(record.highest, *gone))
                 await self._write(after, required=True)
+                self._take(after)  # whether or not the files can be deleted
                 there = gone.intersection(self.store.versions())
                 await asyncio.to_thread(self._delete, gone)
-                self._take(after)
                 return sorted(there)
 
         return await self._uninterrupted(work())
 
     def _delete(self, versions: Collection[int]) -> None:
+        Part.discard(self._root, versions)  # the trainer gives it up too; else it stayed until the next one comes
         for version in versions:
             self.store.remove(version)
             for aside in self._root.glob(f"corrupt-{version}-*"):

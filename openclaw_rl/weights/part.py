@@ -8,7 +8,7 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -173,9 +173,16 @@ class Part:
                 path.unlink()
 
     @staticmethod
-    def discard(root: Path) -> None:
-        """Delete what is on its way below a root."""
+    def discard(root: Path, versions: Collection[int] | None = None) -> None:
+        """Delete what is on its way below a root; when `versions` are given, only if it is one of them."""
         folder = root / INCOMING
+        if versions is not None:
+            try:
+                offer = json.loads((folder / _OFFER_FILE).read_bytes())
+            except (OSError, ValueError):
+                return  # nothing, or nothing that anybody goes on with
+            if offer.get("version") not in versions:
+                return
         if folder.exists():
             shutil.rmtree(folder)
 

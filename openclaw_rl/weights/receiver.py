@@ -123,6 +123,9 @@ class WeightReceiver:
                 case _:
                     raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, "the message is empty")
         except Rejection as rejection:
+            staged = self._staged and self._manifest is not None and self._manifest.version == version
+            if staged and rejection.reason != pb.WEIGHT_REJECT_REASON_STORAGE:  # else it is tried again soon
+                await self._target.discard(version)
             yield self._reject(version, rejection)
         except OSError as error:
             yield self._reject(version, Rejection(pb.WEIGHT_REJECT_REASON_STORAGE,

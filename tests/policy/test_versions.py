@@ -414,6 +414,21 @@ async def test_a_record_of_before_pins_has_none_and_an_impossible_pin_is_damage(
     assert not server.versions.state().pinned and len(server.versions.problems) == 1
 
 
+async def test_versions_are_withdrawn_even_when_their_files_cannot_be_deleted_yet(server, monkeypatch):
+    for version in (1, 2, 3):
+        await server.add(version)
+
+    def busy(version: int) -> None:
+        raise OSError(errno.EBUSY, "busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.versions.store, "remove", busy)
+        with pytest.raises(OSError, match="busy"):
+            await server.versions.withdraw([2])
+    assert server.facts() == (3, [0, 1, 3], [2], 3), "as it was written down"
+    assert await server.versions.withdraw([2]) == [2]
+
+
 async def test_withdrawn_versions_leave_the_disk_and_nothing_builds_on_them(server):
     for version in (1, 2, 3):
         await server.add(version)
@@ -421,9 +436,15 @@ async def test_withdrawn_versions_leave_the_disk_and_nothing_builds_on_them(serv
     await server.versions.stage(4)
     aside = server.folder / "versions" / "corrupt-2-20260101-000000"
     aside.mkdir()
+    incoming = server.folder / "versions" / ".incoming"
+    incoming.mkdir()
+    (incoming / ".offer.json").write_text('{"version": 10, "digest": ""}')
     assert await server.versions.withdraw([0, 2, 3, 4, 9, 2**31 - 1]) == [2, 4], "not the active one"
     assert server.facts() == (3, [0, 1, 3], [2, 4, 9], 9)
     assert server.versions.store.versions() == [0, 1, 3] and not server.engine.staged and not aside.exists()
+    assert incoming.exists(), "another one's"
+    (incoming / ".offer.json").write_text('{"version": 9, "digest": ""}')
+    assert await server.versions.withdraw([9]) == [] and not incoming.exists()
     with pytest.raises(MeshError) as error:
         await server.versions.activate(2)
     assert error.value.reason == "VERSION_UNKNOWN"

@@ -283,7 +283,7 @@ async def test_a_rollback_between_staging_and_commit(bench):
     await bench.send(await bench.need(bench.make(6, parent=5)))
     bench.target.withdrawn = [5]
     await bench.rejected("WRONG_BASE", commit=pb.WeightCommit(version=6))
-    assert bench.target.active == 0
+    assert bench.target.active == 0 and bench.target.calls[-1] == "discard 6", "the engine has its memory back"
 
 
 @pytest.mark.parametrize("base_version", [5, 9])
