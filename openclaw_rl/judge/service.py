@@ -161,9 +161,12 @@ class JudgeService:
             except MeshError as error:  # The disk is full or gone: the transition stays in the queue.
                 log.error("judging waits: %s", error.message)
                 await asyncio.sleep(1.0)
-            finally:
-                if seq is not None:
-                    self._in_hand.discard(seq)
+            except Exception:  # It stays in hand, where it is no obstacle for the others, until the next start.
+                log.exception("transition %s of the queue can't be judged; the others go on", seq)
+                await asyncio.sleep(1.0)
+                continue
+            if seq is not None:
+                self._in_hand.discard(seq)
 
     async def _next(self) -> tuple[int | None, bool]:
         """The next transition to judge, now in hand, and whether it has waited too long; None at the end."""

@@ -176,6 +176,17 @@ async def test_a_killed_judge_goes_on_where_it_was(desk: Desk) -> None:
     await second.stop()
 
 
+async def test_a_transition_that_breaks_the_judge_is_no_obstacle_for_the_others(desk: Desk) -> None:
+    service = desk.service(Model())
+    service.accept([transition("thanks", turn_id) for turn_id in ("bad", "a", "b", "c")])
+    with desk.open[0].transaction() as db:
+        db.execute("UPDATE transitions SET turn_id = CAST(x'ff' AS TEXT) WHERE turn_id = 'bad'")
+    service.start()
+    await until(lambda: len(desk.sent()) == 3)
+    assert service.queue.waiting == 1  # and the alarm will tell
+    await service.stop()
+
+
 @pytest.mark.parametrize("again", [Model, RulesJudge])
 async def test_a_disk_that_cant_be_read_for_a_while_ends_no_work(
         desk: Desk, again: Callable[[], Judge], monkeypatch: pytest.MonkeyPatch) -> None:
