@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 
@@ -9,8 +10,11 @@ from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.weights_pb2 import TensorSpec
 from openclaw_rl.weights.digest import ITEM_SIZE, can_adapt, dense_bytes, manifest_digest
+from openclaw_rl.weights.layout import CorruptFile, Tensors
 from openclaw_rl.weights.part import Rejection
 from openclaw_rl.weights.store import VersionStore
+
+logger = logging.getLogger(__name__)
 
 
 def resolve(offer: pb.WeightOffer, store: VersionStore, state: PolicyState) -> list[TensorSpec]:
@@ -58,8 +62,10 @@ def local_tensors(specs: list[TensorSpec], store: VersionStore, active: int,
     """Those of the tensors that the active version or the base model has alike, by name."""
     local: dict[str, memoryview] = {}
     for version in {0, active}:
+        tensors = _open(store, version)
+        if tensors is None:
+            continue
         same = {spec.name: spec.sha256 for spec in store.specs(version)}
-        tensors = store.open(version)
         local |= {spec.name: tensors[spec.name] for spec in specs
                   if same.get(spec.name) == spec.sha256 and spec.sha256 not in distrusted}
     return local
@@ -79,8 +85,8 @@ def base_tensors(specs: list[TensorSpec], store: VersionStore, kept: Iterable[in
         names = {spec.sha256: spec.name for spec in store.specs(version)
                  if spec.sha256 in wanted and spec.sha256 not in distrusted and spec.sha256 not in bases
                  and (spec.dtype, spec.shape) == (wanted[spec.sha256].dtype, wanted[spec.sha256].shape)}
-        if names:
-            tensors = store.open(version)
+        tensors = _open(store, version) if names else None
+        if tensors is not None:
             bases |= {digest: tensors[name] for digest, name in names.items()}
     for digest, spec in wanted.items():
         if digest not in bases:
@@ -88,6 +94,15 @@ def base_tensors(specs: list[TensorSpec], store: VersionStore, kept: Iterable[in
                             f"here, or damaged (SHA-256 {digest.hex()}); here are versions "
                             f"{', '.join(map(str, sorted(there)))}. Send it dense", retryable=True)
     return bases
+
+
+def _open(store: VersionStore, version: int) -> Tensors | None:
+    """None when its file was damaged or deleted while this process ran: what it has comes over the line then."""
+    try:
+        return store.open(version)
+    except (CorruptFile, OSError) as error:
+        logger.warning("version %d is of no use to a new one: %s", version, error)
+        return None
 
 
 def check_encoding(spec: TensorSpec) -> None:

@@ -359,6 +359,18 @@ async def test_a_local_tensor_that_is_damaged_is_asked_for(bench):
     assert (await bench.send(need))[-1][0] == "staged" and bench.target.store.verify(1)
 
 
+@pytest.mark.parametrize("how", ["cut", "gone"])
+@pytest.mark.parametrize("version", [0, 2])
+async def test_what_a_damaged_file_had_comes_over_the_line(bench, how, version):
+    await bench.take(2)
+    offer = bench.make(3, frozen=("odd", "norm"))
+    file = bench.target.store.folder(version) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1]) if how == "cut" else file.unlink()
+    need = await bench.need(offer)
+    assert sorted(need.tensors) == (["embed", "norm", "up"] if version == 0 else ["embed", "up"])
+    assert (await bench.send(need))[-1][0] == "staged"
+
+
 async def test_chunks_that_are_wrong(bench):
     offer = bench.make(1)
     todo = chunks(await bench.need(offer), bench.trainer, 1000)
