@@ -196,20 +196,27 @@ class TrainerService:
         self._store.activated(active, state.activated_at.ToNanoseconds() / 1e9)
         known = self._store.version(active)
         # What was made from a version meanwhile that was taken back is taken back with it.
-        void = set(state.withdrawn_versions).intersection(self._store.lineage(head))
+        line = self._store.lineage(head)
+        void = set(state.withdrawn_versions).intersection(line)
+        usable = (known is not None and not known.lost
+                  and state.active_digest in ("", known.manifest.digest))  # else nothing can be built on it
         if head > active and not void:
             newest = self._store.version(head)
             if self._publisher is not None and newest is not None and not newest.rejected and self.keeps(head):
                 self._publisher.offer(head)
-        elif known is None or known.lost or active == head or state.active_digest not in ("", known.manifest.digest):
-            return  # nothing can be built on it
-        elif void or active > head:
+        elif active != head and (void or (usable and active > head)):
+            # Never on from what was taken back: the policy server would refuse all that is made from it.
+            base = active if usable else next((v for v in line if v not in void and self._buildable(v)), 0)
             taken_back = {*state.withdrawn_versions, *((head,) if void else ())}
-            self._store.move_head(active, {version: self._watcher.watch.took_back(version) or ROLLED_BACK
-                                           for version in taken_back})
-            log.info("the policy server went from version %d to %d; training goes on from there", head, active)
-            self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {active}",
-                             version=active)
+            self._store.move_head(base, {version: self._watcher.watch.took_back(version) or ROLLED_BACK
+                                         for version in taken_back})
+            log.info("the policy server went from version %d to %d; training goes on from version %d", head, active,
+                     base)
+            self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {base}", version=base)
+
+    def _buildable(self, version: int) -> bool:
+        known = self._store.version(version)
+        return known is not None and not known.lost
 
     def on_activated(self, version: int, activated: weights_pb2.WeightActivated) -> None:
         """A policy server answers with a version."""

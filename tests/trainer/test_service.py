@@ -313,6 +313,18 @@ async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> No
         assert manifest.parent == 2
 
 
+async def test_a_rollback_to_what_cannot_be_built_on_goes_to_the_version_before(tmp_path: Path, model: Path) -> None:
+    async with trainer(tmp_path, model) as rig:
+        await make_versions(rig, 3)
+        rig.store.lose(2, "its checkpoint is damaged")
+        rig.service.on_state(state(2, highest=3))
+        assert rig.store.head == 3, "it only does not have version 3 yet"
+        rig.service.on_state(state(2, highest=3, withdrawn=(3,)))
+        assert rig.store.head == 1, "what is made from version 3 would be refused"
+        rig.service.on_state(state(2, highest=3, withdrawn=(3,)))
+        assert rig.store.head == 1
+
+
 async def test_versions_are_listed_however_many_there_are(tmp_path: Path, model: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servicer_module, "PAGE", 2)
