@@ -48,6 +48,7 @@ class Checkpoints:
             digests = {file.name: _digest(file) for file in sorted(folder.iterdir())}
             for name in digests:
                 fsync(folder / name)
+            fsync(folder)
             self.remove(version)
             os.rename(folder, self._root / str(version))
             fsync(self._root)
