@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import grpc
 
+from openclaw_rl.delivery.wal import WalIndex
 from openclaw_rl.mesh.errors import MeshError
 
 log = logging.getLogger(__name__)
@@ -264,8 +265,12 @@ class Store:
     def _open_sound(self) -> sqlite3.Connection:
         """Open the file; a damaged one is set aside first."""
         db = None
+        index = WalIndex.read(self.path)
         try:
             db = self._connect()
+            if index is not None and (loss := index.lost(db)):
+                log.error("%s: %s", self.path, loss)
+                self.problems.append(f"{self.path}: {loss}")
             verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if verdict == "ok":
                 self._shrink(db)
