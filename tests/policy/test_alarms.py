@@ -82,6 +82,7 @@ async def test_versions_refused_again_and_again_are_an_alarm_until_one_is_taken(
         assert "3 versions in a row were refused, the last one, 3, because it belongs to the base model" in message
         trainer.offer(4, parent=0)
         await trainer.until(lambda: server.engine.active_version == 4)
+        await trainer.until(lambda: not dict(server.service.alarms())["versions_rejected"])  # told behind the switch
         assert dict(server.service.alarms())["versions_rejected"] == ""
     finally:
         await trainer.publisher.stop()

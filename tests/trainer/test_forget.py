@@ -241,7 +241,15 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         await rig.submit(sample("a1"), sample("b1"))
         await until(lambda: rig.publisher.offered == [1])
         watch = rig.service.events.watch()
-        told = asyncio.create_task(anext(watch))
+
+        async def forgotten() -> trainer_pb2.WatchTrainingResponse:
+            """The rebuilding step may begin, and be told, before it."""
+            async for event in watch:
+                if event.kind == trainer_pb2.TRAINING_EVENT_KIND_FORGOTTEN:
+                    return event
+            raise AssertionError("it was never told")
+
+        told = asyncio.create_task(forgotten())
         await asyncio.sleep(0)
         looked = threading.Event()
         FakeBackend.during = staticmethod(lambda: looked.wait(30))
