@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from openclaw_rl.mesh.errors import failed_precondition
+from openclaw_rl.mesh.helpers import to_timestamp
 from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine
 from openclaw_rl.policy.record import RecordFile, VersionRecord
 from openclaw_rl.v1.policy_pb2 import PolicyState
@@ -88,14 +86,12 @@ class PolicyVersions:
     def state(self) -> PolicyState:
         """What there is now."""
         info, record = self._engine.info, self._record
-        made = Timestamp()
-        made.FromNanoseconds(int(record.activated_at * 1e9))
         return PolicyState(
             active_version=record.active, active_digest=self._manifest(record.active).digest,
             kept_versions=[0, *self._kept()], highest_version=record.highest, withdrawn_versions=record.withdrawn,
             model=info.model, model_id=info.model_id, engine=info.name, context_length=info.context_length,
-            vocab_size=info.vocab_size, activated_at=made, accepts_weights=info.accepts_weights,
-            pinned=record.pinned_at is not None)
+            vocab_size=info.vocab_size, activated_at=to_timestamp(record.activated_at),
+            accepts_weights=info.accepts_weights, pinned=record.pinned_at is not None)
 
     @property
     def pin(self) -> str:
@@ -252,9 +248,7 @@ class PolicyVersions:
     def _delete(self, versions: Collection[int]) -> None:
         Part.discard(self._root, versions)  # the trainer gives it up too; else it stayed until the next one comes
         for version in versions:
-            self.store.remove(version)
-            for aside in self._root.glob(f"corrupt-{version}-*"):
-                shutil.rmtree(aside)
+            self.store.erase(version)
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await to the end what must not stop halfway; a cancelled caller goes, the work goes on."""

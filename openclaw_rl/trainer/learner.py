@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,9 +321,8 @@ class Learner:
         """
         self._void = True
         for version in versions:
-            self._remove(version)
-            for aside in (self._root / "versions").glob(f"corrupt-{version}-*"):
-                shutil.rmtree(aside)
+            self.versions.erase(version)
+            self._checkpoints.remove(version)
 
     def release(self) -> None:
         """Give the model's memory back."""

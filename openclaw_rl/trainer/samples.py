@@ -86,15 +86,6 @@ class SampleTable:
             for name in ("session", "branch"):
                 db.execute(f"UPDATE samples SET {name} = turn_id WHERE {name} = '' AND fate = 'pending'")
 
-    @property
-    def problems(self) -> list[str]:
-        """See delivery.store.Store."""
-        return self._db.problems
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
     def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
         """Keep new samples, in one transaction; those that can't be trained on are dropped at once."""
         acks = []

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.mesh.errors import failed_precondition, invalid, not_found
+from openclaw_rl.mesh.helpers import to_timestamp
 from openclaw_rl.trainer.live_scores import Scores
 from openclaw_rl.trainer.service import TrainerService
 from openclaw_rl.trainer.store import TrainerStore, Version
@@ -93,10 +93,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         number = version.manifest.version
         judged = live.get(number)
         active = self._store.get("active") == str(number)
-        activated_at = None
-        if version.activated_at is not None:
-            activated_at = Timestamp()
-            activated_at.FromNanoseconds(int(version.activated_at * 1e9))
+        activated_at = None if version.activated_at is None else to_timestamp(version.activated_at)
         if active:
             detail = ""
         elif self._service.sending(number):

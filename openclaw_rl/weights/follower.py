@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.mesh.errors import from_rpc_error
+from openclaw_rl.mesh.helpers import to_timestamp
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import ActivateVersionRequest, GetPolicyRequest, PolicyState
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
@@ -157,7 +157,7 @@ class Follower:
         delivery = VersionDelivery(address=self.address, active=status["active_version"] == version)
         at = self._history.activated_at(version)
         if at is not None:
-            delivery.activated_at.CopyFrom(_timestamp(at))
+            delivery.activated_at.CopyFrom(to_timestamp(at))
         if delivery.active:
             return delivery
         if version == self._goal() and not status["connected"]:
@@ -264,9 +264,3 @@ class Follower:
         self._on_further(version, self.address, f"the policy server at {self.address} rejected version {version}: "
                          f"{rejected.message}", True)
         self.align()
-
-
-def _timestamp(seconds: float) -> Timestamp:
-    made = Timestamp()
-    made.FromNanoseconds(int(seconds * 1e9))
-    return made

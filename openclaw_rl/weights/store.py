@@ -184,6 +184,16 @@ class VersionStore:
             os.rename(folder, trash / "deleted")  # gone at once, whatever happens to the deletion
             shutil.rmtree(trash, ignore_errors=True)
 
+    def erase(self, version: int) -> None:
+        """Delete a version, and what was set aside of it as damaged.
+
+        Raises:
+            OSError: a file can't be deleted.
+        """
+        self.remove(version)
+        for aside in self.root.glob(f"{_ASIDE}{version}-*"):
+            shutil.rmtree(aside)
+
     def prune(self, keep: set[int]) -> None:
         """Delete all versions but these and the base model. What can't be deleted is told in `problems`."""
         for version in self._versions.keys() - keep:
