@@ -274,12 +274,14 @@ def test_the_log_stays_small_while_commits_never_pause(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "GROUP_SECONDS", 0.01)
     store = Store(tmp_path / "state.db", schema=SCHEMA)
     largest = written = 0
-    while written < 60 * 2**20:
+    while written < 120 * 2**20:
         with store.transaction() as db:
             db.execute("INSERT OR REPLACE INTO things (id, data) VALUES (1, ?)", (b"x" * 40_000,))
         written += 40_000
         largest = max(largest, os.path.getsize(f"{store.path}-wal"))
-    assert largest < 20 * 2**20
+    # The writer never waits, so a busy machine lets the log outgrow its bound by what is written meanwhile; without the
+    # bound it would be all of the 120 MB.
+    assert largest < 60 * 2**20
     store.close()
     assert (tmp_path / "state.db").stat().st_size < 2**20
 
