@@ -21,6 +21,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _LogSource:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogSource.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_SOURCE_UNSPECIFIED: _LogSource.ValueType  # 0
+    """The component's own log."""
+    LOG_SOURCE_COMPONENT: _LogSource.ValueType  # 1
+    """The component's own log."""
+    LOG_SOURCE_JOURNAL: _LogSource.ValueType  # 2
+    """The journal of turns, scores and hints, as far as it is written on the component's host."""
+
+class LogSource(_LogSource, metaclass=_LogSourceEnumTypeWrapper):
+    """A log of a component."""
+
+LOG_SOURCE_UNSPECIFIED: LogSource.ValueType  # 0
+"""The component's own log."""
+LOG_SOURCE_COMPONENT: LogSource.ValueType  # 1
+"""The component's own log."""
+LOG_SOURCE_JOURNAL: LogSource.ValueType  # 2
+"""The journal of turns, scores and hints, as far as it is written on the component's host."""
+Global___LogSource: _TypeAlias = LogSource  # noqa: Y015
+
 class _ComponentState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -52,6 +76,62 @@ COMPONENT_STATE_DEGRADED: ComponentState.ValueType  # 3
 COMPONENT_STATE_DRAINING: ComponentState.ValueType  # 4
 """It takes no new work and is about to stop."""
 Global___ComponentState: _TypeAlias = ComponentState  # noqa: Y015
+
+@_typing.final
+class ReadLogsRequest(_message.Message):
+    """Request of ComponentService.ReadLogs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    lines: _builtins.int
+    """Lines from the end to begin with, at most 10000; unset means 100."""
+    follow: _builtins.bool
+    """Go on with what is written from now on, until the call is cancelled."""
+    source: Global___LogSource.ValueType
+    """Which log."""
+    def __init__(
+        self,
+        *,
+        lines: _builtins.int | None = ...,
+        follow: _builtins.bool = ...,
+        source: Global___LogSource.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lines", b"_lines", "lines", b"lines"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lines", b"_lines", "follow", b"follow", "lines", b"lines", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lines: _TypeAlias = _typing.Literal["lines"]  # noqa: Y015
+    _WhichOneofArgType__lines: _TypeAlias = _typing.Literal["_lines", b"_lines"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lines) -> _WhichOneofReturnType__lines | None: ...
+
+Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
+
+@_typing.final
+class ReadLogsResponse(_message.Message):
+    """Part of the answer of ComponentService.ReadLogs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Whole lines without their ends, oldest first, secrets blotted out."""
+
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015
 
 @_typing.final
 class ForgetRequest(_message.Message):
@@ -331,6 +411,9 @@ class ComponentStatus(_message.Message):
     OUTBOXES_FIELD_NUMBER: _builtins.int
     HTTP_ADDRESS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SECURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"policy_server", "env_server", "prm_judge" or "trainer"."""
     state: Global___ComponentState.ValueType
@@ -347,6 +430,10 @@ class ComponentStatus(_message.Message):
     """Policy version that it works with; unset when it knows none."""
     http_address: _builtins.str
     """Address of its HTTP server, http://HOST:PORT; empty when it has none."""
+    host: _builtins.str
+    """Name of the host that it runs on."""
+    secure: _builtins.bool
+    """Its connections are encrypted and both ends prove who they are."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
@@ -373,6 +460,10 @@ class ComponentStatus(_message.Message):
         "SERVICE/alarms" (the service itself stays SERVING).
         """
 
+    @_builtins.property
+    def certificate_expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When its certificate expires; unset when it has none."""
+
     def __init__(
         self,
         *,
@@ -390,10 +481,13 @@ class ComponentStatus(_message.Message):
         outboxes: _abc.Iterable[Global___OutboxStats] | None = ...,
         http_address: _builtins.str = ...,
         alarms: _abc.Iterable[Global___Alarm] | None = ...,
+        host: _builtins.str = ...,
+        secure: _builtins.bool = ...,
+        certificate_expires_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "certificate_expires_at", b"certificate_expires_at", "policy_version", b"policy_version", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "address", b"address", "alarms", b"alarms", "counters", b"counters", "detail", b"detail", "dropped", b"dropped", "gauges", b"gauges", "http_address", b"http_address", "name", b"name", "outboxes", b"outboxes", "package_version", b"package_version", "pid", b"pid", "policy_version", b"policy_version", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "address", b"address", "alarms", b"alarms", "certificate_expires_at", b"certificate_expires_at", "counters", b"counters", "detail", b"detail", "dropped", b"dropped", "gauges", b"gauges", "host", b"host", "http_address", b"http_address", "name", b"name", "outboxes", b"outboxes", "package_version", b"package_version", "pid", b"pid", "policy_version", b"policy_version", "secure", b"secure", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__policy_version: _TypeAlias = _typing.Literal["policy_version"]  # noqa: Y015
     _WhichOneofArgType__policy_version: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version"]  # noqa: Y015

@@ -55,6 +55,11 @@ class ComponentServiceStub:
                 request_serializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetResponse.FromString,
                 _registered_method=True)
+        self.ReadLogs = channel.unary_stream(
+                '/openclaw_rl.v1.ComponentService/ReadLogs',
+                request_serializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsResponse.FromString,
+                _registered_method=True)
 
 
 class ComponentServiceServicer:
@@ -89,6 +94,13 @@ class ComponentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLogs(self, request, context):
+        """Tells the last lines of a log of the component, then those that come.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ComponentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +123,11 @@ def add_ComponentServiceServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetRequest.FromString,
                     response_serializer=openclaw__rl_dot_v1_dot_component__pb2.ForgetResponse.SerializeToString,
+            ),
+            'ReadLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadLogs,
+                    request_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +239,33 @@ class ComponentService:
             '/openclaw_rl.v1.ComponentService/Forget',
             openclaw__rl_dot_v1_dot_component__pb2.ForgetRequest.SerializeToString,
             openclaw__rl_dot_v1_dot_component__pb2.ForgetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/openclaw_rl.v1.ComponentService/ReadLogs',
+            openclaw__rl_dot_v1_dot_component__pb2.ReadLogsRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_component__pb2.ReadLogsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,8 @@ class ComponentServiceStub:
     """Takes no new work, ends the running one, and stops."""
     Forget: _grpc.UnaryUnaryMultiCallable[_component_pb2.ForgetRequest, _component_pb2.ForgetResponse]
     """Removes a session's turns from everything that this component keeps, for good."""
+    ReadLogs: _grpc.UnaryStreamMultiCallable[_component_pb2.ReadLogsRequest, _component_pb2.ReadLogsResponse]
+    """Tells the last lines of a log of the component, then those that come."""
 
 @_typing.type_check_only
 class ComponentServiceAsyncStub(ComponentServiceStub):
@@ -55,6 +57,8 @@ class ComponentServiceAsyncStub(ComponentServiceStub):
     """Takes no new work, ends the running one, and stops."""
     Forget: _aio.UnaryUnaryMultiCallable[_component_pb2.ForgetRequest, _component_pb2.ForgetResponse]  # type: ignore[assignment]
     """Removes a session's turns from everything that this component keeps, for good."""
+    ReadLogs: _aio.UnaryStreamMultiCallable[_component_pb2.ReadLogsRequest, _component_pb2.ReadLogsResponse]  # type: ignore[assignment]
+    """Tells the last lines of a log of the component, then those that come."""
 
 class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
     """What all four components tell of themselves."""
@@ -90,5 +94,13 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_component_pb2.ForgetResponse, _abc.Awaitable[_component_pb2.ForgetResponse]]:
         """Removes a session's turns from everything that this component keeps, for good."""
+
+    @_abc_1.abstractmethod
+    def ReadLogs(
+        self,
+        request: _component_pb2.ReadLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_component_pb2.ReadLogsResponse], _abc.AsyncIterator[_component_pb2.ReadLogsResponse]]:
+        """Tells the last lines of a log of the component, then those that come."""
 
 def add_ComponentServiceServicer_to_server(servicer: ComponentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

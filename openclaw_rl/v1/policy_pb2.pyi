@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from openclaw_rl.v1 import common_pb2 as _common_pb2
 from openclaw_rl.v1 import turn_pb2 as _turn_pb2
 from openclaw_rl.v1 import weights_pb2 as _weights_pb2
@@ -21,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _EngineWorkerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EngineWorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EngineWorkerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENGINE_WORKER_STATE_UNSPECIFIED: _EngineWorkerState.ValueType  # 0
+    """Never sent."""
+    ENGINE_WORKER_STATE_STARTING: _EngineWorkerState.ValueType  # 1
+    """It is being started, or gets the active version before it takes requests."""
+    ENGINE_WORKER_STATE_SERVING: _EngineWorkerState.ValueType  # 2
+    """It answers."""
+    ENGINE_WORKER_STATE_OUT: _EngineWorkerState.ValueType  # 3
+    """It was taken out (it died, or failed an update) and gets no requests until it is back."""
+
+class EngineWorkerState(_EngineWorkerState, metaclass=_EngineWorkerStateEnumTypeWrapper):
+    """What an engine's worker does."""
+
+ENGINE_WORKER_STATE_UNSPECIFIED: EngineWorkerState.ValueType  # 0
+"""Never sent."""
+ENGINE_WORKER_STATE_STARTING: EngineWorkerState.ValueType  # 1
+"""It is being started, or gets the active version before it takes requests."""
+ENGINE_WORKER_STATE_SERVING: EngineWorkerState.ValueType  # 2
+"""It answers."""
+ENGINE_WORKER_STATE_OUT: EngineWorkerState.ValueType  # 3
+"""It was taken out (it died, or failed an update) and gets no requests until it is back."""
+Global___EngineWorkerState: _TypeAlias = EngineWorkerState  # noqa: Y015
 
 @_typing.final
 class PolicyServiceFetchWeightsRequest(_message.Message):
@@ -658,6 +687,7 @@ class PolicyState(_message.Message):
     ACTIVATED_AT_FIELD_NUMBER: _builtins.int
     ACCEPTS_WEIGHTS_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
     active_version: _builtins.int
     """The version that answers."""
     active_digest: _builtins.str
@@ -690,6 +720,10 @@ class PolicyState(_message.Message):
     def activated_at(self) -> _timestamp_pb2.Timestamp:
         """When the active version became active."""
 
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineWorker]:
+        """The engine's workers when it has several processes behind the one door (engine "sglang"); else empty."""
+
     def __init__(
         self,
         *,
@@ -706,14 +740,57 @@ class PolicyState(_message.Message):
         activated_at: _timestamp_pb2.Timestamp | None = ...,
         accepts_weights: _builtins.bool = ...,
         pinned: _builtins.bool = ...,
+        workers: _abc.Iterable[Global___EngineWorker] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["activated_at", b"activated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_weights", b"accepts_weights", "activated_at", b"activated_at", "active_digest", b"active_digest", "active_version", b"active_version", "context_length", b"context_length", "engine", b"engine", "highest_version", b"highest_version", "kept_versions", b"kept_versions", "model", b"model", "model_id", b"model_id", "pinned", b"pinned", "vocab_size", b"vocab_size", "withdrawn_versions", b"withdrawn_versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_weights", b"accepts_weights", "activated_at", b"activated_at", "active_digest", b"active_digest", "active_version", b"active_version", "context_length", b"context_length", "engine", b"engine", "highest_version", b"highest_version", "kept_versions", b"kept_versions", "model", b"model", "model_id", b"model_id", "pinned", b"pinned", "vocab_size", b"vocab_size", "withdrawn_versions", b"withdrawn_versions", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PolicyState: _TypeAlias = PolicyState  # noqa: Y015
+
+@_typing.final
+class EngineWorker(_message.Message):
+    """A worker of the engine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Its place, from 0."""
+    state: Global___EngineWorkerState.ValueType
+    """What it does."""
+    version: _builtins.int
+    """The version that it serves."""
+    running: _builtins.int
+    """Requests that it answers now."""
+    address: _builtins.str
+    """Address of its server, http://HOST:PORT; empty in process."""
+    detail: _builtins.str
+    """Why it is out; empty while it serves."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        state: Global___EngineWorkerState.ValueType = ...,
+        version: _builtins.int = ...,
+        running: _builtins.int = ...,
+        address: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "detail", b"detail", "index", b"index", "running", b"running", "state", b"state", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineWorker: _TypeAlias = EngineWorker  # noqa: Y015
 
 @_typing.final
 class GetPolicyRequest(_message.Message):

@@ -181,7 +181,9 @@ class TensorSpec(_message.Message):
     name: _builtins.str
     """Name in the Hugging Face checkpoint, such as "model.layers.0.mlp.up_proj.weight"."""
     dtype: _builtins.str
-    """Element type as safetensors writes it: "BF16", "F16" or "F32"."""
+    """Element type as safetensors writes it: "BF16", "F16" or "F32"; "U8" for the playbook of an API model (see
+    playbook.proto), the only tensor whose shape changes from version to version.
+    """
     encoding: Global___TensorEncoding.ValueType
     """Encoding on this stream."""
     encoded_bytes: _builtins.int

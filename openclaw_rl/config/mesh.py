@@ -1,0 +1,70 @@
+"""Settings of the whole mesh."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from openclaw_rl.config.base import Float, Int, Section, Size
+from openclaw_rl.config.distributed import DistributedConfig
+from openclaw_rl.config.environment import EnvServerConfig, SessionAwareness
+from openclaw_rl.config.judge import PrmJudgeConfig
+from openclaw_rl.config.policy import PolicyServerConfig
+from openclaw_rl.config.security import SecurityConfig
+from openclaw_rl.config.trainer import TrainerConfig
+
+
+class Components(Section):
+    """The four."""
+
+    policy_server: PolicyServerConfig = PolicyServerConfig()
+    env_server: EnvServerConfig = EnvServerConfig()
+    prm_judge: PrmJudgeConfig = PrmJudgeConfig()
+    trainer: TrainerConfig = TrainerConfig()
+
+
+class JournalConfig(Section):
+    """The readable trace of what happened, logs/rl_trace_YYYYMMDD.log."""
+
+    enabled: bool = True
+    max_size: Size = 100 * 2**20
+    """A file that grows beyond this is rotated."""
+    keep_files: Int = Field(10, ge=1)
+    """Rotated files kept; older ones are deleted."""
+
+
+class TelemetryConfig(Section):
+    """Traces and metrics by OpenTelemetry."""
+
+    enabled: bool = True
+    """False: no spans at all. The variable OTEL_SDK_DISABLED does the same."""
+    endpoint: str | None = None
+    """OTLP endpoint of a collector, such as http://127.0.0.1:4317; default: what the OTEL_EXPORTER_OTLP_* variables
+    say, else none. Spans are kept in the home folder too, for `openclaw-rl trace`."""
+    protocol: Literal["grpc", "http/protobuf"] = "grpc"
+    """Of the endpoint; OTEL_EXPORTER_OTLP_PROTOCOL comes first."""
+    capture_content: bool = False
+    """Put message texts into spans."""
+    keep_spans: Int = Field(200_000, ge=1000)
+    """Newest spans kept by each component in the home folder."""
+    metrics_interval: Float = Field(15, gt=0)
+    """Seconds between two exports of metrics to the collector."""
+
+
+class Config(Section):
+    """Configuration of a mesh."""
+
+    mode: Literal["local", "local_simulate", "distributed"] = "local"
+    """`local` and `local_simulate` are the same: all four on this machine; `distributed`: each on the host that its
+    `host` names, started by `distributed-start`."""
+    session_awareness: SessionAwareness = SessionAwareness()
+    components: Components = Components()
+    journal: JournalConfig = JournalConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    security: SecurityConfig = SecurityConfig()
+    distributed: DistributedConfig = DistributedConfig()
+    durability: Literal["group", "strict"] = "group"
+    """What is on disk when a message is acknowledged: group survives a killed process, and loses at most the last
+    100 ms to a power loss; strict loses nothing and waits for the disk."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
