@@ -1,0 +1,1 @@
+"""Training with megatron-core: a group of processes under torchrun. See README.md."""
