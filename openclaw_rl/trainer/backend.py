@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from typing_extensions import Buffer
 
@@ -15,10 +15,19 @@ from openclaw_rl.trainer.held_out import HeldOut
 
 WEIGHTS_FILE = "weights.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
+#: The same of a backend whose ranks write shards: folders in a checkpoint's folder.
+WEIGHTS_FOLDER = "weights"
+OPTIMIZER_FOLDER = "optimizer"
 
 
 class AbnormalStep(Exception):
     """The step's figures are not to be trusted; the backend must be built again from its last checkpoint."""
+
+
+class BackendLost(Exception):
+    """What does the arithmetic ended or hangs, which is not the samples' fault; nothing of what it was doing may be
+    kept, and the backend must be built again from its last checkpoint. The text says what ended and why, as far as
+    that is known."""
 
 
 class Stopped(Exception):
@@ -29,8 +38,8 @@ class Stopped(Exception):
 class StartPoint:
     """What a backend begins with. Both unset: the base model."""
 
-    weights: Path | None = None  #: file with the trained parameters
-    optimizer: Path | None = None  #: file with the optimizer's state; unset begins with a fresh one
+    weights: Path | None = None  #: file with the trained parameters, or folder of their shards
+    optimizer: Path | None = None  #: file, or folder, with the optimizer's state; unset begins with a fresh one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,8 @@ class Evaluation:
 
 
 class Backend(Protocol):
-    """A policy in training. Built from a StartPoint; holds the model until it is dropped. Used by one thread."""
+    """A policy in training. Built from a StartPoint; holds the model until it is closed and dropped. Used by one
+    thread. Each method raises BackendLost when it is lost."""
 
     def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
         """One optimizer step; gives its figures.
@@ -85,12 +95,25 @@ class Backend(Protocol):
         those that adapters made are encoding.Adapted."""
 
     def save(self, folder: Path) -> None:
-        """Write what a StartPoint needs into `folder`: WEIGHTS_FILE and OPTIMIZER_FILE."""
+        """Write what a StartPoint needs into `folder`: WEIGHTS_FILE and OPTIMIZER_FILE, or WEIGHTS_FOLDER and
+        OPTIMIZER_FOLDER."""
+
+    def close(self) -> None:
+        """End what it started; it is not used any more. Raises nothing."""
+
+
+def kind(config: TrainerConfig) -> Literal["torch", "megatron"]:
+    """The backend that trains weights, as configured."""
+    if config.backend == "auto":
+        return "megatron" if config.gpus or config.model_size else "torch"
+    return "megatron" if config.backend == "megatron" else "torch"
 
 
 def method(config: TrainerConfig) -> str:
-    """`lora` or `full`; why lora is the default: README.md."""
-    return "lora" if config.method == "auto" else config.method
+    """`lora` or `full`; why lora is the default: README.md. Megatron trains all weights."""
+    if config.method != "auto":
+        return config.method
+    return "full" if kind(config) == "megatron" else "lora"
 
 
 def learning_rate(config: TrainerConfig) -> float:
@@ -99,15 +122,20 @@ def learning_rate(config: TrainerConfig) -> float:
 
 
 def create(folder: Path, config: TrainerConfig, start: StartPoint) -> Backend:
-    """The configured backend; imports PyTorch, which takes seconds.
+    """The configured backend; imports PyTorch, which takes seconds, or starts processes that do.
 
     Args:
         folder: of the base model.
         config: the trainer's.
         start: where to go on from.
     Raises:
-        OSError, ValueError: the model or the start point can't be read.
+        OSError, ValueError: the model or the start point can't be read, or the configuration doesn't fit the machine.
+        BackendLost: its processes ended while they started.
     """
+    if kind(config) == "megatron":
+        from openclaw_rl.trainer.megatron.backend import MegatronBackend
+
+        return MegatronBackend(folder, config, start)
     from openclaw_rl.trainer.backend_torch import TorchBackend
 
     return TorchBackend(folder, config, start)

@@ -178,6 +178,9 @@ class TorchBackend:
                 state[f"{name}:{key}"] = torch.as_tensor(value).cpu().contiguous()
         save_file(state, folder / OPTIMIZER_FILE)
 
+    def close(self) -> None:
+        pass  # its memory goes with it
+
     @torch.no_grad()
     def _restore_weights(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self._parameters.items():

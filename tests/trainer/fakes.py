@@ -81,6 +81,7 @@ class FakeBackend:
         self.start = start
         self.steps = int(start.weights.read_text()) if start.weights else 0
         self.batches: list[list[str]] = []
+        self.closed = False
         FakeBackend.created.append(self)
 
     def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
@@ -111,6 +112,9 @@ class FakeBackend:
     def save(self, folder: Path) -> None:
         (folder / WEIGHTS_FILE).write_text(str(self.steps))
         (folder / OPTIMIZER_FILE).write_text("moments")
+
+    def close(self) -> None:
+        self.closed = True
 
     @classmethod
     def reset(cls) -> None:
