@@ -2,101 +2,194 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
-from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from ..home import COMPONENTS, Home
-from .app import app, err, out
+from .app import addresses, app, err, out
+
+if TYPE_CHECKING:
+    from ..client import ComponentServiceClient
+    from ..mesh.logs import Tail
 
 _STYLES = dict(zip(COMPONENTS, ("cyan", "magenta", "yellow", "green"), strict=True))
+#: Lines asked for after a break: what was shown already is left out.
+_AFTER_BREAK = 1000
+#: Seconds between two looks at the files, and between two tries to reach a component.
+_LOOK_EVERY, _TRY_EVERY = 0.2, 2.0
 
 
-@app.command(epilog="Example: openclaw-rl logs -f trainer; openclaw-rl logs --journal -n 50")
+@app.command(epilog="Example: openclaw-rl logs -f trainer; openclaw-rl logs --journal -n 50; "
+             "openclaw-rl logs -f --host 10.0.0.4")
 def logs(
     components: Annotated[list[str] | None, typer.Argument(help="Of these; default all four.",
                                                            show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines of each to begin with.", min=0)] = 20,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines of each to begin with.", min=0,
+                                       max=10_000)] = 20,
     journal: Annotated[bool, typer.Option("--journal", help="The readable trace of turns, scores and hints.")] = False,
+    host: Annotated[str, typer.Option("--host", help="Only of the components on this host.", show_default=False)] = "",
 ) -> None:
-    """Show what the components log, or the journal."""
-    home = Home.default()
+    """Show what the components log, or the journal: from the files here, and from components on other hosts by asking
+    them."""
     unknown = [name for name in components or () if name not in COMPONENTS]
     if unknown:
         err.print(f"unknown component {', '.join(unknown)}; there are {', '.join(COMPONENTS)}")
         raise typer.Exit(2)
-    if journal:
-        tails = [_Tail(home.logs, "rl_trace_*.log", "")]
-    else:
-        tails = [_Tail(home.logs, f"{name}.log", name) for name in components or COMPONENTS]
-    if not follow and not any(tail.newest() for tail in tails):
-        err.print(f"nothing in {home.logs} yet; `openclaw-rl local-start` starts the mesh", soft_wrap=True)
+    sources = _sources(list(components or COMPONENTS), journal, host)
+    shown = sum(source.show(lines, len(sources) > 1) for source in sources)
+    if not follow and not shown and not any(source.there for source in sources):
+        err.print(f"nothing in {Home.default().logs} yet; `openclaw-rl local-start` starts the mesh", soft_wrap=True)
         raise typer.Exit(1)
-    for tail in tails:
-        for line in tail.last(lines):
-            _show(tail.name, line, len(tails) > 1)
-    while follow:
-        fresh = [(tail.name, line) for tail in tails for line in tail.new()]
-        for name, line in fresh:
-            _show(name, line, len(tails) > 1)
-        if not fresh:
-            time.sleep(0.2)
+    if follow:
+        _follow(sources)
 
 
-def _show(name: str, line: str, several: bool) -> None:
+def _sources(names: list[str], journal: bool, host: str) -> list[_Source]:
+    """The logs that are meant, each once: of the journal there is one for each host."""
+    from ..mesh.logs import Tail
+
+    home, there = Home.default(), addresses()
+    if host:
+        on = {name: address for name in names if (address := there.get(name)) and _on(address, host)}
+        if not on:
+            hosts = ", ".join(sorted({address.rpartition(":")[0] for address in there.values()})) or "none"
+            err.print(f"no component is on host {host}; the hosts of this mesh: {hosts}", soft_wrap=True)
+            raise typer.Exit(2)
+        names = list(on)
+    far = [_Far(name, there[name], journal) for name in names if name in there]
+    if journal:
+        by_host = {source.address.rpartition(":")[0]: source for source in reversed(far)}
+        if len(by_host) < 2:
+            for source in by_host.values():
+                source.label = ""
+        near = [] if len(far) == len(names) else [_Near("", Tail(home.logs))]
+        return [*near, *reversed(by_host.values())]
+    near_ones = {name: _Near(name, Tail(home.logs, name)) for name in names if name not in there}
+    far_ones = {source.label: source for source in far}
+    return [near_ones.get(name) or far_ones[name] for name in names]
+
+
+def _on(address: str, host: str) -> bool:
+    """HOST:PORT is on the host, which may be called by its name or its number."""
+    import socket
+
+    own = address.rpartition(":")[0].strip("[]")
+    try:
+        return own == host or socket.gethostbyname(own) == socket.gethostbyname(host)
+    except OSError:
+        return False
+
+
+def _follow(sources: list[_Source]) -> None:
+    lines: queue.Queue[tuple[str, str]] = queue.Queue(10_000)
+    for source in sources:
+        threading.Thread(target=source.follow, args=(lines.put,), daemon=True).start()
+    while True:
+        name, line = lines.get()
+        _print(name, line, len(sources) > 1)
+
+
+def _print(name: str, line: str, several: bool) -> None:
     text = Text(line)
     if several:
         text = Text.assemble((f"{name:<13} ", _STYLES.get(name, "")), text)
     out.print(text, soft_wrap=True)
 
 
-class _Tail:
-    """Follows the newest file of a pattern, also when it is rotated or a new day's begins."""
+class _Source:
+    """One log."""
 
-    def __init__(self, folder: Path, pattern: str, name: str) -> None:
-        self.folder = folder
-        self.pattern = pattern
-        self.name = name
-        self._file: TextIO | None = None
-        self._inode = 0
-        self._rest = ""
+    label = ""
+    there = False  #: it could be read, whether it had lines or not
 
-    def newest(self) -> Path | None:
-        files = list(self.folder.glob(self.pattern))
-        return max(files, key=lambda file: (file.stat().st_mtime, file.name)) if files else None
+    def show(self, count: int, several: bool) -> int:
+        """Print its last lines; how many."""
+        lines = self.last(count)
+        for line in lines:
+            _print(self.label, line, several)
+        return len(lines)
 
     def last(self, count: int) -> list[str]:
-        """The last lines, and be at the end of the file."""
-        self._open()
-        return list(deque(self.new(), maxlen=count))
+        raise NotImplementedError
 
-    def new(self) -> Iterator[str]:
-        """Complete lines that were written since."""
-        if self._file is not None:
-            yield from self._read(self._file)
-        if self._open() and self._file is not None:
-            yield from self._read(self._file)
+    def follow(self, put: Callable[[tuple[str, str]], None]) -> None:
+        raise NotImplementedError
 
-    def _read(self, file: TextIO) -> Iterator[str]:
-        for line in file:
-            self._rest += line
-            if self._rest.endswith("\n"):
-                yield self._rest.removesuffix("\n")
-                self._rest = ""
 
-    def _open(self) -> bool:
-        """Go to the newest file; True when that is another one than before."""
-        path = self.newest()
-        if path is None or path.stat().st_ino == self._inode:
-            return False
-        if self._file is not None:
-            self._file.close()
-        self._file = path.open(errors="replace")
-        self._inode = path.stat().st_ino
-        return True
+class _Near(_Source):
+    """Files of the home here."""
+
+    def __init__(self, label: str, tail: Tail) -> None:
+        self.label, self._tail = label, tail
+
+    def last(self, count: int) -> list[str]:
+        self.there = bool(self._tail.files())
+        return self._tail.last(count)
+
+    def follow(self, put: Callable[[tuple[str, str]], None]) -> None:
+        while True:
+            fresh = list(self._tail.new())
+            for line in fresh:
+                put((self.label, line))
+            if not fresh:
+                time.sleep(_LOOK_EVERY)
+
+
+class _Far(_Source):
+    """A component elsewhere. When it does not answer that is said once, and it is tried again."""
+
+    def __init__(self, name: str, address: str, journal: bool) -> None:
+        from ..v1 import component_pb2 as pb
+
+        self.label, self.name, self.address = name, name, address
+        self._source = pb.LOG_SOURCE_JOURNAL if journal else pb.LOG_SOURCE_COMPONENT
+        self._seen: str | None = None
+
+    def last(self, count: int) -> list[str]:
+        from ..mesh.errors import MeshError
+
+        lines: list[str] = []
+        try:
+            with self._client() as client:
+                for part in client.read_logs(lines=count, source=self._source, timeout=30):
+                    lines += part.lines
+            self.there = True
+        except MeshError as error:
+            err.print(f"{self.name}: {error.message}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+        self._seen = lines[-1] if lines else self._seen
+        return lines
+
+    def follow(self, put: Callable[[tuple[str, str]], None]) -> None:
+        from ..mesh.errors import MeshError
+
+        said = not self.there
+        while True:
+            try:
+                with self._client() as client:
+                    first = True
+                    again = 0 if self.there and self._seen is None else _AFTER_BREAK
+                    for part in client.read_logs(lines=again, source=self._source, follow=True):
+                        lines = list(part.lines)
+                        if first and self._seen in lines:
+                            lines = lines[len(lines) - lines[::-1].index(self._seen):]
+                        first = said = False
+                        for line in lines:
+                            put((self.label, line))
+                            self._seen = line
+            except MeshError as error:
+                if not said:
+                    put((self.label, f"({error.message}; trying again)"))
+                    said = True
+            time.sleep(_TRY_EVERY)
+
+    def _client(self) -> ComponentServiceClient:
+        from ..client import ComponentServiceClient
+
+        return ComponentServiceClient(self.address, component=self.name)

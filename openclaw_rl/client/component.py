@@ -19,6 +19,10 @@ class _ComponentRpcs:
     """Takes no new work, ends the running one, and stops."""
     forget = Unary(pb.ForgetRequest, pb.ForgetResponse)
     """Removes a session's turns from everything that the component keeps, for good."""
+    read_logs = ServerStream(pb.ReadLogsRequest, pb.ReadLogsResponse)
+    """Tells the last lines of a log, then those that come."""
+    list_spans = ServerStream(pb.ListSpansRequest, pb.ListSpansResponse)
+    """Tells the spans that the component keeps of traces, turns, sessions or versions."""
 
 
 class ComponentServiceClient(_ComponentRpcs, Client):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Config
-from ..home import Home
+from ..home import COMPONENTS, Home
 from ..telemetry import names
 from ..telemetry.encoding import otlp
 from ..telemetry.read import SpanReader
 from ..telemetry.store import Span
+from .spans import elsewhere
 
 
 class NoTrace(Exception):
@@ -54,7 +55,8 @@ def find(home: Home, config: Config, *, turn: str = "", session: str = "", versi
     Raises:
         NoTrace: there are none.
     """
-    reader = SpanReader(home)
+    addresses = {name: address for name in COMPONENTS if (address := getattr(config.components, name).address)}
+    reader = SpanReader(home, elsewhere=elsewhere(addresses))
     result = Trace(problems=reader.problems)
     if turn:
         spans = reader.turn(turn)

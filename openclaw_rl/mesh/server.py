@@ -18,10 +18,12 @@ from grpc_reflection.v1alpha import reflection
 
 from openclaw_rl import telemetry
 from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
+from openclaw_rl.mesh import logs
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
 from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.mesh.spans import list_spans
 from openclaw_rl.telemetry.metrics import observe_status
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
@@ -35,6 +37,8 @@ _OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # take the keepalive of our channels
 ]
 
+#: Variable with the name that the mesh has for this host; without it the host's own is told.
+HOST_VARIABLE = "OPENCLAW_RL_HOST"
 #: Seconds between two looks at the alarms, for the health "SERVICE/alarms".
 ALARM_SECONDS = 2.0
 
@@ -62,7 +66,10 @@ class ComponentServer:
         self.stop_requested = asyncio.Event()  #: somebody wants the component to end
         #: Removes a session from all that the component keeps; set it before start().
         self.on_forget: Callable[[component_pb2.ForgetRequest], Awaitable[component_pb2.ForgetResponse]] | None = None
-        self._host, self._port, self._home = host, port, home
+        #: Blots secrets out of a line of a log before it is told.
+        self.redact: Callable[[str], str] = lambda line: line
+        self.home = home
+        self._host, self._port = host, port
         self._status, self._on_drain = status, on_drain
         self._grace = 30.0
         self._started_at = now()
@@ -101,7 +108,7 @@ class ComponentServer:
         await self.set_serving(self._serving)
         await self._tell_alarms()
         self._alarm_watch = asyncio.create_task(self._watch_alarms(), name="alarms")
-        write_record(self._home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
+        write_record(self.home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
         log.info("%s serves gRPC on %s", self.name, self.address)
         return self.address
 
@@ -159,9 +166,9 @@ class ComponentServer:
         await self.set_serving(False)
         self._interceptor.end_streams()
         await self._server.stop(grace)
-        record = read_record(self._home, self.name)
+        record = read_record(self.home, self.name)
         if record is not None and record.pid == os.getpid():
-            remove_record(self._home, self.name)
+            remove_record(self.home, self.name)
 
     def status(self) -> component_pb2.ComponentStatus:
         """The component's whole status."""
@@ -173,6 +180,7 @@ class ComponentServer:
         status.http_address = self.http_address
         status.package_version = importlib.metadata.version("openclaw-rl")
         status.started_at.CopyFrom(self._started_at)
+        status.host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
         telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
@@ -235,6 +243,17 @@ class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
         if not request.session_id:
             raise invalid("session_id", "", "the id of a session")
         return await self._server.on_forget(request)
+
+    async def ReadLogs(self, request: component_pb2.ReadLogsRequest, context: grpc.aio.ServicerContext
+                       ) -> AsyncIterator[component_pb2.ReadLogsResponse]:
+        async for part in logs.read(self._server.home, self._server.name, request, self._server.redact,
+                                    self._server.stop_requested):
+            yield part
+
+    async def ListSpans(self, request: component_pb2.ListSpansRequest, context: grpc.aio.ServicerContext
+                        ) -> AsyncIterator[component_pb2.ListSpansResponse]:
+        async for part in list_spans(self._server.home, self._server.name, request):
+            yield part
 
 
 def _health(well: bool) -> health_pb2.HealthCheckResponse.ServingStatus.ValueType:

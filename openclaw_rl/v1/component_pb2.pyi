@@ -134,6 +134,80 @@ class ReadLogsResponse(_message.Message):
 Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015
 
 @_typing.final
+class ListSpansRequest(_message.Message):
+    """Request of ComponentService.ListSpans: spans that any of these is true of, at most 10000 values in all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRACE_IDS_FIELD_NUMBER: _builtins.int
+    TURN_IDS_FIELD_NUMBER: _builtins.int
+    SESSION_IDS_FIELD_NUMBER: _builtins.int
+    TRAINED_VERSIONS_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trace_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """They belong to one of these traces (32 hexadecimal digits each)."""
+
+    @_builtins.property
+    def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """They are about one of these turns."""
+
+    @_builtins.property
+    def session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """They are about a turn of one of these sessions."""
+
+    @_builtins.property
+    def trained_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """They are about the step that made one of these versions, or a turn that it was trained on."""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """They are about one of these versions and about no turn."""
+
+    def __init__(
+        self,
+        *,
+        trace_ids: _abc.Iterable[_builtins.str] | None = ...,
+        turn_ids: _abc.Iterable[_builtins.str] | None = ...,
+        session_ids: _abc.Iterable[_builtins.str] | None = ...,
+        trained_versions: _abc.Iterable[_builtins.int] | None = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_ids", b"session_ids", "trace_ids", b"trace_ids", "trained_versions", b"trained_versions", "turn_ids", b"turn_ids", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSpansRequest: _TypeAlias = ListSpansRequest  # noqa: Y015
+
+@_typing.final
+class ListSpansResponse(_message.Message):
+    """Part of the answer of ComponentService.ListSpans."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPANS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Spans, each a JSON object: `trace`, `span` and `parent` (ids in hexadecimal), `service`, `name`, `kind`, `start`
+        and `end` (nanoseconds since 1970), `status`, `message`, `attributes`, `events`, `links`.
+        """
+
+    def __init__(
+        self,
+        *,
+        spans: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spans", b"spans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSpansResponse: _TypeAlias = ListSpansResponse  # noqa: Y015
+
+@_typing.final
 class ForgetRequest(_message.Message):
     """Request of ComponentService.Forget. Turns that come later and were asked for before `before` are removed as they
     come.

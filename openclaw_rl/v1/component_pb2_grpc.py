@@ -60,6 +60,11 @@ class ComponentServiceStub:
                 request_serializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsResponse.FromString,
                 _registered_method=True)
+        self.ListSpans = channel.unary_stream(
+                '/openclaw_rl.v1.ComponentService/ListSpans',
+                request_serializer=openclaw__rl_dot_v1_dot_component__pb2.ListSpansRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ListSpansResponse.FromString,
+                _registered_method=True)
 
 
 class ComponentServiceServicer:
@@ -101,6 +106,13 @@ class ComponentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSpans(self, request, context):
+        """Tells the spans that the component keeps of traces, turns, sessions or versions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ComponentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_ComponentServiceServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsRequest.FromString,
                     response_serializer=openclaw__rl_dot_v1_dot_component__pb2.ReadLogsResponse.SerializeToString,
+            ),
+            'ListSpans': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListSpans,
+                    request_deserializer=openclaw__rl_dot_v1_dot_component__pb2.ListSpansRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_component__pb2.ListSpansResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +283,33 @@ class ComponentService:
             '/openclaw_rl.v1.ComponentService/ReadLogs',
             openclaw__rl_dot_v1_dot_component__pb2.ReadLogsRequest.SerializeToString,
             openclaw__rl_dot_v1_dot_component__pb2.ReadLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSpans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/openclaw_rl.v1.ComponentService/ListSpans',
+            openclaw__rl_dot_v1_dot_component__pb2.ListSpansRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_component__pb2.ListSpansResponse.FromString,
             options,
             channel_credentials,
             insecure,

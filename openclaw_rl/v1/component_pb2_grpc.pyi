@@ -43,6 +43,8 @@ class ComponentServiceStub:
     """Removes a session's turns from everything that this component keeps, for good."""
     ReadLogs: _grpc.UnaryStreamMultiCallable[_component_pb2.ReadLogsRequest, _component_pb2.ReadLogsResponse]
     """Tells the last lines of a log of the component, then those that come."""
+    ListSpans: _grpc.UnaryStreamMultiCallable[_component_pb2.ListSpansRequest, _component_pb2.ListSpansResponse]
+    """Tells the spans that the component keeps of traces, turns, sessions or versions."""
 
 @_typing.type_check_only
 class ComponentServiceAsyncStub(ComponentServiceStub):
@@ -59,6 +61,8 @@ class ComponentServiceAsyncStub(ComponentServiceStub):
     """Removes a session's turns from everything that this component keeps, for good."""
     ReadLogs: _aio.UnaryStreamMultiCallable[_component_pb2.ReadLogsRequest, _component_pb2.ReadLogsResponse]  # type: ignore[assignment]
     """Tells the last lines of a log of the component, then those that come."""
+    ListSpans: _aio.UnaryStreamMultiCallable[_component_pb2.ListSpansRequest, _component_pb2.ListSpansResponse]  # type: ignore[assignment]
+    """Tells the spans that the component keeps of traces, turns, sessions or versions."""
 
 class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
     """What all four components tell of themselves."""
@@ -102,5 +106,13 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_component_pb2.ReadLogsResponse], _abc.AsyncIterator[_component_pb2.ReadLogsResponse]]:
         """Tells the last lines of a log of the component, then those that come."""
+
+    @_abc_1.abstractmethod
+    def ListSpans(
+        self,
+        request: _component_pb2.ListSpansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_component_pb2.ListSpansResponse], _abc.AsyncIterator[_component_pb2.ListSpansResponse]]:
+        """Tells the spans that the component keeps of traces, turns, sessions or versions."""
 
 def add_ComponentServiceServicer_to_server(servicer: ComponentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

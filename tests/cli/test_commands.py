@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from openclaw_rl import cli
 from openclaw_rl.cli.app import app
-from openclaw_rl.cli.logs import _Tail
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
+from openclaw_rl.mesh.logs import Tail
 
 COMMANDS = ["init", "local-start", "status", "chat", "turns", "trace", "versions", "versions show", "versions diff",
             "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
@@ -216,7 +216,7 @@ def test_logs(home: Path) -> None:
 
 def test_a_tail_follows_rotation(tmp_path: Path) -> None:
     file = tmp_path / "trainer.log"
-    tail = _Tail(tmp_path, "trainer.log", "trainer")
+    tail = Tail(tmp_path, "trainer")
     assert list(tail.new()) == []
     file.write_text("a\nhal")
     assert list(tail.new()) == ["a"]

@@ -1,0 +1,42 @@
+"""Spans of components that run elsewhere, asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from ..mesh.errors import MeshError
+from ..mesh.spans import FIELDS, MAX_VALUES
+from ..telemetry.read import Ask
+from ..telemetry.store import Span
+from .component import ComponentServiceClient
+
+#: Seconds for one component's answer.
+_TIMEOUT = 30.0
+
+
+def elsewhere(addresses: dict[str, str]) -> dict[str, Ask]:
+    """A function for each component that asks it for spans.
+
+    Args:
+        addresses: HOST:PORT by component.
+    """
+    return {name: _asking(name, address) for name, address in addresses.items()}
+
+
+def _asking(name: str, address: str) -> Ask:
+    def ask(column: str, values: Sequence[str | int]) -> list[Span]:
+        found: list[Span] = []
+        try:
+            with ComponentServiceClient(address, component=name) as client:
+                for start in range(0, len(values), MAX_VALUES):
+                    fields: dict[str, Any] = {FIELDS[column]: values[start : start + MAX_VALUES]}
+                    for part in client.list_spans(timeout=_TIMEOUT, **fields):
+                        found += map(orjson.loads, part.spans)
+        except MeshError as error:
+            raise OSError(error.message) from None
+        return found
+
+    return ask
