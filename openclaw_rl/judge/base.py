@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from openclaw_rl.v1 import turn_pb2
+
+if TYPE_CHECKING:
+    from openclaw_rl.api_calls import Budget  # with the API's client, which takes a second to import
 
 #: A longer hint or rationale is cut: it is shown to a model or a person.
 MAX_HINT = 2000
@@ -39,6 +42,18 @@ class Judge(Protocol):
             VoteError: there is no opinion; any other exception is a failed vote too. The panel cancels a vote that
                 takes longer than `vote_timeout`.
         """
+        ...
+
+
+@runtime_checkable
+class BudgetedJudge(Judge, Protocol):
+    """A judge that may only ask so often. What `admit` waits is no part of the vote's time."""
+
+    budget: Budget
+    """What it may ask for, and who waits for it."""
+
+    async def admit(self, transition: turn_pb2.Transition) -> None:
+        """Wait until the vote on a transition may be asked for. Called before each vote."""
         ...
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.judge.base import MAX_HINT, MAX_RATIONALE, InstantJudge, Judge, VoteError
+from openclaw_rl.judge.base import MAX_HINT, MAX_RATIONALE, BudgetedJudge, InstantJudge, Judge, VoteError
 from openclaw_rl.judge.text import words
 from openclaw_rl.v1 import turn_pb2
 
@@ -71,6 +71,8 @@ class Panel:
 
     async def vote(self, transition: turn_pb2.Transition) -> tuple[turn_pb2.Vote, bool]:
         """One vote of the judge, failed rather than raising, and whether it failed for a reason that may pass."""
+        if isinstance(self.judge, BudgetedJudge):
+            await self.judge.admit(transition)
         started = time.perf_counter()
         outage = False
         try:

@@ -18,6 +18,7 @@ from openclaw_rl.delivery.inbox import Forged
 from openclaw_rl.forgetting import Target
 from openclaw_rl.journal import Journal
 from openclaw_rl.judge.alarms import FailedShare, waiting_alarm
+from openclaw_rl.judge.base import BudgetedJudge
 from openclaw_rl.judge.canary import RETRY_SECONDS, Canary
 from openclaw_rl.judge.panel import Panel
 from openclaw_rl.judge.queue import JudgeQueue
@@ -134,6 +135,12 @@ class JudgeService:
         elif not self.canary.problem:
             votes = self.panel.votes
             status.detail = f"judge {self.panel.judge.name}, {votes} vote{'s' if votes > 1 else ''} a turn"
+        if isinstance(self.panel.judge, BudgetedJudge) and (limit := self.panel.judge.budget.per_minute) is not None:
+            budget = self.panel.judge.budget
+            status.gauges.update({"budget_waiting": budget.waiting, "budget_wait_s": budget.wait})
+            if budget.waiting:
+                status.detail += (f"; {self.queue.waiting} turns wait, {budget.waiting} votes of them for the budget "
+                                  f"of {limit} requests a minute, the next in {budget.wait:.0f} s")
         oldest = self.queue.oldest(1)
         self._alarms.report(status, [
             ("judge_failing", self._failing()), self._failed.alarm,

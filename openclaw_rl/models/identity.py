@@ -7,11 +7,14 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from openclaw_rl.models.api import API_MODEL, api_config
 from openclaw_rl.models.config import ModelConfig, ModelError
 
 
 def model_id(folder: Path) -> str:
     """Lower-case hexadecimal SHA-256 over the architecture that config.json describes and the bytes of tokenizer.json.
+
+    That of an API model, which has neither, is over its name and the API's address.
 
     What doesn't change the computation (names, versions, element types, layout of the file) doesn't change the id.
     The weights are not part of it: every version of a model has its base's id.
@@ -19,9 +22,20 @@ def model_id(folder: Path) -> str:
     Raises:
         ModelError: a file can't be read, or the architecture isn't supported.
     """
+    if (config := _api_config(folder)) is not None:
+        return hashlib.sha256(config).hexdigest()
     digest = hashlib.sha256(json.dumps(asdict(ModelConfig.read(folder)), sort_keys=True).encode())
     try:
         digest.update(hashlib.sha256((folder / "tokenizer.json").read_bytes()).digest())
     except OSError as error:
         raise ModelError(f"{folder / 'tokenizer.json'}: {error.strerror}") from None
     return digest.hexdigest()
+
+
+def _api_config(folder: Path) -> bytes | None:
+    """What config.json says of an API model; None of any other."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        return api_config(config["model"], config["base_url"]) if config.get("model_type") == API_MODEL else None
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None  # ModelConfig says what is wrong

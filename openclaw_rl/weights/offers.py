@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable
 
+from openclaw_rl import playbook
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.weights_pb2 import TensorSpec
@@ -34,7 +35,7 @@ def resolve(offer: pb.WeightOffer, store: VersionStore, state: PolicyState) -> l
         if spec.name not in model:
             raise Rejection(pb.WEIGHT_REJECT_REASON_UNKNOWN_TENSOR, f"the model has no tensor {spec.name!r}")
         there = model[spec.name]
-        if (spec.dtype, list(spec.shape)) != (there.dtype, list(there.shape)):
+        if _wrong_shape(spec, there):
             raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is {spec.dtype}"
                             f"{list(spec.shape)}; the model's is {there.dtype}{list(there.shape)}")
         if spec.name in specs or len(spec.sha256) != 32:
@@ -55,6 +56,13 @@ def resolve(offer: pb.WeightOffer, store: VersionStore, state: PolicyState) -> l
         raise Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
                         "the digests of the tensors do not make the digest of the manifest")
     return list(specs.values())
+
+
+def _wrong_shape(spec: TensorSpec, there: TensorSpec) -> bool:
+    """Whether a tensor can't be the model's. A playbook's length is that of its text."""
+    if playbook.is_playbook(spec) and playbook.is_playbook(there):
+        return len(spec.shape) != 1 or not 0 < spec.shape[0] <= playbook.MAX_BYTES
+    return (spec.dtype, list(spec.shape)) != (there.dtype, list(there.shape))
 
 
 def local_tensors(specs: list[TensorSpec], store: VersionStore, active: int,

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from openclaw_rl import playbook
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
 from openclaw_rl.weights.digest import TensorCheck, dense_bytes, tensor_digest
@@ -255,6 +256,11 @@ class Part:
             return Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
                              f"tensor {spec.name} is not what was offered: its SHA-256 is {digest.hex()}, "
                              f"not {spec.sha256.hex()}", retryable=encoded)
+        if playbook.is_playbook(spec):
+            try:
+                playbook.parse(os.pread(self._fd, stop - start, start))
+            except playbook.PlaybookError as error:
+                return Rejection(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is no playbook: {error}")
         if not finite and spec.name not in self._local:
             return Rejection(pb.WEIGHT_REJECT_REASON_NOT_FINITE, f"tensor {spec.name} has NaN or infinite values")
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 import google_crc32c
 
+from openclaw_rl import playbook
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest
 from openclaw_rl.weights.buffers import keep_buffers
@@ -80,7 +81,8 @@ class Transfer:
         self._specs = {spec.name: spec for spec in store.specs(version)}
         self._tensors = store.open(version)
         self._frames: dict[str, memoryview] = {}  # of tensors that are not sent dense
-        if base is not None:
+        # A playbook is sent as it is: without numpy, which the rest needs.
+        if base is not None and not all(map(playbook.is_playbook, self._specs.values())):
             self._encode(store, base)
         self._names: list[str] = []
         self._starts: list[int] = []  # place of each needed tensor in the transfer
