@@ -121,6 +121,11 @@ def learning_rate(config: TrainerConfig) -> float:
     return config.learning_rate or {"lora": 1e-3, "full": 1e-4}[method(config)]
 
 
+def reads(config: TrainerConfig, start: StartPoint) -> bool:
+    """The configured backend can go on from what a checkpoint holds: shards of ranks, or files."""
+    return start.weights is None or start.weights.is_dir() == (kind(config) == "megatron")
+
+
 def create(folder: Path, config: TrainerConfig, start: StartPoint) -> Backend:
     """The configured backend; imports PyTorch, which takes seconds, or starts processes that do.
 

@@ -1,8 +1,9 @@
 """Checkpoints: what a backend needs to go on from a version, in a folder of the version's number.
 
-A folder appears by one rename, with all its bytes on the disk; the files' digests are kept in the trainer's store. The
-optimizer's state is kept for the newest version only: it is two thirds of the bytes, and who goes back to an older
-version begins with a fresh one.
+A folder appears by one rename, with all its bytes on the disk; the files' digests are kept in the trainer's store, and
+nothing is read from files that are not what was written. A backend whose ranks write shards keeps them in two folders
+instead of two files. The optimizer's state is kept for the newest version only: it is two thirds of the bytes, and who
+goes back to an older version begins with a fresh one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from openclaw_rl.trainer.backend import OPTIMIZER_FILE, WEIGHTS_FILE, StartPoint
+from openclaw_rl.trainer.backend import (
+    OPTIMIZER_FILE,
+    OPTIMIZER_FOLDER,
+    WEIGHTS_FILE,
+    WEIGHTS_FOLDER,
+    StartPoint,
+)
 from openclaw_rl.weights.files import fsync
 
 _TMP = ".tmp-"
@@ -34,10 +41,10 @@ class Checkpoints:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def write(self, version: int, save: Callable[[Path], None]) -> dict[str, str]:
-        """Keep what `save` writes into the folder that it is given.
+        """Keep what `save` writes into the folder that it is given, which nobody else can read or write.
 
         Returns:
-            Name and SHA-256 of each file.
+            Path below the folder and SHA-256 of each file.
 
         Raises:
             OSError: the disk is full or can't be written; nothing is left behind.
@@ -45,10 +52,10 @@ class Checkpoints:
         folder = Path(tempfile.mkdtemp(prefix=_TMP, dir=self._root))
         try:
             save(folder)
-            digests = {file.name: _digest(file) for file in sorted(folder.iterdir())}
-            for name in digests:
-                fsync(folder / name)
-            fsync(folder)
+            paths = sorted(folder.rglob("*"))
+            digests = {str(file.relative_to(folder)): _digest(file) for file in paths if not file.is_dir()}
+            for path in [*paths, folder]:
+                fsync(path)
             self.remove(version)
             os.rename(folder, self._root / str(version))
             fsync(self._root)
@@ -65,22 +72,27 @@ class Checkpoints:
             digests: as `write` returned them.
 
         Raises:
-            CorruptCheckpoint: a file is damaged, or the weights are missing.
+            CorruptCheckpoint: a file is damaged, of a folder one is missing or too many, or the weights are missing.
         """
+        folder = self._root / str(version)
+        if any(Path(name).parts[0] == WEIGHTS_FOLDER for name in digests):
+            return StartPoint(*(_whole(folder, part, digests) for part in (WEIGHTS_FOLDER, OPTIMIZER_FOLDER)))
         paths = {}
         for name, digest in digests.items():
-            path = self._root / str(version) / name
+            path = folder / name
             if path.exists():
                 if _digest(path) != digest:
                     raise CorruptCheckpoint(f"{path} is not what was written")
                 paths[name] = path
         if WEIGHTS_FILE not in paths:
-            raise CorruptCheckpoint(f"{self._root / str(version) / WEIGHTS_FILE} is missing")
+            raise CorruptCheckpoint(f"{folder / WEIGHTS_FILE} is missing")
         return StartPoint(paths[WEIGHTS_FILE], paths.get(OPTIMIZER_FILE))
 
     def forget_optimizer(self, version: int) -> None:
         """Delete the optimizer's state of a version that isn't the newest any more."""
-        (self._root / str(version) / OPTIMIZER_FILE).unlink(missing_ok=True)
+        folder = self._root / str(version)
+        (folder / OPTIMIZER_FILE).unlink(missing_ok=True)
+        self._discard(folder / OPTIMIZER_FOLDER)
 
     def versions(self) -> list[int]:
         """Versions that have a folder."""
@@ -88,11 +100,29 @@ class Checkpoints:
 
     def remove(self, version: int) -> None:
         """Delete a version's checkpoint if it is there."""
-        folder = self._root / str(version)
+        self._discard(self._root / str(version))
+
+    def _discard(self, folder: Path) -> None:
         if folder.exists():
             trash = Path(tempfile.mkdtemp(prefix=_TMP, dir=self._root))
             os.rename(folder, trash / "deleted")  # gone at once, whatever happens to the deletion
             shutil.rmtree(trash, ignore_errors=True)
+
+
+def _whole(folder: Path, part: str, digests: dict[str, str]) -> Path | None:
+    """The folder of this name with exactly the files that were written; None of an optimizer that was forgotten."""
+    wanted = {name: digest for name, digest in digests.items() if Path(name).parts[0] == part}
+    if part == OPTIMIZER_FOLDER and not (folder / part).exists():
+        return None
+    found = {str(file.relative_to(folder)) for file in (folder / part).rglob("*") if not file.is_dir()}
+    if missing := wanted.keys() - found:
+        raise CorruptCheckpoint(f"{folder / min(missing)} is missing")
+    if foreign := found - wanted.keys():
+        raise CorruptCheckpoint(f"{folder / min(foreign)} was not written by this trainer")
+    for name, digest in wanted.items():
+        if _digest(folder / name) != digest:
+            raise CorruptCheckpoint(f"{folder / name} is not what was written")
+    return folder / part
 
 
 def _digest(path: Path) -> str:

@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from openclaw_rl.config import GateConfig
 from openclaw_rl.trainer import held_out
-from openclaw_rl.trainer.backend import Backend, Evaluation, Stopped
+from openclaw_rl.trainer.backend import Backend, BackendLost, Evaluation, Stopped
 from openclaw_rl.trainer.batch import looping
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.files import write_durably
@@ -78,6 +78,7 @@ class Gate:
 
         Raises:
             Stopped: it was given up.
+            BackendLost: it ended, which says nothing about the version.
         """
         if not self._config.enabled:
             return weights_pb2.GateReport()
@@ -85,7 +86,7 @@ class Gate:
         report = weights_pb2.GateReport()
         try:
             self._fill(report, backend, stop)
-        except Stopped:
+        except (Stopped, BackendLost):
             raise
         except Exception as error:  # whatever it was: fail closed
             log.warning("the gate can't run: %s", error, exc_info=not isinstance(error, GateError))

@@ -15,7 +15,7 @@ from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.models.memory import free_memory
 from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.trainer import backend as backends
-from openclaw_rl.trainer.backend import AbnormalStep, Backend, StartPoint, Stopped
+from openclaw_rl.trainer.backend import AbnormalStep, Backend, BackendLost, StartPoint, Stopped
 from openclaw_rl.trainer.batch import FileCodec, example, from_the_future, outside_vocabulary
 from openclaw_rl.trainer.checkpoint import Checkpoints, CorruptCheckpoint
 from openclaw_rl.trainer.foreign import set_aside
@@ -152,7 +152,10 @@ class Learner:
                 self._fall_back(head, str(error))
                 continue
             log.info("loading the model at version %d", head)
-            self._backend = self._create(self._folder, self._config, start)
+            try:
+                self._backend = self._create(self._folder, self._config, start)
+            except BackendLost as error:
+                raise CannotTrain(str(error)) from None
             self._backend_version = head
 
     def _start_point(self, head: int) -> StartPoint:
@@ -167,10 +170,15 @@ class Learner:
                 raise CannotTrain(f"version {head} was made with {key} {made.get(key)}, the configuration says "
                                   f"{now_set[key]}; set it back, or roll back to version 0 to begin anew")
         try:
-            return self._checkpoints.start_point(head, version.files)
-        except CorruptCheckpoint:
+            start = self._checkpoints.start_point(head, version.files)
+            if not backends.reads(self._config, start):
+                raise CorruptCheckpoint("another back end wrote it")
+            return start
+        except CorruptCheckpoint as error:
             # All weights are in the version itself too, as they were served.
             if made.get("method") == "full" and self.versions.verify(head):
+                log.warning("version %d: its weights are taken as they were served, with a fresh optimizer: %s", head,
+                            error)
                 return StartPoint(self.versions.folder(head) / "model.safetensors")
             raise
 
@@ -195,7 +203,13 @@ class Learner:
             CannotTrain, OSError, StoreError, ValueError: nothing was changed; it may be tried again.
         """
         with traces.step() as self._step:
-            result = self._train()
+            try:
+                result = self._train()
+            except BackendLost as error:
+                # Not forgiven: a batch that kills its ranks again and again must end, too; see TrainerStore.attempt.
+                self.release()
+                raise CannotTrain(f"{error}; its samples wait, training goes on from version {self._store.head}"
+                                  ) from None
             if isinstance(result, Skipped):
                 self._step.ended(result.reason)
             return result
@@ -226,6 +240,8 @@ class Learner:
             self.release()
             self._store.forgive(turn_ids)
             return None
+        except BackendLost:
+            raise
         except Exception as error:
             self.release()
             text = str(error) if isinstance(error, AbnormalStep) else f"{type(error).__name__}: {error}"
@@ -239,6 +255,8 @@ class Learner:
             self.release()
             self._store.forgive(turn_ids)
             return None
+        except BackendLost:
+            raise
         except BaseException:
             # The backend is ahead of what is on disk.
             self.release()
@@ -326,6 +344,8 @@ class Learner:
 
     def release(self) -> None:
         """Give the model's memory back."""
+        if self._backend is not None:
+            self._backend.close()
         self._backend = None
         self._backend_version = -1
         free_memory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from openclaw_rl.api_models import uses_api
@@ -65,4 +66,6 @@ async def run(config: Config, home: Home) -> None:
         await server.run_until_stopped()
     finally:
         await service.stop()
+        if learner is not None:
+            await asyncio.to_thread(learner.release)  # a group of processes ends with it
         store.close()
