@@ -122,8 +122,8 @@ def compute_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
-def rotary_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
-    """The turns of positions 0 to length - 1: complex64 [length, head_dim / 2].
+def rotary_frequencies(config: ModelConfig) -> Tensor:
+    """Radians that each pair of a head's values turns by from one position to the next: float32 [head_dim / 2].
 
     Source: RoFormer (arXiv:2104.09864), theta_i = base^(-2 i / d); for `llama3` scaling see RopeScaling.
     """
@@ -135,7 +135,12 @@ def rotary_table(config: ModelConfig, length: int, device: torch.device) -> Tens
         waves = scaling.original_context * frequencies / (2 * torch.pi)
         blend = ((waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
         frequencies = blend * frequencies + (1 - blend) * frequencies / scaling.factor
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    return frequencies
+
+
+def rotary_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
+    """The turns of positions 0 to length - 1: complex64 [length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), rotary_frequencies(config))
     return torch.polar(torch.ones_like(angles), angles).to(device)
 
 
