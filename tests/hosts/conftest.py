@@ -1,0 +1,34 @@
+"""Four hosts in namespaces; without root or a tool for them these tests are left out, or fail if none may be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .rig import Rig, why_not
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.mesh)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def hosts_possible() -> None:
+    if reason := why_not():
+        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
+            pytest.fail(f"{reason} (OPENCLAW_RL_TEST_REQUIRE=all)")
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def rig(hosts_possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Four hosts without anything on them."""
+    with Rig(tmp_path_factory.mktemp("rig")) as rig:
+        yield rig
