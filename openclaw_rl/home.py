@@ -42,6 +42,11 @@ class Home:
         return self.root / "run"
 
     @property
+    def certs(self) -> Path:
+        """Certificates and their private keys; see openclaw_rl/mesh/SECURITY.md."""
+        return self.root / "certs"
+
+    @property
     def models(self) -> Path:
         return self.root / "models"
 
