@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from openclaw_rl.config import Config
+import logging
+
+from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.home import Home, read_record
+from openclaw_rl.mesh import mesh_file
+
+log = logging.getLogger(__name__)
 
 
 def resolve(home: Home, config: Config, name: str) -> str | None:
-    """The gRPC address of component `name`, HOST:PORT: the configured one, else what the component recorded.
+    """The gRPC address of component `name`, HOST:PORT: what the home's mesh file says, else the configured one, else
+    what the component recorded.
 
-    None when there is neither: it hasn't started. A recorded address may be out of date (its process was killed), so
-    callers ask anew for every attempt.
+    None when there is none of them: it hasn't started. A component may move and a recorded address may be out of date
+    (its process was killed), so callers ask anew for every attempt.
     """
+    try:
+        mesh = mesh_file.read(home)
+    except ConfigError as error:
+        log.warning("%s", error)
+        mesh = None
     section = getattr(config.components, name)
-    if section.address:
-        return section.address
+    address: str | None = (mesh.address(name) if mesh else None) or section.address
+    if address:
+        return address
     record = read_record(home, name)
     return record.address if record else None
