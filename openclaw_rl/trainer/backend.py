@@ -19,6 +19,9 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 WEIGHTS_FOLDER = "weights"
 OPTIMIZER_FOLDER = "optimizer"
 
+#: Of AdamW.
+BETAS = (0.9, 0.95)
+
 
 class AbnormalStep(Exception):
     """The step's figures are not to be trusted; the backend must be built again from its last checkpoint."""

@@ -1,13 +1,11 @@
 """Training with PyTorch on one device: low-rank adapters or all weights of a Llama-family model.
 
-Samples go through the model one at a time and are never padded; their gradients add up to those of the batch. The
-logits, by far the largest tensors (tokens x vocabulary), exist for LOGIT_ROWS tokens at once.
+Samples go through the model one at a time and are never padded; their gradients add up to those of the batch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer.backend import (
+    BETAS,
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
     AbnormalStep,
@@ -34,18 +33,14 @@ from openclaw_rl.trainer.backend import (
 from openclaw_rl.trainer.batch import Example
 from openclaw_rl.trainer.evaluate import evaluate
 from openclaw_rl.trainer.held_out import HeldOut
-from openclaw_rl.trainer.objective import Objective, Totals
+from openclaw_rl.trainer.objective import Objective, Totals, check_gradients, check_moved, pieces
 from openclaw_rl.weights.digest import ITEM_SIZE
 from openclaw_rl.weights.encoding import Adapted, Adapter, merge
 from openclaw_rl.weights.layout import Tensors, read_folder
 
-LOGIT_ROWS = 128
 #: Samples with more tokens compute their activations twice instead of keeping them (Llama has no dropout, so
 #: training mode changes nothing else).
 CHECKPOINT_TOKENS = 1024
-#: Norms beyond this many times `max_grad_norm` are not clipped but refused.
-EXPLODING = 1000.0
-_BETAS = (0.9, 0.95)
 _TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -70,7 +65,7 @@ class TorchBackend:
         self._model = inner
         self._model.gradient_checkpointing_enable({"use_reentrant": False})
         self._parameters = {name: p for name, p in inner.named_parameters() if p.requires_grad}
-        self._optimizer = torch.optim.AdamW(self._parameters.values(), lr=learning_rate(config), betas=_BETAS,
+        self._optimizer = torch.optim.AdamW(self._parameters.values(), lr=learning_rate(config), betas=BETAS,
                                             weight_decay=0.0)
         if start.weights:
             self._restore_weights(load_file(start.weights))
@@ -88,20 +83,14 @@ class TorchBackend:
                 self._backward(example, objective)
             loss = objective.metrics()["loss"]
             norm = float(nn.utils.clip_grad_norm_(self._parameters.values(), self._config.max_grad_norm))
-            limit = EXPLODING * self._config.max_grad_norm
-            if not math.isfinite(loss):
-                raise AbnormalStep(f"the loss is {loss}")
-            if not math.isfinite(norm) or norm > limit:
-                raise AbnormalStep(f"the gradient's norm is {norm:.3g}, the limit is {limit:g}")
+            check_gradients(loss, norm, self._config)
             self._optimizer.step()
             if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
                 raise AbnormalStep("weights are NaN or infinite")
             for example in examples:
                 self._compare(example, objective)
             metrics = objective.metrics()
-            if not metrics["step_kl"] <= self._config.max_kl:
-                raise AbnormalStep(f"the policy moved {metrics['step_kl']:.3g} nats per token, max_kl is "
-                                   f"{self._config.max_kl:g}")
+            check_moved(metrics, self._config)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
         return metrics | {"grad_norm": norm, "seconds": time.perf_counter() - started}
@@ -116,7 +105,7 @@ class TorchBackend:
         self._model.train(len(prompt) + len(response) > CHECKPOINT_TOKENS)
         hidden = _hidden(self._model, prompt, response)
         leaf = hidden.detach().requires_grad_()
-        for rows in _pieces(response):
+        for rows in pieces(len(response)):
             loss = objective(
                 example, rows, response[rows], behaviour[rows],
                 student=self._model.lm_head(leaf[rows]),
@@ -131,7 +120,7 @@ class TorchBackend:
         prompt, response, behaviour = self._load_example(example)
         self._model.eval()
         hidden = _hidden(self._model, prompt, response)
-        for rows in _pieces(response):
+        for rows in pieces(len(response)):
             objective.moved(response[rows], behaviour[rows], self._model.lm_head(hidden[rows]))
 
     def _load_example(self, example: Example) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,10 +195,6 @@ def _adapter(layer: Any) -> Adapter:
     """The adapter of a peft layer."""
     a, b = (part["default"].weight.detach().float().cpu().numpy() for part in (layer.lora_A, layer.lora_B))
     return Adapter(a, b, layer.scaling["default"])
-
-
-def _pieces(response: Tensor) -> Iterator[slice]:
-    return (slice(begin, begin + LOGIT_ROWS) for begin in range(0, len(response), LOGIT_ROWS))
 
 
 def _hidden(model: LlamaForCausalLM, prompt: Tensor, response: Tensor) -> Tensor:

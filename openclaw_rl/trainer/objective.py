@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,16 @@ from torch import Tensor
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer import losses
+from openclaw_rl.trainer.backend import AbnormalStep
 from openclaw_rl.trainer.batch import Example
+
+#: Tokens whose logits, by far the largest tensors (tokens x vocabulary), exist at once.
+LOGIT_ROWS = 128
+
+
+def pieces(tokens: int) -> Iterator[slice]:
+    """A response in parts of LOGIT_ROWS tokens."""
+    return (slice(begin, begin + LOGIT_ROWS) for begin in range(0, tokens, LOGIT_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,13 @@ class Objective:
                 group[1] += after.sum().item()
                 group[2] += before.numel()
 
-    def metrics(self) -> dict[str, float]:
+    def noted(self) -> tuple[list[float], float]:
+        """What `metrics` are made of: figures that add up over processes that share the batch (each with an Objective
+        of the batch's Totals), and the one of which the largest counts."""
+        return [*self._sums.values(), float(self._scores), *(x for group in self._groups.values() for x in group),
+                self._difference_sum, float(self._compared)], self._difference_max
+
+    def metrics(self, noted: tuple[Sequence[float], float] | None = None) -> dict[str, float]:
         """Figures of the batch. `clipped` and `truncated` are shares of its tokens; `logprob_diff_*` (nats) compare
         engine and trainer and are left out when no token is of the version in training. `score_mean` is what was
         thought of its turns.
@@ -140,18 +155,56 @@ class Objective:
         Before the step are all losses, `kl` (to the base model) and `logprob_before`; after it `kl_after` and
         `logprob_after`: the mean log-probability of the response tokens, in nats, also of the turns that were praised
         and of those complained about alone (`logprob_praised_before`, ...), where there are any: the step should make
-        the former more probable and the latter less."""
-        figures = self._sums | {
+        the former more probable and the latter less.
+
+        Args:
+            noted: of all processes that share the batch; default: this one has all of it.
+        """
+        added, largest = noted or self.noted()
+        values = iter(added)
+        figures = {name: next(values) for name in self._sums} | {
             "samples": float(self._totals.samples),
             "tokens": float(self._totals.tokens),
             "hinted_tokens": float(self._totals.hinted),
-            "score_mean": self._scores / self._totals.samples,
+            "score_mean": next(values) / self._totals.samples,
         }
-        for name, (before, after, tokens) in self._groups.items():
+        for name in self._groups:
+            before, after, tokens = next(values), next(values), next(values)
             if tokens:
                 figures |= {f"logprob{name}_before": before / tokens, f"logprob{name}_after": after / tokens}
-        if self._compared:
-            figures["logprob_diff_mean"] = self._difference_sum / self._compared
-            figures["logprob_diff_max"] = self._difference_max
-            figures["logprob_diff_tokens"] = float(self._compared)
+        difference, compared = values
+        if compared:
+            figures["logprob_diff_mean"] = difference / compared
+            figures["logprob_diff_max"] = largest
+            figures["logprob_diff_tokens"] = compared
         return figures
+
+
+#: Norms beyond this many times `max_grad_norm` are not clipped but refused.
+EXPLODING = 1000.0
+
+
+def check_gradients(loss: float, norm: float, config: TrainerConfig) -> None:
+    """Refuse a step before it is made.
+
+    Args:
+        loss: the batch's.
+        norm: of all gradients, before they are clipped.
+    Raises:
+        AbnormalStep: one isn't finite, or the norm is over EXPLODING.
+    """
+    limit = EXPLODING * config.max_grad_norm
+    if not math.isfinite(loss):
+        raise AbnormalStep(f"the loss is {loss}")
+    if not math.isfinite(norm) or norm > limit:
+        raise AbnormalStep(f"the gradient's norm is {norm:.3g}, the limit is {limit:g}")
+
+
+def check_moved(metrics: dict[str, float], config: TrainerConfig) -> None:
+    """Refuse a step that went further than `max_kl`.
+
+    Raises:
+        AbnormalStep: it did.
+    """
+    if not metrics["step_kl"] <= config.max_kl:
+        raise AbnormalStep(f"the policy moved {metrics['step_kl']:.3g} nats per token, max_kl is {config.max_kl:g}")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.trainer import backend_torch, losses
+from openclaw_rl.trainer import backend_torch, losses, objective
 from openclaw_rl.trainer.backend import (
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
@@ -58,7 +58,7 @@ def logprob_rows(model: torch.nn.Module, prompt: list[int], response: list[int])
 
 @pytest.mark.parametrize("algorithm", ["combine", "binary_rl", "opd", "opd_full"])
 def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_torch, "LOGIT_ROWS", 7)  # several pieces, the last one shorter
+    monkeypatch.setattr(objective, "LOGIT_ROWS", 7)  # several pieces, the last one shorter
     monkeypatch.setattr(backend_torch, "CHECKPOINT_TOKENS", 30)  # one of the samples has more
     settings = config(algorithm=algorithm, method="full")
     examples = [make("a"), make("b", 1, hint=False, response=encode("fine")), make("c", 0)]
@@ -194,7 +194,7 @@ def test_a_loss_that_is_not_a_number_is_no_step(backend: TorchBackend) -> None:
 
 
 def test_an_exploding_gradient_is_no_step(backend: TorchBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_torch, "EXPLODING", 1e-9)
+    monkeypatch.setattr(objective, "EXPLODING", 1e-9)
     with pytest.raises(AbnormalStep, match=r"the gradient's norm is .*, the limit is 1e-09"):
         backend.step([make()], 0, never)
 
@@ -210,7 +210,7 @@ def test_a_record_that_is_far_off_weighs_no_more_than_the_cap(model: Path) -> No
 
 @pytest.mark.parametrize("pieces", [7, 128])
 def test_how_far_a_step_went_is_measured(model: Path, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
-    monkeypatch.setattr(backend_torch, "LOGIT_ROWS", pieces)
+    monkeypatch.setattr(objective, "LOGIT_ROWS", pieces)
     backend = TorchBackend(model, config(), StartPoint())
     examples = [make("a"), make("b", 1, hint=False, response=encode("fine"))]
 

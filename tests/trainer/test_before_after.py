@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from openclaw_rl.trainer import backend_torch, evaluate, losses
+from openclaw_rl.trainer import backend_torch, evaluate, losses, objective
 from openclaw_rl.trainer.backend import StartPoint, Stopped
 from openclaw_rl.trainer.backend_torch import TorchBackend
 from openclaw_rl.trainer.held_out import HeldOut
@@ -23,7 +23,7 @@ def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_tells_before_and_after(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_torch, "LOGIT_ROWS", 7)
+    monkeypatch.setattr(objective, "LOGIT_ROWS", 7)
     examples = [make("a"), make("b", 1, hint=False, response=encode("fine words")), make("c", 0, hint=False)]
     backend = TorchBackend(model, config(method="full", algorithm="binary_rl"), StartPoint())
     base = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)

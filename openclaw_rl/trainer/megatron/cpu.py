@@ -1,0 +1,52 @@
+"""megatron-core without a GPU: the few calls that it makes to CUDA unasked are answered by the CPU.
+
+Nothing is changed where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import random
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class _Redirect(TorchFunctionMode):
+    """device="cuda", written out in megatron-core, is the CPU; a tensor's way to CUDA ends where it began."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.cuda:
+            return args[0]
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "cuda":
+            kwargs = kwargs | {"device": "cpu"}
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def redirected() -> Iterator[None]:
+    """Whatever calls megatron-core stands in this. Without a GPU."""
+    if torch.cuda.is_available():
+        yield
+        return
+    replaced = [
+        (torch.cuda, "current_device", lambda: torch.device("cpu")),
+        (torch.cuda, "synchronize", lambda device=None: None),
+        # Recomputed activations restore the state of the device's random numbers; nothing here draws any.
+        (random, "_get_cuda_rng_state", lambda *args, **kwargs: torch.empty(0)),
+        (random, "_set_cuda_rng_state", lambda *args, **kwargs: None),
+    ]
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    try:
+        for owner, name, answer in replaced:
+            setattr(owner, name, answer)
+        with _Redirect():
+            yield
+    finally:
+        for owner, name, original in kept:
+            setattr(owner, name, original)
