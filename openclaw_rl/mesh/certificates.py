@@ -121,7 +121,8 @@ def read_key(path: Path) -> PrivateKey:
 
 
 def check_private(path: Path) -> None:
-    """Only its owner, who is this user or root, can read and write the file.
+    """Only its owner, who is this user or root, can write the file, and nobody else can read it, but for the group of a
+    file of root's.
 
     Raises:
         CertificateError: others can, or it is not there.
@@ -130,7 +131,9 @@ def check_private(path: Path) -> None:
         found = path.stat()
     except OSError as error:
         raise CertificateError(f"{path} can't be read: {error.strerror}") from None
-    if found.st_mode & 0o077:
+    # A file of root's may be given to a group of this user to read: so come Kubernetes' secrets.
+    given = found.st_uid == 0 != os.geteuid()
+    if found.st_mode & (0o037 if given else 0o077):
         raise CertificateError(f"{path} is a secret that others may read (mode {stat.S_IMODE(found.st_mode):04o}): "
                                f"chmod 600 {path}")
     if found.st_uid not in (0, os.geteuid()):
