@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, o
 import grpc
 
 from ..home import Home, read_record
-from ..mesh import errors
-from ..mesh.channel import connect, sync_connect, with_true_status
+from ..mesh import errors, identity
+from ..mesh.channel import Credentials, connect, sync_connect, with_true_status
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -125,18 +125,23 @@ class _Base:
     #: Component that serves it: where the address is looked up when none is given.
     component: str
 
-    def __init__(self, address: str | None = None, *, component: str | None = None, home: Home | None = None) -> None:
+    def __init__(self, address: str | None = None, *, component: str | None = None, home: Home | None = None,
+                 credentials: Credentials | None = None) -> None:
         """
         Args:
             address: HOST:PORT; None takes the running component's own of the mesh in `home`.
             component: its name (home.COMPONENTS), needed only for a service that all of them have.
-            home: the mesh's folder; default OPENCLAW_RL_HOME or `~/.openclaw-rl`.
+            home: the mesh's folder; default OPENCLAW_RL_HOME or `~/.openclaw-rl`. When its configuration wants TLS,
+                the certificate of `operator` there is used.
+            credentials: others than those, such as mesh.tls.OutsideCredentials for a bearer key.
 
         Raises:
             MeshError: UNAVAILABLE, the component isn't running.
+            ConfigError: the certificates can't be used.
         """
         self.component = component or self.component or "the component"
         self.address = address or find(self.component, home)
+        self._credentials = credentials or identity.for_client(home)
         self._channel = self._connect(self.address)
         self._stub = self.stub(self._channel)
 
@@ -146,8 +151,9 @@ class _Base:
     def _error(self, error: Any) -> errors.MeshError:
         mesh_error = errors.from_rpc_error(error)
         if "failed to connect" in (error.details() or "").lower():
-            return errors.unavailable(f"{self.component} does not answer at {self.address}; "
-                                      "`openclaw-rl status` tells what runs")
+            why = errors.handshake_failure(error.details() or "")
+            return errors.unavailable(f"{self.component} does not answer at {self.address}"
+                                      f"{f' ({why})' if why else ''}; `openclaw-rl status` tells what runs")
         return mesh_error
 
 
@@ -168,7 +174,7 @@ class Client(_Base):
     """A blocking client; a context manager."""
 
     def _connect(self, address: str) -> grpc.Channel:
-        return sync_connect(address)
+        return sync_connect(address, self.component, self._credentials)
 
     def _unary(self, rpc: Rpc[Any, Any]) -> UnaryCall[Any, Any]:
         call = getattr(self._stub, rpc.method)
@@ -215,7 +221,7 @@ class AsyncClient(_Base):
     """An asynchronous client; an asynchronous context manager. Belongs to the event loop that it is made in."""
 
     def _connect(self, address: str) -> grpc.aio.Channel:
-        return connect(address)
+        return connect(address, self.component, self._credentials)
 
     def _unary(self, rpc: Rpc[Any, Any]) -> AsyncUnaryCall[Any, Any]:
         call = getattr(self._stub, rpc.method)

@@ -122,7 +122,7 @@ def fates(home: Home, addresses: dict[str, str], summaries: Sequence[TurnSummary
         try:
             with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
                 samples = {s.turn_id: s for s in trainer.list_samples(turn_ids=main).samples}
-            with ComponentServiceClient(trainer.address) as component:
+            with ComponentServiceClient(trainer.address, component="trainer", home=home) as component:
                 needs = component.get_status().status.detail
         except MeshError:
             down.append("the trainer")

@@ -55,3 +55,6 @@ class Component(Section):
     """Address that it listens on."""
     address: str | None = None
     """HOST:PORT of one that runs already, of ours or of another make; nothing is started then."""
+    keys_port: Port | None = None
+    """A further gRPC port, with TLS, for clients that have a bearer key in place of a certificate (`openclaw-rl keys`);
+    default none. It needs security.tls."""

@@ -44,14 +44,17 @@ class Sender:
         batch: most messages of one request.
         on_acked: called with the ids of each settled batch.
         ack_timeout: seconds after which a stream whose oldest message is not answered is given up.
+        role: the component that the neighbour must be, by its certificate; "" takes any.
     """
 
     def __init__(self, outbox: Outbox, resolve: Callable[[], str | None],
                  open_stream: Callable[[grpc.aio.Channel], Callable[[], Any]],
                  make_request: Callable[[list[bytes]], Any], window: int = 256, batch: int = 64,
-                 on_acked: Callable[[list[str]], None] | None = None, *, ack_timeout: float = 60.0) -> None:
+                 on_acked: Callable[[list[str]], None] | None = None, *, ack_timeout: float = 60.0,
+                 role: str = "") -> None:
         self._outbox, self._resolve, self._open_stream, self._make_request = outbox, resolve, open_stream, make_request
         self._window, self._batch, self._on_acked, self._ack_timeout = window, batch, on_acked, ack_timeout
+        self._role = role
         self._wake = asyncio.Event()
         self._in_flight: dict[str, None] = {}  # ids in the order in which they were sent
         self._head_since = 0.0  # when the oldest of them became the oldest
@@ -105,7 +108,7 @@ class Sender:
         if address is None:
             raise unavailable("the next component has not started yet")
         try:
-            async with connect(address) as channel:
+            async with connect(address, self._role) as channel:
                 await self._converse(self._open_stream(channel)(), address)
         except StoreError:  # ours, not the neighbour's
             raise

@@ -49,7 +49,7 @@ async def run(config: Config, home: Home) -> None:
     book = SessionBook(store, outbox, journal, config.session_awareness)
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                     open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
-                    make_request=_request)
+                    make_request=_request, role="prm_judge")
     board = StatusBoard(book, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
                                                ("journal", journal.problem)])
     server = ComponentServer(NAME, settings.host, settings.port, home, board.status)

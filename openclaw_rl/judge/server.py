@@ -47,7 +47,7 @@ async def run(config: Config, home: Home) -> None:
     service = JudgeService(panel, JudgeQueue(store, samples), Broadcast(), journal, settings.workers)
     sender = Sender(samples, resolve=lambda: resolve(home, config, "trainer"),
                     open_stream=lambda channel: trainer_pb2_grpc.TrainerServiceStub(channel).SubmitSamples,
-                    make_request=_request)
+                    make_request=_request, role="trainer")
     server = ComponentServer(NAME, settings.host, settings.port, home,
                              lambda: status(service, samples, [*(("state_damaged", problem) for problem in
                                                                  store.problems), ("journal", journal.problem)]),

@@ -134,7 +134,7 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
     section = getattr(config.components, name)
     record = read_record(home, name)
     address = section.address or (record.address if record else None)
-    status = ask(address) if address else None
+    status = ask(address, component=name, home=home) if address else None
     if status is not None and status.name == name:
         return _answering(name, status, address)
     if section.address:
@@ -171,12 +171,13 @@ def _answering(name: str, status: ComponentStatus, address: str | None) -> Compo
     return ComponentReport(name, states.get(status.state, "DEGRADED"), status.pid or None, address, detail, status)
 
 
-def ask(address: str, timeout: float = _ANSWER_SECONDS) -> ComponentStatus | None:
+def ask(address: str, timeout: float = _ANSWER_SECONDS, *, component: str | None = None,
+        home: Home | None = None) -> ComponentStatus | None:
     """A component's own word, or None when it doesn't answer."""
     from ..client import ComponentServiceClient
     from ..mesh.errors import MeshError
 
-    with ComponentServiceClient(address) as client:
+    with ComponentServiceClient(address, component=component, home=home) as client:
         try:
             return client.get_status(timeout=timeout).status
         except MeshError:

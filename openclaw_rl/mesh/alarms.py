@@ -45,12 +45,15 @@ class Alarms:
             if message:
                 messages.setdefault(name, []).append(message)
         self._since = {name: self._since.get(name) or now() for name in messages}
-        status.alarms.extend(Alarm(name=name, message="; ".join(dict.fromkeys(texts)), since=self._since[name])
-                             for name, texts in messages.items())
-        if messages:
+        new = [Alarm(name=name, message="; ".join(dict.fromkeys(texts)), since=self._since[name])
+               for name, texts in messages.items()]
+        if new:
+            before = list(status.alarms)  # of another one's report; the detail begins with theirs
+            del status.alarms[:]
+            status.alarms.extend([*new, *before])
             if status.state == COMPONENT_STATE_RUNNING:
                 status.state = COMPONENT_STATE_DEGRADED
-            status.detail = "; ".join([*(alarm.message for alarm in status.alarms), *filter(None, [status.detail])])
+            status.detail = "; ".join([*(alarm.message for alarm in new), *filter(None, [status.detail])])
 
 
 def outbox_alarms(stats: OutboxStats, neighbour: str, last_refused: float | None = None) -> list[Raised]:

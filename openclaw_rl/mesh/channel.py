@@ -1,10 +1,12 @@
-"""Channels to other components."""
+"""Channels to other components, encrypted where this process has a certificate (see `tls`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
+
+from openclaw_rl.mesh import identity
 
 #: Longest message that a server or channel takes, in bytes.
 MAX_MESSAGE = 16 * 2**20
@@ -31,14 +33,35 @@ _CLIENT_OPTIONS = [
 ]
 
 
-def connect(address: str) -> grpc.aio.Channel:
-    """A channel to HOST:PORT for asyncio. It connects with the first call, and again after a break."""
-    return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+class Credentials(Protocol):
+    """What encrypts a channel; see `tls.Credentials`."""
+
+    def channel(self, role: str = "") -> tuple[grpc.ChannelCredentials, list[tuple[str, Any]]]:
+        """Credentials and options of a channel to the component `role`, "" for any."""
+        ...
 
 
-def sync_connect(address: str) -> grpc.Channel:
+def connect(address: str, role: str = "", credentials: Credentials | None = None) -> grpc.aio.Channel:
+    """A channel to HOST:PORT for asyncio. It connects with the first call, and again after a break.
+
+    Args:
+        role: the component that must be there, by its certificate; "" takes any of the mesh.
+        credentials: to use in place of this process's (`tls.configure`).
+    """
+    credentials = credentials or identity.current()
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+    secrets, options = credentials.channel(role)
+    return grpc.aio.secure_channel(address, secrets, options=[*_CLIENT_OPTIONS, *options])
+
+
+def sync_connect(address: str, role: str = "", credentials: Credentials | None = None) -> grpc.Channel:
     """The same without asyncio."""
-    return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
+    credentials = credentials or identity.current()
+    if credentials is None:
+        return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
+    secrets, options = credentials.channel(role)
+    return grpc.secure_channel(address, secrets, options=[*_CLIENT_OPTIONS, *options])
 
 
 class _TrueStatus:

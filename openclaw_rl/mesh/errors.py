@@ -32,6 +32,11 @@ CATALOGUE: dict[str, tuple[grpc.StatusCode, str]] = {
     "STORE_NEWER": (_Code.FAILED_PRECONDITION, "A newer release wrote the component's file; it is left as it is."),
     "ANOTHER_TRAINER": (_Code.FAILED_PRECONDITION, "Another trainer updates this policy server; stop one of the two."),
     "UNIMPLEMENTED": (_Code.UNIMPLEMENTED, "The contract has it, this release does not do it yet."),
+    "NO_CREDENTIALS": (_Code.UNAUTHENTICATED, "A certificate of the mesh or a bearer key is needed."),
+    "UNKNOWN_KEY": (_Code.UNAUTHENTICATED, "The bearer key is not one of this mesh, or no good any more."),
+    "FOREIGN_MESH": (_Code.PERMISSION_DENIED, "The certificate is of another mesh, or names no role in this one."),
+    "WRONG_ROLE": (_Code.PERMISSION_DENIED, "The certificate's role may not call this; SECURITY.md has the table."),
+    "WRONG_SCOPE": (_Code.PERMISSION_DENIED, "The bearer key's scopes don't open this; SECURITY.md has the table."),
     "INTERNAL": (_Code.INTERNAL, "A fault of ours; the log has more under the incident's id."),
     "FAILED_PRECONDITION": (_Code.FAILED_PRECONDITION, "The component is not in the state that the call needs."),
     "VERSION_UNKNOWN": (_Code.FAILED_PRECONDITION, "The policy version is not kept here; `versions` lists those kept."),
@@ -147,12 +152,35 @@ def internal(incident_id: str) -> MeshError:
                      metadata={"incident": incident_id})
 
 
+#: What gRPC says when no connection comes about for want of trust, and what that means.
+_HANDSHAKES = {
+    "WRONG_VERSION_NUMBER": "it speaks plain text, and this side TLS: `security.tls` must be the same on both sides",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not of this mesh's CA, or out of date, or a clock is wrong: "
+                                 "compare `openclaw-rl certs show` on both sides",
+    "Hostname Verification Check failed": "its certificate is that of another component or host than was expected "
+                                          "there: check the configured address",
+    "Socket closed": "it closed the connection at once. If it uses TLS, this side has no certificate or one that it "
+                     "does not take: compare `openclaw-rl certs show` on both sides",
+}
+
+
+def handshake_failure(details: str) -> str:
+    """What is wrong between two sides that can't agree on who they are, for a person; "" when it is something else.
+
+    Args:
+        details: of gRPC's error.
+    """
+    if "failed to connect" not in details:
+        return ""
+    return next((text for mark, text in _HANDSHAKES.items() if mark in details), "")
+
+
 def from_rpc_error(error: grpc.RpcError) -> MeshError:
     """The `MeshError` that the server raised, or one made from code and text for a server of another make."""
     code = error.code() if callable(getattr(error, "code", None)) else None
     code = code or _Code.UNKNOWN
     text = (error.details() if callable(getattr(error, "details", None)) else None) or code.name
-    result = MeshError(code, code.name, text)
+    result = MeshError(code, code.name, text + (f" ({why})" if (why := handshake_failure(text)) else ""))
     trailing = error.trailing_metadata() if callable(getattr(error, "trailing_metadata", None)) else None
     raw = next((value for key, value in trailing or () if key == STATUS_KEY), None)
     if raw is None:

@@ -25,9 +25,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     Some clients wait for the initial metadata of a bidirectional stream before they send; so it doesn't wait for the
     first answer. Handlers of streams must therefore not send initial metadata themselves.
+
+    Args:
+        authorize: asked first, with the context and the method's full name; raises MeshError when the caller may not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, authorize: Callable[[grpc.aio.ServicerContext, str], None] | None = None) -> None:
+        self.authorize = authorize
         self._streams: set[asyncio.Task[Any]] = set()
         self._ending = False
 
@@ -43,6 +47,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         task = asyncio.current_task()
         assert task is not None  # grpc.aio runs each call in a task of its own
         try:
+            if self.authorize is not None:
+                self.authorize(context, method)
             if streaming:
                 self._streams.add(task)
                 await context.send_initial_metadata(())

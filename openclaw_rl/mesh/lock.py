@@ -11,6 +11,7 @@ from functools import wraps
 
 from openclaw_rl.config import Config
 from openclaw_rl.home import Home, make_way
+from openclaw_rl.mesh.identity import acting_as
 
 _Run = Callable[[Config, Home], Awaitable[None]]
 
@@ -60,11 +61,12 @@ def only_process(home: Home, name: str) -> Iterator[None]:
 
 
 def alone(name: str) -> Callable[[_Run], _Run]:
-    """Let a component's `run(config, home)` be the only one in its home; see `only_process`."""
+    """Let a component's `run(config, home)` be the only one in its home, with the component's certificate; see
+    `only_process` and `tls.configure`."""
     def decorate(run: _Run) -> _Run:
         @wraps(run)
         async def only(config: Config, home: Home) -> None:
-            with only_process(home, name):
+            with only_process(home, name), acting_as(config, home, name):
                 await run(config, home)
 
         return only

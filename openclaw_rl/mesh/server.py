@@ -10,15 +10,18 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from openclaw_rl import telemetry
+from openclaw_rl.config import ConfigError
 from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
-from openclaw_rl.mesh import logs
+from openclaw_rl.mesh import identity, logs
+from openclaw_rl.mesh.alarms import Alarms
+from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
 from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
@@ -27,14 +30,25 @@ from openclaw_rl.mesh.spans import list_spans
 from openclaw_rl.telemetry.metrics import observe_status
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
+if TYPE_CHECKING:
+    from openclaw_rl.mesh.tls import Credentials
+
 log = logging.getLogger(__name__)
 
 COMPONENT_SERVICE = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name
+
+#: Calls that one connection may have open at the same time.
+MAX_STREAMS = 1024
 
 _OPTIONS = [
     *COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a second listener
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # take the keepalive of our channels
+    # What one connection may take. Further streams wait at their client; of metadata, gRPC takes 16 KB at most.
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    # gRPC inflates a compressed message before it looks how large it is: only uncompressed ones are taken.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 
 #: Variable with the name that the mesh has for this host; without it the host's own is told.
@@ -63,6 +77,7 @@ class ComponentServer:
         self.name = name
         self.http_address = ""  #: http://HOST:PORT; set it before start()
         self.address = ""  #: HOST:PORT, known after start()
+        self.keys_address = ""  #: HOST:PORT for clients with a bearer key and no certificate; "" where there is none
         self.stop_requested = asyncio.Event()  #: somebody wants the component to end
         #: Removes a session from all that the component keeps; set it before start().
         self.on_forget: Callable[[component_pb2.ForgetRequest], Awaitable[component_pb2.ForgetResponse]] | None = None
@@ -71,11 +86,13 @@ class ComponentServer:
         self.home = home
         self._host, self._port = host, port
         self._status, self._on_drain = status, on_drain
+        self._credentials: Credentials | None = None
         self._grace = 30.0
         self._started_at = now()
         self._draining = False
         self._serving = True
         self._names: list[str] = []
+        self._alarms = Alarms()
         self._alarm_watch: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()
         self._interceptor = ErrorInterceptor()
@@ -95,13 +112,11 @@ class ComponentServer:
 
         Raises:
             OSError: it can't listen there; the text names the address and says what to do.
+            ConfigError: it has no credentials and others on the network could connect.
         """
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        try:
-            port = self._server.add_insecure_port(_join(self._host, self._port))
-        except RuntimeError:
-            raise self._why_not_bound() from None
+        port = self._listen()
         await self._server.start()
         observe_status(self.status)
         self.address = _join(self._host, port)
@@ -109,8 +124,32 @@ class ComponentServer:
         await self._tell_alarms()
         self._alarm_watch = asyncio.create_task(self._watch_alarms(), name="alarms")
         write_record(self.home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
-        log.info("%s serves gRPC on %s", self.name, self.address)
+        log.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
+                 f", and with bearer keys on {self.keys_address}" if self.keys_address else "")
         return self.address
+
+    def _listen(self) -> int:
+        """Open the ports. Returns the main one."""
+        credentials = self._credentials = identity.current()
+        if credentials is None:
+            if not identity.is_loopback(self._host):
+                raise ConfigError(f"{self.name} does not listen on {self._host} without credentials: anybody on the "
+                                  "network could read and change everything. Run `openclaw-rl init`, which makes "
+                                  "certificates, and let security.tls be auto or on; or listen on 127.0.0.1")
+            return self._bound(self._port, self._server.add_insecure_port)
+        self._interceptor.authorize = Authorizer(lambda: credentials.identity, credentials.keys)
+        port = self._bound(self._port, self._server.add_secure_port, credentials.server())
+        if credentials.keys_port is not None:
+            other = self._bound(credentials.keys_port, self._server.add_secure_port,
+                                credentials.server(certified=False))
+            self.keys_address = _join(self._host, other)
+        return port
+
+    def _bound(self, port: int, add: Callable[..., int], *credentials: grpc.ServerCredentials) -> int:
+        try:
+            return add(_join(self._host, port), *credentials)
+        except RuntimeError:
+            raise self._why_not_bound(port) from None
 
     def set_serving(self, serving: bool) -> asyncio.Future[Any]:
         """Tell the health of all services. It needn't be awaited. Before start(): what start() shall tell."""
@@ -124,7 +163,7 @@ class ComponentServer:
 
     async def _tell_alarms(self) -> None:
         try:
-            well = not self._status().alarms
+            well = not self.status().alarms
         except Exception:  # a store that can't be read now: that is no reason to stop looking
             log.exception("asking for the alarms of %s", self.name)
             well = False
@@ -181,6 +220,10 @@ class ComponentServer:
         status.package_version = importlib.metadata.version("openclaw-rl")
         status.started_at.CopyFrom(self._started_at)
         status.host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+        if self._credentials is not None:
+            status.secure = True
+            status.certificate_expires_at.FromDatetime(self._credentials.expires)
+            self._alarms.report(status, self._credentials.problems())
         telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
@@ -190,11 +233,11 @@ class ComponentServer:
         """What others on this machine connect to: a wildcard is no address."""
         return _join({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host), port)
 
-    def _why_not_bound(self) -> OSError:
-        where = _join(self._host, self._port)
+    def _why_not_bound(self, port: int) -> OSError:
+        where = _join(self._host, port)
         advice = f"{self.name} can't listen on {where}"
         try:
-            family, kind, proto, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+            family, kind, proto, _, address = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)[0]
             with socket.socket(family, kind, proto) as probe:
                 probe.bind(address)
         except OSError as error:

@@ -1,14 +1,13 @@
 """Who this process is on the network: its certificate, and what channels and servers make of it.
 
 A component calls `configure` once, before it serves (`mesh.lock.alone` does it for all four); `channel.connect` and
-`ComponentServer` then use what it set. Command line and clients use `for_client`. Files are read again when they
-change, with the next connection, in either direction: certificates are replaced without a restart.
+`ComponentServer` then use what it set. Command line and clients use `identity.for_client`. Files are read again when
+they change, with the next connection, in either direction: certificates are replaced without a restart.
 """
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import logging
 import threading
 import time
@@ -20,6 +19,8 @@ import grpc
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.home import COMPONENTS, Home
+from openclaw_rl.keys import KeyFileError, KeyRing
+from openclaw_rl.mesh import identity
 from openclaw_rl.mesh.certificates import (
     ANY_COMPONENT,
     CertificateError,
@@ -64,13 +65,17 @@ class Credentials:
         folder: with ca.crt, ROLE.crt and ROLE.key.
         role: one of `certificates.ROLES`.
         warn_days: days before its end from which `problems` warns.
+        keys: bearer keys of clients without a certificate.
+        keys_port: port for them; 0 for any free one, None for none.
 
     Raises:
         CertificateError: they can't be used; the text says what to do.
     """
 
-    def __init__(self, folder: Path, role: str, warn_days: int = 30) -> None:
+    def __init__(self, folder: Path, role: str, warn_days: int = 30, *, keys: KeyRing | None = None,
+                 keys_port: int | None = None) -> None:
         self.folder, self.role = folder, role
+        self.keys, self.keys_port = keys, keys_port
         self._warn = datetime.timedelta(days=warn_days)
         self._lock = threading.Lock()
         self._problem = ""
@@ -193,10 +198,6 @@ class OutsideCredentials:
         return self._credentials, []
 
 
-_current: Credentials | None = None
-_configured = False
-
-
 def configure(config: Config, home: Home, role: str) -> Credentials | None:
     """Let this process be `role` from now on: all channels and servers of the mesh use its certificate, or none when
     the configuration does without.
@@ -208,10 +209,9 @@ def configure(config: Config, home: Home, role: str) -> Credentials | None:
         ConfigError: they are needed and can't be used, or `security.tls: off` isn't possible; what to do is in the
             text.
     """
-    global _current, _configured
-    _current = credentials(config, home, role)
-    _configured = True
-    return _current
+    made = credentials(config, home, role)
+    identity.configured(made)
+    return made
 
 
 def configure_client(config: Config, home: Home) -> Credentials | None:
@@ -219,92 +219,19 @@ def configure_client(config: Config, home: Home) -> Credentials | None:
     return configure(config, home, "operator")
 
 
-def reset() -> None:
-    """Forget what was configured."""
-    global _current, _configured
-    _current, _configured = None, False
-
-
-def current() -> Credentials | None:
-    """What `configure` set; None for plain text."""
-    return _current
-
-
-def for_client(home: Home | None = None) -> Credentials | None:
-    """What a client in this process uses: what `configure` set, else the operator's certificate of `home` when the
-    mesh's configuration there wants TLS.
-
-    Raises:
-        ConfigError: as `configure`.
-    """
-    if _configured:
-        return _current
-    from openclaw_rl.launch.status import running_config  # which knows the files, and imports clients itself
-
-    home = home or Home.default()
-    return credentials(running_config(home), home, "operator")
-
-
 def credentials(config: Config, home: Home, role: str) -> Credentials | None:
     """The certificate of `role` in the folder that the configuration names; None without TLS. Raises as `configure`."""
-    if not wanted(config):
+    if not identity.wanted(config):
         return None
-    folder = certificates_folder(config, home)
+    folder = identity.certificates_folder(config, home)
+    port = getattr(config.components, role).keys_port if role in COMPONENTS else None
     try:
-        return Credentials(folder, role, config.security.warn_days)
+        return Credentials(folder, role, config.security.warn_days, keys_port=port,
+                           keys=None if port is None else KeyRing.of(config, home))
+    except KeyFileError as error:
+        raise ConfigError(str(error)) from None
     except CertificateError as error:
-        raise CertificateError(f"{_why(config)}, and {error}") from None
-
-
-def certificates_folder(config: Config, home: Home) -> Path:
-    """Where the certificates are."""
-    return config.security.certs.expanduser().absolute() if config.security.certs else home.certs
-
-
-def wanted(config: Config) -> bool:
-    """The mesh's gRPC is encrypted.
-
-    Raises:
-        ConfigError: `security.tls: off` where others on the network could connect.
-    """
-    network = exposed(config)
-    if config.security.tls == "off" and (network or config.mode == "distributed"):
-        where = "mode: distributed" if config.mode == "distributed" else network[0]
-        raise ConfigError(f"security.tls: off is not allowed with {where}: anybody on the network could read and "
-                          "change everything. Remove the line (and run `openclaw-rl init`, which makes certificates), "
-                          "or listen on 127.0.0.1 only")
-    return config.security.tls == "on" or (config.security.tls == "auto"
-                                           and bool(config.mode == "distributed" or network or remote(config)))
-
-
-def exposed(config: Config) -> list[str]:
-    """The components that listen on more than loopback, as the configuration says it: "components.trainer.host: IP"."""
-    return [f"components.{name}.host: {section.host}" for name in COMPONENTS
-            if (section := getattr(config.components, name)).enabled and not section.address
-            and not is_loopback(section.host)]
-
-
-def remote(config: Config) -> list[str]:
-    """The components on other machines, likewise."""
-    return [f"components.{name}.address: {address}" for name in COMPONENTS
-            if (address := getattr(config.components, name).address)
-            and not is_loopback(address.rpartition(":")[0].strip("[]"))]
-
-
-def is_loopback(host: str) -> bool:
-    """Only this machine can connect to the address. A name is none, but for `localhost`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _why(config: Config) -> str:
-    if config.security.tls == "on":
-        return "security.tls is on"
-    if config.mode == "distributed":
-        return "mode: distributed needs certificates"
-    return f"{[*exposed(config), *remote(config)][0]} is on the network, which needs certificates"
+        raise CertificateError(f"{identity.why(config)}, and {error}") from None
 
 
 class _NotAPair(CertificateError):
@@ -324,12 +251,12 @@ def _load(folder: Path, role: str) -> Material:
     if not belong(key, leaf):
         raise _NotAPair(f"{file} is not for the key in {key_file}: `openclaw-rl certs renew --role {role}` makes a new "
                         "pair")
-    identity = identity_of(leaf)
-    if identity.role != role:
-        raise CertificateError(f"{file} is for {identity.role or 'no role of a mesh'}, not for {role} (its URI "
+    owner = identity_of(leaf)
+    if owner.role != role:
+        raise CertificateError(f"{file} is for {owner.role or 'no role of a mesh'}, not for {role} (its URI "
                                f"spiffe://MESH/{role}, or its common name, says so)")
-    if identity.mesh and role in COMPONENTS and not has_server_name(leaf, role):
-        raise CertificateError(f"{file} has the URI spiffe://{identity.mesh}/{role} and lacks the DNS name "
+    if owner.mesh and role in COMPONENTS and not has_server_name(leaf, role):
+        raise CertificateError(f"{file} has the URI spiffe://{owner.mesh}/{role} and lacks the DNS name "
                                f"{server_name(role)}, under which the others expect it")
     signers = [ca for ca in parse_all(authority, str(authority_file)) if signed_by(chain[-1], ca)]
     if not signers:
@@ -338,4 +265,4 @@ def _load(folder: Path, role: str) -> Material:
     if leaf.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
         log.warning("%s is valid from %s: this machine's clock, or that of the one which signed it, is wrong",
                     file, leaf.not_valid_before_utc)
-    return Material(certificate, key_pem, authority, identity, expires)
+    return Material(certificate, key_pem, authority, owner, expires)

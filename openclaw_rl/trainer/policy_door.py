@@ -44,7 +44,7 @@ class GrpcPolicyDoor:
 
     async def state(self) -> PolicyState:
         """See PolicyDoor."""
-        async with connect(self._address()) as channel:
+        async with connect(self._address(), "policy_server") as channel:
             try:
                 return (await PolicyServiceStub(channel).GetPolicy(GetPolicyRequest(), timeout=TIMEOUT)).state
             except grpc.aio.AioRpcError as error:
@@ -52,7 +52,7 @@ class GrpcPolicyDoor:
 
     async def activate(self, version: int, reason: str) -> None:
         """See PolicyDoor."""
-        async with connect(self._address()) as channel:
+        async with connect(self._address(), "policy_server") as channel:
             try:
                 request = ActivateVersionRequest(version=version, reason=reason)
                 await PolicyServiceStub(channel).ActivateVersion(request, timeout=TIMEOUT)

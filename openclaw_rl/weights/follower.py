@@ -227,7 +227,7 @@ class Follower:
 
     async def _activate(self, version: int, digest: str) -> None:
         """Make a version that it keeps the active one."""
-        async with connect(self.address) as channel:
+        async with connect(self.address, "policy_server") as channel:
             stub = PolicyServiceStub(channel)
             policy = await stub.GetPolicy(GetPolicyRequest(), timeout=_DEADLINE)
             if version not in policy.state.kept_versions:  # it was pruned since the state was told

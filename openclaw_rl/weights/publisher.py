@@ -162,7 +162,7 @@ class WeightPublisher:
             address = self._resolve()
             if address is None:
                 raise TryAgain("the policy server's address is not known yet")
-            async with connect(address) as channel:
+            async with connect(address, "policy_server") as channel:
                 who = ((TRAINER_KEY, identity(self._store.root)),)
                 call = with_true_status(PolicyServiceStub(channel).SyncWeights(metadata=who))
                 try:

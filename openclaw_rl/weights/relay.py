@@ -91,7 +91,7 @@ class WeightRelay:
     async def _connection(self) -> None:
         """One connection, until it breaks. Raises what ended it."""
         try:
-            async with connect(self.address) as channel:
+            async with connect(self.address, "policy_server") as channel:
                 stub = PolicyServiceStub(channel)
                 await together([self._watch(stub), self._watch_own(), self._follow(stub)], "it cancelled a call")
         finally:

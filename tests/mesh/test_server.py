@@ -14,12 +14,15 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from openclaw_rl.config import ConfigError
 from openclaw_rl.home import Home, RunRecord, read_record, write_record
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.mesh.tls import Credentials
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import component_pb2_grpc, judge_pb2, judge_pb2_grpc
+from tests.mesh.certs import acting, make_certs
 
 JUDGE = "openclaw_rl.v1.JudgeService"
 
@@ -168,9 +171,21 @@ async def test_a_port_in_use_is_named(server, home):
     with pytest.raises(OSError, match=f"trainer can't listen on 127.0.0.1:{port}: the port is in use"):
         await second.start()
     assert read_record(home, "trainer") is None
+
+
+async def test_an_address_of_another_machine_is_named(home, tmp_path):
     foreign = ComponentServer("trainer", "192.0.2.1", 0, home, pb.ComponentStatus)
-    with pytest.raises(OSError, match=r"trainer can't listen on 192\.0\.2\.1:0"):
+    certs = make_certs(tmp_path / "certs", roles=("trainer",))
+    with acting(Credentials(certs, "trainer")), \
+            pytest.raises(OSError, match=r"trainer can't listen on 192\.0\.2\.1:0"):
         await foreign.start()
+
+
+async def test_without_credentials_it_listens_on_loopback_only(home):
+    server = ComponentServer("trainer", "0.0.0.0", 0, home, pb.ComponentStatus)
+    with pytest.raises(ConfigError, match=r"trainer does not listen on 0\.0\.0\.0 without credentials.*openclaw-rl init"):
+        await server.start()
+    assert read_record(home, "trainer") is None
 
 
 @pytest.mark.parametrize("way", ["signal", "drain"])

@@ -1,0 +1,168 @@
+"""Who may call what: by the role in a component's certificate, or by the scopes of a client's bearer key."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from openclaw_rl.home import COMPONENTS
+from openclaw_rl.mesh.errors import MeshError
+
+if TYPE_CHECKING:
+    from openclaw_rl.keys import Key, KeyRing, Scope
+    from openclaw_rl.mesh.certificates import Identity
+
+log = logging.getLogger(__name__)
+
+_POLICY, _ENV, _JUDGE, _TRAINER = COMPONENTS
+_OPERATOR = "operator"
+_ALL = (*COMPONENTS, _OPERATOR)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Of one RPC.
+
+    Attributes:
+        roles: of the certificates that may call it.
+        scope: of the bearer keys that may; None: no key does.
+    """
+
+    roles: frozenset[str]
+    scope: Scope | None = None
+
+
+def _rules(service: str, **rules: tuple[tuple[str, ...], Scope | None]) -> dict[str, Rule]:
+    return {f"/openclaw_rl.v1.{service}/{rpc}": Rule(frozenset(roles), scope) for rpc, (roles, scope) in rules.items()}
+
+
+#: Every RPC of the contract. What is not here is for nobody.
+TABLE: dict[str, Rule] = {
+    **_rules(
+        "PolicyService",
+        Chat=((_ENV, _OPERATOR), "chat"), Generate=((_ENV, _TRAINER, _OPERATOR), "chat"),
+        Score=((_ENV, _TRAINER, _OPERATOR), "chat"), SubmitFeedback=((_ENV, _OPERATOR), "chat"),
+        SyncWeights=((_TRAINER,), None), FetchWeights=((_POLICY,), None),
+        GetPolicy=(_ALL, "read"), WatchPolicy=(_ALL, "read"), ActivateVersion=((_TRAINER, _OPERATOR), "admin")),
+    **_rules(
+        "EnvironmentService",
+        RecordTurns=((_POLICY,), None), Interact=((_OPERATOR,), "chat"), EndSession=((_OPERATOR,), "chat"),
+        GetSession=((_TRAINER, _OPERATOR), "read"), ListTurns=((_TRAINER, _OPERATOR), "read"),
+        Acquire=((_TRAINER, _OPERATOR), "admin"), Reset=((_TRAINER, _OPERATOR), "admin"),
+        Step=((_TRAINER, _OPERATOR), "admin"), Evaluate=((_TRAINER, _OPERATOR), "admin"),
+        Renew=((_TRAINER, _OPERATOR), "admin"), Release=((_TRAINER, _OPERATOR), "admin"),
+        RunEpisodes=((_TRAINER, _OPERATOR), "admin")),
+    **_rules(
+        "JudgeService",
+        JudgeTransitions=((_ENV,), None), Judge=((_ENV, _TRAINER, _OPERATOR), "chat"),
+        WatchJudgements=((_TRAINER, _OPERATOR), "read"), ListJudgements=((_TRAINER, _OPERATOR), "read")),
+    **_rules(
+        "TrainerService",
+        SubmitSamples=((_JUDGE,), None), FetchWeights=((_POLICY,), None),
+        ListSamples=((_OPERATOR,), "read"), GetVersion=((_POLICY, _OPERATOR), "read"),
+        ListVersions=((_POLICY, _OPERATOR), "read"), WatchTraining=((_POLICY, _OPERATOR), "read"),
+        TrainNow=((_OPERATOR,), "admin"), Pause=((_OPERATOR,), "admin"), Resume=((_OPERATOR,), "admin")),
+    **_rules(
+        "ComponentService",
+        GetStatus=(_ALL, "read"), WatchStats=(_ALL, "read"), ReadLogs=((_OPERATOR,), "admin"),
+        ListSpans=((_OPERATOR,), "read"), Drain=((_OPERATOR,), "admin"), Forget=((_OPERATOR,), "admin")),
+}
+
+#: Services that are open to whoever has a certificate or a key: they tell who serves what, and how it is.
+OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/",
+                 "/grpc.reflection.v1.ServerReflection/")
+
+
+class Authorizer:
+    """Lets a call in or refuses it.
+
+    Args:
+        identity: who this component is; certificates of other meshes are refused.
+        keys: the bearer keys, for the port that takes clients without a certificate.
+    """
+
+    def __init__(self, identity: Callable[[], Identity], keys: KeyRing | None = None) -> None:
+        self._identity, self._keys = identity, keys
+
+    def __call__(self, context: grpc.aio.ServicerContext, method: str) -> None:
+        """Look at who calls.
+
+        Args:
+            method: full name, such as /openclaw_rl.v1.PolicyService/Chat.
+
+        Raises:
+            MeshError: UNAUTHENTICATED or PERMISSION_DENIED; the reason says why.
+        """
+        certificates = context.auth_context().get("x509_pem_cert")
+        who = self._certified(certificates[0], method) if certificates else self._with_key(context, method)
+        rule = TABLE.get(method)
+        if rule is not None and rule.scope == "admin":
+            log.info("%s called by %s at %s", method.rpartition("/")[2], who, context.peer())
+
+    def _certified(self, certificate: bytes, method: str) -> str:
+        mine, peer = self._identity(), _identity_of(certificate)
+        if peer is None or not peer.role or peer.mesh != mine.mesh:
+            raise MeshError(grpc.StatusCode.PERMISSION_DENIED, "FOREIGN_MESH",
+                            f"the certificate is not of a role in the mesh {mine.mesh or 'here'}: its URI is "
+                            f"spiffe://{peer.mesh}/{peer.role}" if peer and peer.mesh else
+                            "the certificate names no role of this mesh (URI spiffe://MESH/ROLE)")
+        if method.startswith(OPEN_SERVICES):
+            return peer.role
+        rule = TABLE.get(method)
+        if rule is None or peer.role not in rule.roles:
+            allowed = ", ".join(sorted(rule.roles)) if rule else "nobody"
+            raise MeshError(grpc.StatusCode.PERMISSION_DENIED, "WRONG_ROLE",
+                            f"{method.rpartition('/')[2]} is for {allowed}; the certificate says {peer.role}",
+                            metadata={"role": peer.role})
+        return peer.role
+
+    def _with_key(self, context: grpc.aio.ServicerContext, method: str) -> str:
+        from openclaw_rl.keys import shown_in
+
+        shown = shown_in(_authorization(context))
+        if not shown or self._keys is None:
+            raise MeshError(grpc.StatusCode.UNAUTHENTICATED, "NO_CREDENTIALS",
+                            "a bearer key is needed: send the metadata `authorization: Bearer KEY`; "
+                            "`openclaw-rl keys add NAME` makes one")
+        key = self._keys.match(shown)
+        if key is None or key.dead():
+            raise MeshError(grpc.StatusCode.UNAUTHENTICATED, "UNKNOWN_KEY",
+                            f"the bearer key {(key and key.dead()) or 'is not one of this mesh'}; "
+                            "`openclaw-rl keys` lists them by name")
+        self._check_scope(key, method)
+        return f"the key {key.name}"
+
+    def _check_scope(self, key: Key, method: str) -> None:
+        if method.startswith(OPEN_SERVICES):
+            return
+        rule = TABLE.get(method)
+        if rule is None or rule.scope is None:
+            raise MeshError(grpc.StatusCode.PERMISSION_DENIED, "WRONG_SCOPE",
+                            f"{method.rpartition('/')[2]} is for the mesh's own components; no key opens it")
+        if not key.allows(rule.scope):
+            raise MeshError(grpc.StatusCode.PERMISSION_DENIED, "WRONG_SCOPE",
+                            f"{method.rpartition('/')[2]} needs the scope {rule.scope}; the key {key.name} has "
+                            f"{', '.join(sorted(key.scopes))}", metadata={"scope": rule.scope})
+
+
+def _authorization(context: grpc.aio.ServicerContext) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key.lower() == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return ""
+
+
+@functools.lru_cache(maxsize=256)
+def _identity_of(certificate: bytes) -> Identity | None:
+    """Who a certificate is for, which TLS has checked; None when it can't be read."""
+    from openclaw_rl.mesh.certificates import CertificateError, identity_of, parse
+
+    try:
+        return identity_of(parse(certificate, "the client's certificate"))
+    except CertificateError:
+        return None
