@@ -29,24 +29,29 @@ class _Redirect(TorchFunctionMode):
 
 
 @contextlib.contextmanager
+def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
+    """Modules' and classes' (owner, name, value) for a while."""
+    kept = [(owner, name, vars(owner)[name]) for owner, name, _ in names]
+    try:
+        for owner, name, value in names:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
 def redirected() -> Iterator[None]:
     """Whatever calls megatron-core stands in this. Without a GPU."""
     if torch.cuda.is_available():
         yield
         return
-    replaced = [
+    with replaced(
         (torch.cuda, "current_device", lambda: torch.device("cpu")),
         (torch.cuda, "synchronize", lambda device=None: None),
         # Recomputed activations restore the state of the device's random numbers; nothing here draws any.
         (random, "_get_cuda_rng_state", lambda *args, **kwargs: torch.empty(0)),
         (random, "_set_cuda_rng_state", lambda *args, **kwargs: None),
-    ]
-    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    try:
-        for owner, name, answer in replaced:
-            setattr(owner, name, answer)
-        with _Redirect():
-            yield
-    finally:
-        for owner, name, original in kept:
-            setattr(owner, name, original)
+    ), _Redirect():
+        yield

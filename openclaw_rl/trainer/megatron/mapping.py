@@ -23,6 +23,9 @@ from torch import Tensor
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.trainer.megatron.layout import Layout
 
+#: Tensors with a row for each token.
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
