@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
@@ -188,7 +188,7 @@ class TorchBackend:
 
 
 def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
-    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(device)  # type: ignore
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True).to(device)  # type: ignore
 
 
 def _adapter(layer: Any) -> Adapter:
