@@ -71,7 +71,8 @@ class StubEngine:
     async def stop(self) -> None:
         pass
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Token | Finished]:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
+                       session: str = "") -> AsyncIterator[Token | Finished]:
         if self.busy:
             raise EngineBusy("256 requests wait already", 3.0)
         if len(prompt_ids) >= self.info.context_length:

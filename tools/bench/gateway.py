@@ -43,7 +43,8 @@ class StepEngine:
         self._queues: set[asyncio.Queue[int]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Token | Finished]:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
+                       session: str = "") -> AsyncIterator[Token | Finished]:
         queue: asyncio.Queue[int] = asyncio.Queue()
         self._queues.add(queue)
         if self._step and self._ticker is None:

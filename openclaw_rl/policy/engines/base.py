@@ -102,6 +102,18 @@ class EngineInfo:
     accepts_weights: bool
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker of an engine that has several."""
+
+    index: int  #: from 0
+    state: Literal["starting", "serving", "out"]
+    version: int  #: that it serves; -1 while that is not known
+    running: int  #: requests that it answers now
+    address: str  #: http://HOST:PORT; empty in process
+    detail: str  #: why it does not serve; empty while it does
+
+
 class TokenEngine(Protocol):
     """An engine. All methods are called on one event loop and return quickly, or await."""
 
@@ -114,8 +126,14 @@ class TokenEngine(Protocol):
     async def stop(self) -> None:
         """End every generation (they raise EngineError) and free the model."""
 
-    def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Token | Finished]:
+    def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
+                 session: str = "") -> AsyncIterator[Token | Finished]:
         """Continue a prompt. Closing or cancelling the iterator leaves the batch at once.
+
+        Args:
+            prompt_ids: token ids.
+            sampling: how to draw.
+            session: whose prompt it is; an engine of several workers keeps a session where its cache is.
 
         Raises, from the first `anext`:
             EngineBusy: too many requests wait.

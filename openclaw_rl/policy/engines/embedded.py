@@ -112,7 +112,8 @@ class EmbeddedEngine:
         self._staged.clear()
         self._loader.shutdown(wait=False, cancel_futures=True)
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Token | Finished]:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
+                       session: str = "") -> AsyncIterator[Token | Finished]:
         """Continue a prompt; see TokenEngine.generate."""
         self._check_ids(prompt_ids)
         room = self.info.context_length - len(prompt_ids)

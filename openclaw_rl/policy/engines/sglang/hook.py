@@ -34,7 +34,7 @@ def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: A
                         *args, **kwargs)
     # The sampler works in place: what it was given is gone afterwards.
     logits = logits_output.next_token_logits[rows].float()
-    positions = kwargs.get("positions", args[0] if args else None)
+    positions: Any = kwargs.get("positions", args[0] if args else None)
     drawn = original(sampler, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs,
                      *args, **kwargs)
     asked = [token_ids_logprobs[i] or [] for i in rows]

@@ -121,8 +121,7 @@ class HttpLink:
 def _object(content: bytes) -> dict[str, Any]:
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(content)
-        if isinstance(value, dict):
-            return value
+        return value if isinstance(value, dict) else {"value": value}
     return {}
 
 

@@ -39,7 +39,7 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], owner: Path, log_file: Path,
                  module: str = _MODULE) -> None:
-        self._command, self._environment, self._owner, self._module = command, environment, owner, module
+        self.command, self._environment, self._owner, self._module = list(command), environment, owner, module
         self.log_file = log_file
         self.address = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -61,7 +61,7 @@ class ServerProcess:
         with self.log_file.open("ab") as output:
             self._log_start = output.tell()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", self._module, str(os.getpid()), *self._command, "--host", "127.0.0.1",
+                sys.executable, "-P", "-m", self._module, str(os.getpid()), *self.command, "--host", "127.0.0.1",
                 "--port", str(port), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True, env={**os.environ, **self._environment, OWNER: str(self._owner)})
 
