@@ -89,7 +89,10 @@ async def call(work: Callable[[], Awaitable[_T]], seconds: float) -> _T:
     """
     retrying = AsyncRetrying(retry=retry_if_exception(may_pass), wait=_wait, stop=stop_before_delay(seconds),
                              reraise=True)
-    return await retrying(work)
+    async for attempt in retrying:
+        with attempt:
+            return await work()
+    raise AssertionError("unreachable: the loop returns or raises")
 
 
 def may_pass(error: BaseException) -> bool:

@@ -43,6 +43,8 @@ class PolicyServerConfig(Component):
     """gRPC; 0 means any free one."""
     model: str = Field(EMBEDDED_MODEL, min_length=1)
     """`smollm2-135m-instruct`, the folder of a Hugging Face Llama-family model, or the name of an API model."""
+    aliases: list[str] = []
+    """Further names that requests may call the model by."""
     engine: Literal["auto", "embedded", "sglang", "openai"] = "auto"
     """auto: `openai` for a name that is neither the embedded model nor a folder; for those `sglang` where it is
     installed and a GPU is there, else `embedded`."""

@@ -28,6 +28,7 @@ class ChatCall:
     prompt_ids_field: str = "prompt_ids"  #: what the request calls them
     min_version: int | None = None  #: lowest policy version that may answer
     exact_version: int | None = None  #: the only policy version that may answer
+    seconds: float | None = None  #: until the caller's deadline; None when it set none
     extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model
 
 
@@ -92,6 +93,7 @@ class Head:
     requested_at: float  #: seconds since the epoch
     open_choices: int = 1  #: choices that haven't ended yet
     span: Any = None  #: the request's span; None when it is not traced
+    payer: str = ""  #: who shares one place in the queue for the engine; empty: `client`
 
     def choice_id(self, index: int) -> str:
         """The turn's id of a choice: the request's own for the first one."""

@@ -19,7 +19,7 @@ class PolicyForgetter:
     """Removes a session's turns, and versions that were trained on them.
 
     Attributes:
-        versions: the policy server's, once they are there; None too of an API model.
+        versions: the policy server's, once they are there.
     """
 
     def __init__(self, name: str, home: Home, store: Store, recorder: TurnRecorder, known: Conversations) -> None:

@@ -22,7 +22,9 @@ from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.models.api import ensure_api_model
 from openclaw_rl.models.config import ModelError
+from openclaw_rl.models.identity import model_id
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.policy import conversations
 from openclaw_rl.policy.chat import Policy, TokenPolicy
@@ -70,8 +72,8 @@ async def run(config: Config, home: Home) -> None:
         stack.push_async_callback(http.stop)
 
         presence = Presence(recorder, config.session_awareness.session_timeout)
-        turns = Turns(recorder, served_name(settings), frozenset({settings.model, "default", "openclaw-rl"}),
-                      known.index, presence)
+        aliases = frozenset({settings.model, "default", "openclaw-rl", *settings.aliases})
+        turns = Turns(recorder, served_name(settings), aliases, known.index, presence)
         board = StatusBoard(turns, recorder, outbox, store)
         servicer = PolicyServicer(turns)
         component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain)
@@ -85,7 +87,8 @@ async def run(config: Config, home: Home) -> None:
         stack.push_async_callback(_ended, serving)
         http.start(create_app(turns, client_digest, api_keys(settings), metrics=Metrics(board.gauges, board.alarms)))
         log.info("%s serves OpenAI's API on %s", NAME, http.address)
-        sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request)
+        sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request,
+                        role="env_server")
         sender.start()
         stack.push_async_callback(sender.stop)
         stack.push_async_callback(_ended, asyncio.create_task(recorder.run()))
@@ -95,7 +98,7 @@ async def run(config: Config, home: Home) -> None:
             policy, engine, base = await _policy(settings, api, home, turns, engines)
             versions = PolicyVersions(folder, base, engine, settings.keep_versions)
             await versions.start()
-            source = settings.weights_from if api is None else None
+            source = settings.weights_from
             receiver = WeightReceiver(versions)
             servicer.weights = board.weights = WeightsService(versions, receiver, source)
             engines.push_async_callback(servicer.weights.close)
@@ -105,7 +108,7 @@ async def run(config: Config, home: Home) -> None:
                 await board.relay.start()
             servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
             board.engine, board.problems = engine, versions.problems
-            forgetter.versions = versions if api is None else None
+            forgetter.versions = versions
             turns.open_for_business(policy)
             await component.set_serving(True)
             log.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)
@@ -137,9 +140,12 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
     if api is not None:
         # Imported here, since each kind of engine is slow to import and needs packages that the other does without.
         upstream = await asyncio.to_thread(importlib.import_module, "openclaw_rl.policy.upstream")
-        policy = upstream.UpstreamPolicy(api)
+        base = await asyncio.to_thread(ensure_api_model, api.model, api.base_url, home)
+        policy = upstream.UpstreamPolicy(api, model_id(base), names=upstream.Names.of(
+            f"components.{NAME}", api.model, settings.api_key_env))
         engines.push_async_callback(policy.stop)
-        return policy, policy, None
+        engines.push_async_callback(_ended, asyncio.create_task(policy.watch()))
+        return policy, policy, base
     try:
         return await _embedded(settings, home, turns, engines)
     except ModuleNotFoundError as error:

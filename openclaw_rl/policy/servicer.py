@@ -32,7 +32,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         check_messages(messages)
         check_tools(tools)
         call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
-                        tool_choice=check_tool_choice(request.tool_choice, tools))
+                        tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining())
         head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
                                 metadata=dict(request.metadata))
         async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:

@@ -34,8 +34,8 @@ class PolicyVersions:
 
     Args:
         folder: the policy server's own folder.
-        base: folder of the base model, which is version 0; None for an API model, which has no other version.
-        engine: started by the caller before `start` is awaited; of an API model only `info` is used.
+        base: folder of the base model, which is version 0; None of an engine that takes no weights.
+        engine: started by the caller before `start` is awaited; of one that takes no weights only `info` is used.
         keep: versions kept for a way back, beside the base model and the active one.
     """
 
@@ -57,7 +57,7 @@ class PolicyVersions:
     def store(self) -> VersionStore:
         """The versions on disk, once `start` is done. Only an engine that takes weights has it."""
         if self._store is None:
-            raise RuntimeError("there are no versions on disk: not started, or an API model")
+            raise RuntimeError("there are no versions on disk: not started, or an engine without weights")
         return self._store
 
     async def start(self) -> None:

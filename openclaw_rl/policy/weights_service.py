@@ -147,11 +147,12 @@ class WeightsService:
         """PolicyService.FetchWeights: of the versions that are or were active, not of those on their way.
 
         Raises:
-            MeshError: NO_WEIGHTS of an API model; see weights.fetch.fetch.
+            MeshError: NO_WEIGHTS, the engine takes none; see weights.fetch.fetch.
         """
         state = self._versions.state()
         if not state.accepts_weights:
-            raise failed_precondition("NO_WEIGHTS", f"{state.model} is behind an API: there are no weights to fetch")
+            raise failed_precondition("NO_WEIGHTS",
+                                      f"the engine of {state.model} takes no weights: there are none to fetch")
         pieces = fetch(self._versions.store, request, state.active_version, state.kept_versions)
         async with aclosing(pieces):  # type: ignore[type-var]
             async for piece in pieces:
@@ -162,16 +163,16 @@ class WeightsService:
         """PolicyService.ActivateVersion.
 
         Raises:
-            MeshError: INVALID_ARGUMENT without a version and a pin, NO_WEIGHTS to pin an API model, VERSION_UNKNOWN,
-                PINNED, or UNAVAILABLE when the engine can't load it or the pin can't be written; the active version
-                goes on.
+            MeshError: INVALID_ARGUMENT without a version and a pin, NO_WEIGHTS to pin where the engine takes none,
+                VERSION_UNKNOWN, PINNED, or UNAVAILABLE when the engine can't load it or the pin can't be written; the
+                active version goes on.
         """
         version = request.version if request.HasField("version") else None
         pin = request.pin if request.HasField("pin") else None
         if version is None and pin is None:
             raise invalid("version", "unset", f"one of {list(self._versions.state().kept_versions)}")
         if pin and not self._versions.state().accepts_weights:
-            raise failed_precondition("NO_WEIGHTS", "the policy is an API model: it has no versions to pin")
+            raise failed_precondition("NO_WEIGHTS", "the engine takes no weights: it has no versions to pin")
         before, began = self._versions.state().active_version, time.time_ns()
         try:
             pause = await self._versions.activate(version, request.reason, pin)

@@ -241,7 +241,7 @@ class WeightReceiver:
         version, active = manifest.version, state.active_version
         if not state.accepts_weights:
             raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED,
-                            f"{state.model} is behind an API, which takes no weights")
+                            f"the engine of {state.model} takes no weights")
         if manifest.model_id != state.model_id:
             raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_MODEL, f"it belongs to the base model {manifest.model_id!r}; "
                             f"here is {state.model_id!r} ({state.model})")

@@ -63,8 +63,7 @@ async def api() -> AsyncIterator[Api]:
 
 
 async def ask(api: Api, **kwargs: Any) -> tuple[list[Event], Transcript]:
-    policy = UpstreamPolicy(ApiModel("glm-4-flash", api.url, "sekrit"))
-    policy._client.max_retries = 0
+    policy = UpstreamPolicy(ApiModel("glm-4-flash", api.url, "sekrit"), retry_seconds=0.1)
     transcript = Transcript()
     call = ChatCall(messages=ASK, **kwargs)
     call.sampling = policy.fill(call.sampling)
