@@ -18,6 +18,7 @@ from openclaw_rl.trainer.held_out import HeldOut
 from openclaw_rl.trainer.megatron import hardware
 from openclaw_rl.trainer.megatron.group import Group
 from openclaw_rl.trainer.megatron.plan import plan
+from openclaw_rl.trainer.megatron.processes import WORKER
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,12 @@ class MegatronBackend:
         ValueError: the model or the start point can't be read.
     """
 
-    def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint,
-                 group: Callable[[int, int, float], Group] = Group) -> None:
+    def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint, *, worker: str = WORKER) -> None:
         made = plan(config, ModelConfig.read(folder), hardware.find())
         log.info("%s", made)
         self._seconds = config.megatron.step_timeout
-        self._group = group(made.layout.world, config.threads, config.megatron.start_timeout)
+        self._group = Group(made.layout.world, config.threads, config.megatron.start_timeout, gpu=made.gpu,
+                            worker=worker)
         try:
             self._group.call("begin", {
                 "model": str(folder), "config": config.model_dump(mode="json"), "layout": asdict(made.layout),

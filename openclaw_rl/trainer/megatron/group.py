@@ -31,14 +31,16 @@ class Group:
         world: ranks.
         threads: of each rank.
         seconds: for their start.
+        gpu: each has one; else none sees any.
         worker: the module that is a rank; see worker.main.
 
     Raises:
         BackendLost: they did not come up.
     """
 
-    def __init__(self, world: int, threads: int, seconds: float, worker: str = WORKER) -> None:
-        self._processes = Processes(world, threads, seconds, worker)
+    def __init__(self, world: int, threads: int, seconds: float, *, gpu: bool = False,
+                 worker: str = WORKER) -> None:
+        self._processes = Processes(world, threads, seconds, gpu=gpu, worker=worker)
         self._world = world
         self._id = 0  # of the last command
         self._busy = False  # the ranks are in the midst of one

@@ -2,10 +2,13 @@
 
 Bytes of a parameter on the rank that has it: 20. In mixed precision (Micikevicius et al. 2018, arXiv:1710.03740) 2 of
 the bf16 weight, 4 of its fp32 gradient, 4 of the fp32 master copy, 8 of Adam's two moments; and 2 of the frozen base
-model. On the CPU, in fp32: 4 of the weight, 4 of the gradient, 8 of the moments, 4 of the frozen model. Activations
-are computed again, layer by layer (Chen et al. 2016, arXiv:1604.06174): what stays of a sample is each layer's input,
-the inside of one layer at a time (34 bytes a token and unit of width in bf16, Korthikanti et al. 2022,
-arXiv:2205.05198), and logits of a few rows.
+model. On the CPU, in fp32: 4 of the weight, 4 of the gradient, 8 of the moments, 4 of the frozen model.
+
+Activations, an estimate, of one sample in bf16 (twice that in fp32): a layer keeps 10 + 24 / t bytes for each token and
+unit of width when it is cut into t parts (Korthikanti et al. 2022, arXiv:2205.05198, equation 2, without the scores,
+which are never kept). Of samples of more than 1024 tokens only each layer's input is kept, 2 bytes, and one layer is
+computed again at a time (Chen et al. 2016, arXiv:1604.06174). Logits are there for a few rows. A pipeline of p stages
+has up to p samples in flight on its first stage.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from openclaw_rl.models.config import ModelConfig
 BYTES_PER_PARAMETER = 20
 #: Bytes of a process before it has a model: PyTorch and megatron-core; a GPU's context and NCCL's buffers.
 CPU_PROCESS, GPU_PROCESS = 1_000_000_000, 2_000_000_000
-_LAYER_BYTES, _LOGIT_ROWS, _LOGIT_BYTES = 34, 128, 24
+_LOGIT_ROWS, _LOGIT_BYTES = 128, 24
+#: Longer samples compute their activations twice; see policy.py.
+_KEPT_TOKENS = 1024
 _KEYS = "components.trainer.megatron"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -119,12 +124,12 @@ def need(model: ModelConfig, layout: Layout, tokens: int, *, gpu: bool) -> Need:
     tables = 1 if model.tied else 2
     layers = parameters(model) - tables * table
     held = layers / layout.pipeline + table * (tables if layout.pipeline == 1 else 1)
-    width = tokens * model.hidden_size
-    inputs = model.layers / layout.pipeline * width * (2 if gpu else 4)
-    inside = width * _LAYER_BYTES * (1 if gpu else 2) / layout.tensor
-    logits = _LOGIT_ROWS * model.vocab_size * _LOGIT_BYTES
+    stage_layers, inside = model.layers / layout.pipeline, 10 + 24 / layout.tensor
+    kept = min(tokens, _KEPT_TOKENS) * inside * stage_layers
+    again = tokens * (2 * stage_layers + inside) if tokens > _KEPT_TOKENS else 0
+    values = max(kept, again) * model.hidden_size * layout.pipeline * (1 if gpu else 2)
     return Need(int(BYTES_PER_PARAMETER * held / layout.tensor),
-                int(inputs * min(layout.pipeline, 4) + inside + logits), GPU_PROCESS if gpu else CPU_PROCESS)
+                int(values + _LOGIT_ROWS * model.vocab_size * _LOGIT_BYTES), GPU_PROCESS if gpu else CPU_PROCESS)
 
 
 def choose(model: ModelConfig, ranks: int, memory: float | None, overrides: MegatronConfig, tokens: int, *,

@@ -52,6 +52,7 @@ class Processes:
         world: how many.
         threads: of each.
         seconds: for their start.
+        gpu: each has one; else none sees any.
         worker: the module that is a rank; see worker.main.
 
     Attributes:
@@ -62,7 +63,8 @@ class Processes:
         BackendLost: they did not come up; nothing is left of them.
     """
 
-    def __init__(self, world: int, threads: int, seconds: float, worker: str = WORKER) -> None:
+    def __init__(self, world: int, threads: int, seconds: float, *, gpu: bool = False,
+                 worker: str = WORKER) -> None:
         self.channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
         self._world, self._token = world, secrets.token_hex(32)
@@ -75,7 +77,7 @@ class Processes:
                 listener.bind(str(self._folder / SOCKET_FILE))
                 listener.listen(2 * world)
                 listener.settimeout(_POLL)
-                self._agent = self._start(worker, threads)
+                self._agent = self._start(worker, self._environment(threads, gpu))
                 self._accept(listener, time.monotonic() + seconds, seconds)
         except OSError as error:
             self.end()
@@ -86,18 +88,18 @@ class Processes:
         log.info("the Megatron group of %d runs, pids %s", world,
                  ", ".join(str(pid) for _, pid in sorted(self.pids.items())))
 
-    def _start(self, worker: str, threads: int) -> subprocess.Popen[bytes]:
+    def _start(self, worker: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", _AGENT, str(self._folder), "--nnodes=1", f"--nproc-per-node={self._world}",
                    "--max-restarts=0", "--monitor-interval=0.5", "--local-addr=127.0.0.1", "--rdzv-backend=c10d",
                    f"--rdzv-endpoint={self._folder / RENDEZVOUS_FILE}", "--rdzv-conf=store_type=file", "-m", worker]
         agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 env=self._environment(threads), start_new_session=True)
+                                 env=environment, start_new_session=True)
         assert agent.stdout is not None and agent.stderr is not None
         self._read(agent.stdout, self._note_exit)
         self._read(agent.stderr, partial(_tell, "torchrun:"))
         return agent
 
-    def _environment(self, threads: int) -> dict[str, str]:
+    def _environment(self, threads: int, gpu: bool) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("TORCHELASTIC_", "MASTER_")) and name not in (
                     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")}
@@ -107,7 +109,8 @@ class Processes:
             "HF_HUB_OFFLINE": "1",
             # One machine: nothing listens where another could talk to it. torchrun's own store would, and unpickles.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback())}
+            **dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), _loopback()),
+            **({} if gpu else {"CUDA_VISIBLE_DEVICES": ""})}
 
     def _accept(self, listener: socket.socket, until: float, seconds: float) -> None:
         logs: set[int] = set()
