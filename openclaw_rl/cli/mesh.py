@@ -21,18 +21,24 @@ _COLOURS = {"RUNNING": "green", "STARTING": "yellow", "DEGRADED": "yellow", "STO
 
 @app.command(epilog="Example: openclaw-rl init && openclaw-rl local-start")
 def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False) -> None:
-    """Write a commented configuration, every key at its default, into the mesh's folder."""
+    """Write a commented configuration, every key at its default, into the mesh's folder, and make certificates.
+
+    Certificates that are there are left as they are, with --force too.
+    """
+    from .certs import make_certificates
     from .template import commented_config
 
     home = Home.default()
     try:
         home.create()
+        if make_certificates(home):
+            out.print(f"made certificates in {home.certs}; they are used when the mesh is on a network", soft_wrap=True)
         if home.config_file.exists() and not force:
             err.print(f"{home.config_file} is there already; --force overwrites it", soft_wrap=True)
             raise typer.Exit(1)
         home.config_file.write_text(commented_config())
     except OSError as error:
-        err.print(f"{home.config_file} can't be written: {error.strerror}; set OPENCLAW_RL_HOME to a folder that can",
+        err.print(f"{home.root} can't be written: {error.strerror}; set OPENCLAW_RL_HOME to a folder that can",
                   soft_wrap=True)
         raise typer.Exit(1) from None
     out.print(f"wrote {home.config_file}; `openclaw-rl local-start` uses it", soft_wrap=True)

@@ -83,6 +83,15 @@ def make_authority(folder: Path, mesh: str = "") -> bool:
     return True
 
 
+def expiry(path: Path) -> datetime.datetime:
+    """Until when the certificate of a file is valid (UTC).
+
+    Raises:
+        CertificateError: it can't be read.
+    """
+    return parse(read_file(path), str(path)).not_valid_after_utc
+
+
 def can_sign(folder: Path) -> bool:
     """The CA's key is in this folder."""
     return (folder / "ca.key").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import stat
 from dataclasses import dataclass
@@ -64,15 +63,6 @@ def has_server_name(certificate: x509.Certificate, role: str) -> bool:
     except x509.ExtensionNotFound:
         return False
     return server_name(role) in names.get_values_for_type(x509.DNSName)
-
-
-def expiry(path: Path) -> datetime.datetime:
-    """Until when the certificate of a file is valid (UTC).
-
-    Raises:
-        CertificateError: it can't be read.
-    """
-    return parse(read_file(path), str(path)).not_valid_after_utc
 
 
 def parse(pem: bytes, what: str) -> x509.Certificate:

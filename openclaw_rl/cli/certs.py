@@ -1,0 +1,155 @@
+"""certs: show, renew, add."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from ..home import Home
+from .app import Json, app, err, out, print_json
+
+if TYPE_CHECKING:
+    from ..config import Config
+
+certs = typer.Typer(no_args_is_help=True, help="Certificates of the mesh: show them, renew them, make one for another "
+                                               "machine.", epilog="Example: openclaw-rl certs show")
+app.add_typer(certs, name="certs")
+
+_Role = Annotated[list[str] | None, typer.Option("--role", help="policy_server, env_server, prm_judge, trainer or "
+                                                 "operator; default all that are there.", show_default=False)]
+_Host = Annotated[list[str] | None, typer.Option("--host", help="Name or IP address of a machine where it is used; may "
+                                                 "be given more than once.", show_default=False)]
+
+
+def make_certificates(home: Home) -> bool:
+    """Make the home's CA and the certificates of all roles, as far as they are not there.
+
+    Returns:
+        True when one was made.
+
+    Raises:
+        CertificateError: what is there can't be used.
+        OSError: the folder can't be written.
+    """
+    from ..mesh import ca
+    from ..mesh.certificates import ROLES
+
+    folder = home.certs
+    made = ca.make_authority(folder)
+    if not ca.can_sign(folder):  # they come from the machine that has the CA
+        return made
+    hosts = ca.local_names()
+    return any([ca.issue(folder, role, hosts) for role in ROLES]) or made
+
+
+@certs.command("show", epilog="Example: openclaw-rl certs show --json")
+def show(as_json: Json = False) -> None:
+    """Show who each certificate is for, and until when. Exit code 1 when one can't be used or ends soon."""
+    config, folder = _where()
+    rows = _rows(folder)
+    if as_json:
+        print_json({"folder": str(folder), "signs": (folder / "ca.key").exists(), "certificates": rows})
+    else:
+        out.print(f"{folder}{', with the key of the CA' if (folder / 'ca.key').exists() else ''}", highlight=False,
+                  markup=False, soft_wrap=True)
+        for row in rows:
+            until = f"until {row['expires'][:10]} ({row['days']} days)" if row["expires"] else ""
+            hosts = f" at {', '.join(row['hosts'])}" if row["hosts"] else ""
+            problem = f" [red]{escape(row['problem'])}[/]" if row["problem"] else ""
+            out.print(f"[bold]{row['file']}[/] {escape(row['uri'])} {until}{escape(hosts)}{problem}", highlight=False,
+                      soft_wrap=True)
+        if not rows:
+            out.print("there are none; `openclaw-rl init` makes them", highlight=False, markup=False)
+    soon = config.security.warn_days
+    raise typer.Exit(0 if rows and all(not row["problem"] and row["days"] >= soon for row in rows) else 1)
+
+
+@certs.command("renew", epilog="Example: openclaw-rl certs renew --role trainer")
+def renew(role: _Role = None, host: _Host = None) -> None:
+    """Make new keys and certificates in place of those here. Running components take them without a restart.
+
+    Those on other hosts are renewed with `openclaw-rl certs add --out FOLDER` or by `distributed-start`.
+    """
+    from ..mesh import ca
+    from ..mesh.certificates import ROLES
+
+    _, folder = _where()
+    roles = role or [name for name in ROLES if (folder / f"{name}.crt").exists()]
+    if not roles:
+        err.print(f"there are no certificates in {folder}; `openclaw-rl init` makes them", soft_wrap=True)
+        raise typer.Exit(1)
+    for name in roles:
+        ca.renew(folder, name, host or ())
+        out.print(f"renewed {name}, until {ca.expiry(folder / f'{name}.crt'):%Y-%m-%d}", highlight=False)
+
+
+@certs.command("add", epilog="Example: openclaw-rl certs add --role prm_judge --host 10.0.0.3 --out judge-certs")
+def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_server, prm_judge, trainer or operator.")],
+        host: _Host = None,
+        folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for ca.crt, the certificate and its "
+                                                    "key, to be taken to another machine; default the mesh's own.",
+                                                    show_default=False)] = None,
+        request: Annotated[Path | None, typer.Option("--request", help="Signing request (CSR, PEM) of a key that was "
+                                                     "made elsewhere and stays there.", show_default=False)] = None
+        ) -> None:
+    """Make one certificate, signed by the CA on this machine."""
+    from ..mesh import ca
+    from ..mesh.certificates import read_file
+
+    _, own = _where()
+    target = folder or own
+    if request is not None:
+        signed = ca.sign(own, read_file(request), role, host or ())
+        ca.write_public(target / f"{role}.crt", signed)
+        if target != own:
+            ca.write_public(target / "ca.crt", read_file(own / "ca.crt"))
+    else:
+        if target == own and (own / f"{role}.crt").exists():
+            err.print(f"{own / f'{role}.crt'} is there already; `openclaw-rl certs renew --role {role}` makes a new "
+                      "one, --out one for another machine", soft_wrap=True)
+            raise typer.Exit(1)
+        signed = ca.sign(own, ca.new_request(target, role), role, host or (ca.local_names() if target == own else ()))
+        ca.install(target, role, signed, read_file(own / "ca.crt"))
+    out.print(f"wrote {target / f'{role}.crt'}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _where() -> tuple[Config, Path]:
+    from ..launch.status import running_config
+    from ..mesh.identity import certificates_folder
+
+    home = Home.default()
+    config = running_config(home)
+    return config, certificates_folder(config, home)
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    from ..mesh.certificates import ROLES
+
+    return [_row(folder, name) for name in ("ca", *ROLES) if (folder / f"{name}.crt").exists()]
+
+
+def _row(folder: Path, name: str) -> dict[str, Any]:
+    """A certificate: `file`, `uri`, `expires`, `days` that are left, `hosts`, `problem` ("" when it can be used)."""
+    from ..mesh import ca
+    from ..mesh.certificates import CertificateError, identity_of, parse, read_file
+    from ..mesh.tls import Credentials
+
+    row: dict[str, Any] = {"file": f"{name}.crt", "uri": "", "expires": "", "days": 0, "hosts": [], "problem": ""}
+    try:
+        found = parse(read_file(folder / f"{name}.crt"), str(folder / f"{name}.crt"))
+        who = identity_of(found)
+        ends = found.not_valid_after_utc
+        row |= {"uri": "/".join(filter(None, [f"spiffe://{who.mesh}" if who.mesh else "", who.role])),
+                "expires": ends.isoformat(), "days": (ends - datetime.datetime.now(datetime.UTC)).days,
+                "hosts": ca.hosts_of(found)}
+        if name != "ca" and (folder / f"{name}.key").exists():
+            Credentials(folder, name)
+        if row["days"] < 0:
+            row["problem"] = "has ended"
+    except CertificateError as error:
+        row["problem"] = str(error)
+    return row
