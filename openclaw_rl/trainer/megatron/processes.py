@@ -155,7 +155,7 @@ class Processes:
             BackendLost: it ended.
         """
         if self._agent is None or self._agent.poll() is not None:
-            raise self.gone(None, "it ended")
+            raise self.gone(None, "its last words are in the trainer's log")
 
     def gone(self, rank: int | None, error: str) -> BackendLost:
         """Why a rank whose connection broke (or torchrun, None) has gone, as far as torchrun says."""

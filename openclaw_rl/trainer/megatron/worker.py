@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -87,12 +88,12 @@ class Worker:
         except AbnormalStep as error:
             return {"done": "abnormal", "text": str(error)}
         except Exception as error:
-            traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
             if _is_network(error):
                 return {"done": "lost", "text": text}
             if isinstance(error, OSError | ValueError):
                 return {"done": "invalid", "text": text}
+            traceback.print_exc()
             return {"done": "error", "text": text}
 
     def _begin(self, command: dict[str, Any]) -> None:
@@ -137,8 +138,8 @@ class Worker:
 
 def _is_network(error: Exception) -> bool:
     """It says that another rank has gone, not that something is wrong with what was to be done."""
-    from torch import distributed
-
+    if (distributed := sys.modules.get("torch.distributed")) is None:
+        return False
     text = str(error)
     return isinstance(error, distributed.DistError) or "/gloo/" in text or "Connection closed by peer" in text
 
@@ -166,6 +167,9 @@ def _log_to(connection: socket.socket) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True,
                         format="%(levelname)s %(name)s: %(message)s")
+    for library in ("megatron", "torch"):  # they tell of every parameter, and of what they will do another day
+        logging.getLogger(library).setLevel(logging.WARNING)
+        warnings.filterwarnings("ignore", module=library)
 
 
 def main(factory: Factory | None = None) -> None:
@@ -184,9 +188,7 @@ def main(factory: Factory | None = None) -> None:
     channel = Channel(connect(folder, token, rank, "control"))
     _log_to(connect(folder, token, rank, "log"))
     Worker(rank, int(os.environ["WORLD_SIZE"]), folder, channel, factory or _policy).run()
-    from torch import distributed
-
-    if distributed.is_initialized():
+    if (distributed := sys.modules.get("torch.distributed")) is not None and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
