@@ -19,9 +19,8 @@ from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.mesh.logs import Tail
 
-COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "local-start", "status", "chat", "turns", "trace",
-            "versions", "versions show", "versions diff",
-            "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
+COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "local-start", "status", "chat", "turns",
+            "trace", "versions", "versions show", "versions diff", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
             "stop-all"]
 
 

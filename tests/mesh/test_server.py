@@ -183,7 +183,7 @@ async def test_an_address_of_another_machine_is_named(home, tmp_path):
 
 async def test_without_credentials_it_listens_on_loopback_only(home):
     server = ComponentServer("trainer", "0.0.0.0", 0, home, pb.ComponentStatus)
-    with pytest.raises(ConfigError, match=r"trainer does not listen on 0\.0\.0\.0 without credentials.*openclaw-rl init"):
+    with pytest.raises(ConfigError, match=r"does not listen on 0\.0\.0\.0 without credentials.*openclaw-rl init"):
         await server.start()
     assert read_record(home, "trainer") is None
 
