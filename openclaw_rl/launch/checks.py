@@ -70,6 +70,22 @@ def check_packages(config: Config) -> None:
                          "pip install 'openclaw-rl[embedded]'")
 
 
+def check_trainer(config: Config, home: Home) -> str:
+    """The trainer's back end can run on this machine, and fits the model.
+
+    Returns:
+        How it will be laid out, for a person; empty when there is nothing to choose.
+
+    Raises:
+        StartError: it can't or doesn't.
+    """
+    from ..trainer.megatron import plan
+
+    if problems := plan.check_trainer(config, home):
+        raise StartError("\n".join(problems))
+    return plan.describe_trainer(config, home)
+
+
 def check_ports(config: Config, names: list[str]) -> None:
     """The ports of the components that are to be started are free, and no two components want the same.
 

@@ -61,7 +61,10 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         checks.check_home(home, config)
         checks.check_packages(config)
         check_credentials(config)
+        layout = checks.check_trainer(config, home) if "trainer" in wanted else ""
         checks.check_ports(config, wanted)
+    if layout:
+        console.print(f"[green]✓[/] {layout}", highlight=False)
     if not fresh and not wanted:
         _say_already(supervisor, config, console)
         return report(home, config)
@@ -126,6 +129,8 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
         raise StartError(f"{name} {component.detail}")
     if component.state not in ("STARTING", "DEGRADED"):
         check_credentials(config)
+        if name == "trainer" and (layout := checks.check_trainer(config, home)):
+            console.print(f"[green]✓[/] {layout}", highlight=False)
         checks.check_ports(config, [name])
     if name in ("policy_server", "trainer") and not uses_api(config.components.policy_server):
         _prepare_model(home, config, console)
