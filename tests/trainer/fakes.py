@@ -28,7 +28,6 @@ WIDTH = 32
 def make_model(folder: Path) -> Path:
     """A model folder: bf16 weights, and a tokenizer with one token for each printable ASCII character."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(7)
@@ -37,13 +36,20 @@ def make_model(folder: Path) -> Path:
                          initializer_range=0.2,  # so that prompts matter
                          tie_word_embeddings=True, bos_token_id=0, eos_token_id=1, pad_token_id=1)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """One token for each printable ASCII character."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
     vocabulary = {"<s>": 0, **{chr(32 + i): i for i in range(1, 95)}, " ": 95}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    return folder
 
 
 def encode(text: str) -> list[int]:

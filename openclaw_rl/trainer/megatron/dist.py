@@ -20,6 +20,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException
 
 from openclaw_rl.trainer.megatron.cpu import replaced
 from openclaw_rl.trainer.megatron.mapping import VOCABULARY, Part, Rule
@@ -111,7 +112,10 @@ def _load(folder: Path, rules: dict[str, Rule], like: dict[str, Any], place: Pla
     wanted = _shards(rules, {name: torch.zeros_like(like[name]) for name in rules}, place, prefix)
     try:
         found = dist_checkpointing.load(wanted, str(folder))
+    except CheckpointException as error:  # the same on all ranks
+        why = str(next(iter(error.failures.values()))[0])
+        raise ValueError(f"{folder}: does not hold the shards of this model: {why[:300]}") from None
     except (CheckpointingException, KeyError, RuntimeError) as error:
-        raise ValueError(f"{folder}: does not hold the shards of this model: {error}") from error
+        raise ValueError(f"{folder}: does not hold the shards of this model: {str(error)[:300]}") from None
     return {name: rule.join([found[prefix + part.name].to(like[name].device) for part in rule.parts])
             for name, rule in rules.items()}

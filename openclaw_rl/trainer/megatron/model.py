@@ -117,6 +117,7 @@ def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype) -
         gradient_accumulation_fusion=False, persist_layer_norm=False, params_dtype=dtype, pipeline_dtype=dtype,
         bf16=dtype is torch.bfloat16, tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline, variable_seq_lengths=layout.pipeline > 1,
+        moe_token_dispatcher_type="alltoall",  # the only one that goes with it, experts or not
         calculate_per_token_loss=True,  # the losses' divisors are in them: gradients add up
         recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)  # in training mode only
 

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer.batch import Example
+from openclaw_rl.trainer.held_out import HeldOut
+from tests.trainer.fakes import write_tokenizer
 
 VOCABULARY = 97  # odd: two ranks can't share it evenly
 
@@ -39,18 +41,25 @@ FAMILIES = {
     "qwen3": Family(Qwen3Config, {"tie_word_embeddings": False, "head_dim": 10}),
 }
 
+PROMPTS = [HeldOut(prompt, good) for prompt, good in (
+    ("hello", "a good answer"), ("what is this?", "it is fine"), ("and now", "more"))]
 
-def make(folder: Path, family: str) -> Path:
-    """A folder with a random model, norms and biases included; no tokenizer."""
+
+def make(folder: Path, family: str, dtype: torch.dtype | None = None) -> Path:
+    """A folder with a random model and a tokenizer.
+
+    Args:
+        dtype: of its tensors; default the family's.
+    """
     torch.manual_seed(11)
     made = FAMILIES[family]
     model = AutoModelForCausalLM.from_config(made.config(**_SIZES | made.settings))
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() == 1:  # norms are ones and biases zeros, which hides mistakes
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-            assert parameter.isfinite().all(), name
-    model.to(made.dtype).save_pretrained(folder)
+    model.to(dtype or made.dtype).save_pretrained(folder)
+    write_tokenizer(folder)
     return folder
 
 
