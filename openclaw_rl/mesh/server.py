@@ -44,11 +44,10 @@ _OPTIONS = [
     *COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a second listener
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # take the keepalive of our channels
-    # What one connection may take. Further streams wait at their client; of metadata, gRPC takes 16 KB at most.
+    # What one connection may take. Further streams wait at their client; of metadata, gRPC takes 16 KB at most, and of
+    # a compressed message it inflates no more than the largest message.
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.server_handshake_timeout_ms", 20_000),
-    # gRPC inflates a compressed message before it looks how large it is: only uncompressed ones are taken.
-    ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 
 #: Variable with the name that the mesh has for this host; without it the host's own is told.
