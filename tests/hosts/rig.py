@@ -38,7 +38,6 @@ from .links import Network
 #: Programs that a rig runs, and the Debian packages that have them; tools/outside-tools installs them.
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "sshd": "openssh-server", "ssh": "openssh-client",
          "rsync": "rsync", "tcpdump": "tcpdump", "ethtool": "ethtool", "unshare": "util-linux", "nsenter": "util-linux"}
-COUNT = 4
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -104,9 +103,11 @@ class Rig:
         folder: for all files; has to be empty or new.
         models: folder of prepared models, visible in each host as ~/.openclaw-rl/models; default: none.
         env: further variables of everything in the hosts.
+        count: hosts, four or more.
     """
 
-    def __init__(self, folder: Path, models: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, models: Path | None = None, env: Mapping[str, str] | None = None,
+                 count: int = 4) -> None:
         self.folder = folder.absolute()
         self.key = self.folder / "keys/id_ed25519"  #: with which root may log in to each
         self._models = models
@@ -117,8 +118,8 @@ class Rig:
                                                                  for other in visible)]
         self.hub = Box("hub", self.folder, "exec sleep infinity", base)
         self.network = Network(self.hub)
-        self.hosts = [Host(number, self.folder, outermost, base) for number in range(1, COUNT + 1)]
-        self.host1, self.host2, self.host3, self.host4 = self.hosts
+        self.hosts = [Host(number, self.folder, outermost, base) for number in range(1, count + 1)]
+        self.host1, self.host2, self.host3, self.host4 = self.hosts[:4]
 
     def __enter__(self) -> Rig:
         try:
