@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -70,29 +71,34 @@ class Broadcast:
                 except Exception as error:
                     raise Gone(f"{link.address}: the broadcast broke off: {error}") from error
         finally:
-            parting = asyncio.ensure_future(_part(link, name))
+            parting = asyncio.ensure_future(_part(link, name, group))
             _partings.add(parting)
             parting.add_done_callback(_partings.discard)
 
 
-async def _part(link: Link, name: str) -> None:
-    """Have the server leave the group."""
-    try:
+async def _part(link: Link, name: str, group: Any) -> None:
+    """Leave the group, on both ends."""
+    import torch.distributed as dist
+
+    with suppress(Refused, Gone):
         await link.command("/destroy_weights_update_group", {"group_name": name})
-    except (Refused, Gone):
-        pass
+    with suppress(Exception):  # torch's, of several kinds; the group may be broken
+        await asyncio.to_thread(dist.destroy_process_group, group)
 
 
 def _group(name: str, host: str, port: int, world: int) -> Any:
-    """This process's end of a group, made as SGLang makes its own (init_custom_process_group)."""
+    """This process's end of a group beside any that it may be in, made as SGLang makes its own
+    (sglang.srt.utils.init_custom_process_group): torch has no public way to do so."""
     import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
 
-    seconds = timedelta(seconds=UPDATE_SECONDS)
     store = dist.TCPStore(host, port, world, is_master=True, timeout=timedelta(seconds=_MEET_SECONDS),
                           wait_for_workers=False)
-    # The two prefixes are those that rendezvous and torch's own helper put before a group's keys.
-    prefixed = dist.PrefixStore(f"{name}/", dist.PrefixStore(name, store))
-    return dist.ProcessGroupGloo(prefixed, 0, world, seconds)
+    group, _ = c10d._new_process_group_helper(
+        world, 0, [], c10d.Backend("gloo"), dist.PrefixStore(name, store), group_name=c10d.GroupName(name),
+        timeout=timedelta(seconds=UPDATE_SECONDS))
+    c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world)}
+    return group
 
 
 def _tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
@@ -112,13 +118,7 @@ def _description(checkpoint: Checkpoint) -> tuple[list[str], list[str], list[lis
 
 
 def _broadcast(group: Any, checkpoint: Checkpoint) -> None:
-    for _, tensor in _tensors(checkpoint):
-        group.broadcast([tensor.contiguous()], _options()).wait()
-
-
-def _options() -> Any:
     import torch.distributed as dist
 
-    options = dist.BroadcastOptions()
-    options.rootRank, options.rootTensor = 0, 0
-    return options
+    for _, tensor in _tensors(checkpoint):
+        dist.broadcast(tensor.contiguous(), src=0, group=group)
