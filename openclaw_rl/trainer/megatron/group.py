@@ -89,6 +89,8 @@ class Group:
                  stop: Callable[[], bool] | None) -> Generator[Frame, None, Any]:
         if not self._processes.channels:
             raise BackendLost("the Megatron group has ended")
+        if stop is not None and stop():
+            raise Stopped
         self._busy = True
         try:
             self._id += 1

@@ -38,6 +38,12 @@ class FakePolicy:
     def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
         for example in examples:
             do, _, ranks = example.turn_id.partition("@")  # "kill@1": rank 1 does it, the others wait for it
+            if do == "once":  # the first time only
+                first, do = Path(os.environ["FAKE_WORKER_ONCE"]), "kill"
+                if first.exists():
+                    continue
+                if str(self.rank) in ranks:
+                    first.touch()
             if do in ("kill", "hang", "garbage", "raise"):
                 if str(self.rank) not in ranks.split(","):
                     time.sleep(3600)

@@ -98,13 +98,21 @@ def test_an_error_of_one_rank_is_told_though_the_others_wait_for_it(
 
 
 def test_a_step_is_given_up(group: Group, quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> Callable[[], bool]:
+        """False at first: it is asked once before anything begins."""
+        answers = iter([False])
+        return lambda: next(answers, True)
+
     with pytest.raises(Stopped):
-        step(group, "slow", stop=lambda: True)
+        step(group, "a", stop=lambda: True)
+    assert step(group, "a")["samples"] == 1, "what has not begun costs nothing"
+    with pytest.raises(Stopped):
+        step(group, "slow", stop=asked())
     assert not quick()
     monkeypatch.setattr(groups, "_STOPPED", 0.3)
     deaf = begun()
     with pytest.raises(Stopped):
-        step(deaf, "deaf", stop=lambda: True)
+        step(deaf, "deaf", stop=asked())
     assert not quick(), "one that does not listen is ended"
 
 
