@@ -57,27 +57,27 @@ class Budget:
         self.per_minute = per_minute
         self.waiting = 0  #: callers of `take` that wait now
         self._clock = clock
-        self._taken: deque[float] = deque(maxlen=per_minute)
-        self._turn = asyncio.Lock()
+        self._places: deque[float] = deque(maxlen=per_minute)  # when the newest were or are to be made
 
     @property
     def wait(self) -> float:
-        """Seconds until the next request may be made, were nobody waiting."""
-        if self.per_minute is None or len(self._taken) < self.per_minute:
+        """Seconds until one that is asked for now may be made."""
+        if self.per_minute is None or len(self._places) < self.per_minute:
             return 0.0
-        return max(0.0, self._taken[0] + _MINUTE - self._clock())
+        return max(0.0, self._places[0] + _MINUTE - self._clock())
 
     async def take(self) -> None:
-        """Wait until one more request may be made, and count it."""
+        """Wait until one more request may be made. It counts, also when the caller is cancelled meanwhile."""
         if self.per_minute is None:
             return
-        self.waiting += 1
-        try:
-            async with self._turn:
-                await asyncio.sleep(self.wait)  # nobody else takes one meanwhile
-                self._taken.append(self._clock())
-        finally:
-            self.waiting -= 1
+        seconds = self.wait
+        self._places.append(self._clock() + seconds)
+        if seconds:
+            self.waiting += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.waiting -= 1
 
 
 async def call(work: Callable[[], Awaitable[_T]], seconds: float) -> _T:

@@ -38,10 +38,7 @@ def resolve_api(model: str, base_url: str | None, api_key_env: str | None, envir
     Raises:
         ConfigError: there is no key; the text names the variable to set.
     """
-    glm = is_glm(model)
-    address = base_url or environ.get("OPENAI_BASE_URL", "").strip() or (GLM_BASE_URL if glm else OPENAI_BASE_URL)
-    if not address.startswith(("http://", "https://")):
-        raise ConfigError(f"the address of model {model!r} must begin with http:// or https://, not {address!r}")
+    glm, address = is_glm(model), resolve_address(model, base_url, environ)
     names = [api_key_env] if api_key_env else [*(["ZHIPUAI_API_KEY"] if glm else []), "OPENAI_API_KEY"]
     for name in names:
         if key := environ.get(name, "").strip():
@@ -49,6 +46,19 @@ def resolve_api(model: str, base_url: str | None, api_key_env: str | None, envir
     instead = f", or {alternative}" if alternative else ""
     raise ConfigError(f"model {model!r} is an API model ({address}) and there is no key for it: set "
                       f"{' or '.join(names)} in the environment{instead}")
+
+
+def resolve_address(model: str, base_url: str | None, environ: Mapping[str, str]) -> str:
+    """The API's address; see `resolve_api`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    address = base_url or environ.get("OPENAI_BASE_URL", "").strip() or (
+        GLM_BASE_URL if is_glm(model) else OPENAI_BASE_URL)
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"the address of model {model!r} must begin with http:// or https://, not {address!r}")
+    return address
 
 
 def is_glm(model: str) -> bool:
@@ -87,6 +97,19 @@ def judge_api(judge: PrmJudgeConfig, environ: Mapping[str, str]) -> ApiModel:
         "use the judge that needs none (components.prm_judge.judge: rules)"))
 
 
+def writer_api(config: Config, environ: Mapping[str, str]) -> ApiModel:
+    """The API of the playbook's writer: the policy's own, unless another model is named.
+
+    Raises:
+        ConfigError: there is no key; the text names the variable to set.
+    """
+    policy, settings = config.components.policy_server, config.components.trainer.playbook
+    if settings.model is None:
+        return policy_api(policy, environ)
+    return resolve_api(settings.model, settings.base_url, settings.api_key_env, environ, alternative=(
+        "leave components.trainer.playbook.model out, so that the policy's own model words its playbook"))
+
+
 def check_credentials(config: Config, environ: Mapping[str, str] = os.environ) -> None:
     """Check that all API models that this machine is to use have their keys.
 
@@ -94,15 +117,18 @@ def check_credentials(config: Config, environ: Mapping[str, str] = os.environ) -
         ConfigError: one line for each that hasn't.
     """
     policy, judge = config.components.policy_server, config.components.prm_judge
-    problems = []
+    trainer = config.components.trainer
+    problems: list[str] = []
     for wanted, find in (
             (policy.enabled and not policy.address and uses_api(policy), lambda: policy_api(policy, environ)),
             (judge.enabled and not judge.address and (judge.judge == "llm" or (judge.judge == "auto" and judge.model)),
-             lambda: judge_api(judge, environ))):
+             lambda: judge_api(judge, environ)),
+            (trainer.enabled and not trainer.address and uses_api(policy), lambda: writer_api(config, environ))):
         if wanted:
             try:
                 find()
             except ConfigError as error:
-                problems.append(str(error))
+                if str(error) not in problems:
+                    problems.append(str(error))
     if problems:
         raise ConfigError("\n".join(problems))

@@ -140,7 +140,7 @@ class JudgeService:
             status.gauges.update({"budget_waiting": budget.waiting, "budget_wait_s": budget.wait})
             if budget.waiting:
                 status.detail += (f"; {self.queue.waiting} turns wait, {budget.waiting} votes of them for the budget "
-                                  f"of {limit} requests a minute, the next in {budget.wait:.0f} s")
+                                  f"of {limit} requests a minute")
         oldest = self.queue.oldest(1)
         self._alarms.report(status, [
             ("judge_failing", self._failing()), self._failed.alarm,

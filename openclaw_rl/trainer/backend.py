@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.trainer.batch import Example
 from openclaw_rl.trainer.held_out import HeldOut
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -31,6 +30,10 @@ class BackendLost(Exception):
     """What does the arithmetic ended or hangs, which is not the samples' fault; nothing of what it was doing may be
     kept, and the backend must be built again from its last checkpoint. The text says what ended and why, as far as
     that is known."""
+
+
+class BackendWaits(BackendLost):
+    """What the backend asks does not answer just now; that takes time or a person, and the samples wait."""
 
 
 class Stopped(Exception):
@@ -58,18 +61,20 @@ class Evaluation:
     """How a model does on held-out prompts."""
 
     answers: list[Answer]  #: in the order of the prompts
-    perplexity: float  #: exp of the mean negative log-likelihood of all tokens of the good answers, in nats
+    perplexity: float | None  #: exp of the mean negative log-likelihood of all tokens of the good answers, in nats;
+    #: None of an API model, which tells none
+    parts: dict[str, float] = field(default_factory=dict)  #: further parts of the answers that are bad, by name
 
 
 class Backend(Protocol):
     """A policy in training. Built from a StartPoint; holds the model until it is closed and dropped. Used by one
     thread. Each method raises BackendLost when it is lost."""
 
-    def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
+    def step(self, examples: Sequence[Any], version: int, stop: Callable[[], bool]) -> dict[str, float]:
         """One optimizer step; gives its figures.
 
         Args:
-            examples: the batch.
+            examples: the batch; see material.Material.example.
             version: the policy version that the backend is before the step.
             stop: asked between samples; true gives the step up.
 

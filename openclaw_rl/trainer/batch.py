@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.trainer.texts import numbers
 from openclaw_rl.v1 import turn_pb2
 
 log = logging.getLogger(__name__)
@@ -42,12 +43,12 @@ class Example:
     teacher_prompt_ids: list[int] | None  #: prompt with the hint in it; None without a hint
 
 
-def problem(sample: turn_pb2.Sample, max_tokens: int) -> str | None:
+def problem(sample: turn_pb2.Sample, max_tokens: int | None) -> str | None:
     """Why a sample can't be trained on, or None. What stands before a colon is the reason's class.
 
     Args:
         sample: as the judge sent it.
-        max_tokens: most tokens of prompt and response together.
+        max_tokens: most tokens of prompt and response together; None: its text is enough, no token ids are needed.
     """
     turn, judgement = sample.transition.turn, sample.judgement
     if judgement.failed:
@@ -56,6 +57,8 @@ def problem(sample: turn_pb2.Sample, max_tokens: int) -> str | None:
         return f"not a main turn: class {turn_pb2.TurnClass.Name(turn.turn_class)}"
     if judgement.score not in (-1, 0, 1):
         return f"bad score: {judgement.score} is not -1, 0 or +1"
+    if max_tokens is None:
+        return None
     record = turn.tokens
     if not record.prompt_ids or not record.response_ids:
         return "no token ids"
@@ -95,7 +98,8 @@ def unwanted(turn: turn_pb2.Turn, config: TrainerConfig) -> str | None:
         return f"truncated: {_CUT[turn.finish_reason]}"
     if config.degenerate == "keep":
         return None
-    response, ids = turn.response, turn.tokens.response_ids
+    response = turn.response
+    ids = turn.tokens.response_ids or numbers(response.content)
     if not (response.content.strip() or response.parts or response.tool_calls):
         return "degenerate: the response is empty"
     if looping(ids):
@@ -127,7 +131,7 @@ def repetition(ids: Sequence[int]) -> int:
 
 def sampled_from(turn: turn_pb2.Turn) -> int:
     """The oldest policy version that sampled a token of the response; `problem` must have found nothing."""
-    return min(span.version for span in turn.tokens.spans)
+    return min((span.version for span in turn.tokens.spans), default=turn.policy_version)
 
 
 def outside_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> str | None:
@@ -144,7 +148,8 @@ def from_the_future(sample: turn_pb2.Sample, newest: int | None) -> str | None:
     Args:
         newest: the newest version that there ever was; None when that is not known for certain.
     """
-    latest = max(span.version for span in sample.transition.turn.tokens.spans)
+    turn = sample.transition.turn
+    latest = max((span.version for span in turn.tokens.spans), default=turn.policy_version)
     if newest is not None and latest > newest:
         return f"bad token record: sampled from version {latest}, but the newest is {newest}"
     return None

@@ -49,14 +49,15 @@ class Gate:
         config: its bounds.
         root: the trainer's folder; the base model's figures are kept there.
         model_id: of the base model.
+        limit: held-out prompts that are asked, the first ones; None: all.
 
     Attributes:
         problem: why it can't be asked at all, so that nothing is trained; empty when it can.
     """
 
-    def __init__(self, config: GateConfig, root: Path, model_id: str) -> None:
+    def __init__(self, config: GateConfig, root: Path, model_id: str, limit: int | None = None) -> None:
         self.problem = ""
-        self._config, self._file, self._model_id = config, root / "gate.json", model_id
+        self._config, self._file, self._model_id, self._limit = config, root / "gate.json", model_id, limit
 
     def check_settings(self) -> None:
         """Find out whether the prompts can be read and the user's check imported.
@@ -109,7 +110,7 @@ class Gate:
 
     def _prompts(self) -> list[held_out.HeldOut]:
         try:
-            return held_out.read(self._config.prompts or held_out.DEFAULT)
+            return held_out.read(self._config.prompts or held_out.DEFAULT)[:self._limit]
         except held_out.HeldOutError as error:
             raise GateError(f"{_CONFIG}.prompts: {error}") from None
 
@@ -159,7 +160,7 @@ class Gate:
                       stop: Callable[[], bool]) -> dict[str, float]:
         """The base model's figures: from disk, or computed and kept there."""
         report = self.base()
-        if report is None or not {"perplexity", "mean_tokens", "degenerate"} <= set(report.metrics):
+        if report is None or not {"mean_tokens", "degenerate"} <= set(report.metrics):
             report = weights_pb2.GateReport()
             _tell(report, prompts, backend.evaluate(prompts, self._config.max_new_tokens, stop, base=True))
             try:
@@ -183,19 +184,20 @@ def _tell(report: weights_pb2.GateReport, prompts: Sequence[held_out.HeldOut], t
 
 
 def figures(evaluation: Evaluation) -> dict[str, float]:
-    """`perplexity` of the good answers; `mean_tokens` of those given; `degenerate`, the part of those that are empty
-    or one phrase again and again (batch.looping)."""
+    """`perplexity` of the good answers, where it is known; `mean_tokens` of those given; `degenerate`, the part of
+    those that are empty or one phrase again and again (batch.looping); and `parts` of the evaluation."""
     answers = evaluation.answers
     bad = sum(not answer.text.strip() or looping(answer.ids) for answer in answers)
-    return {"perplexity": evaluation.perplexity, "mean_tokens": sum(len(a.ids) for a in answers) / len(answers),
-            "degenerate": bad / len(answers)}
+    known = {} if evaluation.perplexity is None else {"perplexity": evaluation.perplexity}
+    return {**known, "mean_tokens": sum(len(a.ids) for a in answers) / len(answers), "degenerate": bad / len(answers),
+            **evaluation.parts}
 
 
 def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, float]) -> list[str]:
     """What of a version's figures is out of bounds against the base model's, one sentence each."""
     found = []
-    limit = config.max_perplexity_ratio * before["perplexity"]
-    if not (math.isfinite(now["perplexity"]) and now["perplexity"] <= limit):
+    limit = config.max_perplexity_ratio * before.get("perplexity", math.inf)
+    if "perplexity" in now and not (math.isfinite(now["perplexity"]) and now["perplexity"] <= limit):
         found.append(f"perplexity of good answers is {now['perplexity']:.4g}, the base model's "
                      f"{before['perplexity']:.4g}; allowed is {limit:.4g} (max_perplexity_ratio)")
     least, most = (ratio * before["mean_tokens"] for ratio in (config.min_tokens_ratio, config.max_tokens_ratio))
@@ -207,4 +209,7 @@ def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, f
     if now["degenerate"] > share:
         found.append(f"{now['degenerate']:.0%} of the answers are empty or one phrase again and again; allowed is "
                      f"{share:.0%} (max_degenerate)")
+    if now.get("refusing", 0.0) > max(config.max_degenerate, before.get("refusing", 0.0)):
+        found.append(f"{now['refusing']:.0%} of the answers refuse; allowed is "
+                     f"{max(config.max_degenerate, before.get('refusing', 0.0)):.0%} (max_degenerate)")
     return found

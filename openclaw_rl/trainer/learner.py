@@ -11,25 +11,21 @@ from pathlib import Path
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.mesh.helpers import now
-from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.models.memory import free_memory
 from openclaw_rl.telemetry import versions as traces
 from openclaw_rl.trainer import backend as backends
-from openclaw_rl.trainer.backend import AbnormalStep, Backend, BackendLost, StartPoint, Stopped
-from openclaw_rl.trainer.batch import FileCodec, example, from_the_future, outside_vocabulary
+from openclaw_rl.trainer.backend import AbnormalStep, Backend, BackendLost, BackendWaits, StartPoint, Stopped
 from openclaw_rl.trainer.checkpoint import Checkpoints, CorruptCheckpoint
 from openclaw_rl.trainer.foreign import set_aside
 from openclaw_rl.trainer.gate import Gate, GateError
 from openclaw_rl.trainer.judges import panels, votes_by_judge
+from openclaw_rl.trainer.material import Material, Tokens
 from openclaw_rl.trainer.store import HeadMoved, TrainerStore
 from openclaw_rl.trainer.version_table import DAMAGED
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
 
 log = logging.getLogger(__name__)
-
-_SETTINGS = ("method", "learning_rate", "lora_rank", "reward_weight", "kl_weight", "clip_ratio", "importance_cap",
-             "max_grad_norm", "max_kl", "max_per_session", "max_per_branch", "max_staleness", "truncated", "degenerate")
 
 
 class CannotTrain(Exception):
@@ -54,19 +50,24 @@ class Learner:
         model: gives the base model's folder; may take long the first time.
         keep: versions kept on disk beside the head.
         create: makes a backend.
+        material: what it is trained on; default token ids.
+        prompts: held-out prompts that the gate asks at most; None: all.
 
     Attributes:
         problems: what an operator should know.
         gate: what versions must pass; there from `open` on.
+        material: what it is trained on.
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, root: Path, model: Callable[[], Path], keep: int,
-                 create: Callable[[Path, TrainerConfig, StartPoint], Backend] = backends.create) -> None:
+                 create: Callable[[Path, TrainerConfig, StartPoint], Backend] = backends.create,
+                 material: Material | None = None, prompts: int | None = None) -> None:
+        self.material = material or Tokens(config)
         self.problems: list[str] = []
         self.versions: VersionStore
         self.gate: Gate
         self._config, self._store, self._root, self._model, self._keep = config, store, root, model, keep
-        self._create = create
+        self._create, self._prompts = create, prompts
         self._backend: Backend | None = None
         self._backend_version = -1
         self._stopping = self._void = False
@@ -89,7 +90,7 @@ class Learner:
         if 0 in known and known[0].manifest.model_id != base.model_id:
             raise CannotTrain(f"{self._root} belongs to another base model; set components.policy_server.model back, "
                               "or move that folder away to begin anew")
-        self.gate = Gate(self._config.gate, self._root, base.model_id)
+        self.gate = Gate(self._config.gate, self._root, base.model_id, self._prompts)
         self._add_base()
         with contextlib.suppress(GateError):  # told in `gate.problem`; what is there is served meanwhile
             self.gate.check_settings()
@@ -106,8 +107,7 @@ class Learner:
         for version in known.keys() & set(self.versions.versions()) - {0}:
             if self.versions.manifest(version).digest != known[version].manifest.digest:
                 self._set_aside(version, "its digest is not that of the version that this trainer made")
-        self._codec = FileCodec(self._folder)
-        self._vocab_size = ModelConfig.read(self._folder).vocab_size
+        self.material.open(self._folder)
 
     def _restore_records(self) -> None:
         """Take records that are damaged in the trainer's file from the versions' folders, where these are."""
@@ -164,11 +164,10 @@ class Learner:
         version = self._store.version(head)
         if version is None:
             raise CorruptCheckpoint(f"version {head} is not known")
-        made, now_set = dict(version.manifest.settings), settings(self._config)
-        for key in ("method", "lora_rank") if made.get("method") == "lora" else ("method",):
-            if made.get(key) != now_set[key]:
-                raise CannotTrain(f"version {head} was made with {key} {made.get(key)}, the configuration says "
-                                  f"{now_set[key]}; set it back, or roll back to version 0 to begin anew")
+        made = dict(version.manifest.settings)
+        if (key := self.material.unlike(made)) is not None:
+            raise CannotTrain(f"version {head} was made with {key} {made.get(key)}, the configuration says "
+                              f"{self.material.settings()[key]}; set it back, or roll back to version 0 to begin anew")
         try:
             start = self._checkpoints.start_point(head, version.files)
             if not backends.reads(self._config, start):
@@ -226,8 +225,8 @@ class Learner:
         samples = self._fitting(self._store.batch(self._config.max_batch))
         if not samples:
             return None
-        examples = [example(sample, self._codec) for sample in samples]
-        turn_ids = [e.turn_id for e in examples]
+        examples = [self.material.example(sample) for sample in samples]
+        turn_ids = [sample.transition.turn.turn_id for sample in samples]
         self._step.on(turn_ids, parent)
         if worn := self._store.attempt(turn_ids):
             reason = "abnormal step: the trainer ended again and again while training on it"
@@ -240,7 +239,9 @@ class Learner:
             self.release()
             self._store.forgive(turn_ids)
             return None
-        except BackendLost:
+        except BackendLost as error:
+            if isinstance(error, BackendWaits):
+                self._store.forgive(turn_ids)
             raise
         except Exception as error:
             self.release()
@@ -255,7 +256,9 @@ class Learner:
             self.release()
             self._store.forgive(turn_ids)
             return None
-        except BackendLost:
+        except BackendLost as error:
+            if isinstance(error, BackendWaits):
+                self._store.forgive(turn_ids)
             raise
         except BaseException:
             # The backend is ahead of what is on disk.
@@ -269,7 +272,7 @@ class Learner:
         # Until the policy server was heard of, a new file does not know which versions there are.
         newest = self._store.highest if self._store.get("active") is not None else None
         for sample in samples:
-            if reason := outside_vocabulary(sample, self._vocab_size) or from_the_future(sample, newest):
+            if reason := self.material.foreign(sample, newest):
                 self._store.refuse(sample, reason)
             else:
                 fit.append(sample)
@@ -284,7 +287,7 @@ class Learner:
         version = self._store.highest + 1
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
-            algorithm=self._config.algorithm, settings=settings(self._config) | panels(samples),
+            algorithm=self.material.algorithm, settings=self.material.settings() | panels(samples),
             turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(samples), gate=gate,
             trace=self._step.trace),
             self._backend.tensors(), base=0)
@@ -357,10 +360,3 @@ class Learner:
     def stop(self) -> None:
         """Make a running step give up. From any thread."""
         self._stopping = True
-
-
-def settings(config: TrainerConfig) -> dict[str, str]:
-    """What a version's manifest says of how it was made."""
-    values = {name: getattr(config, name) for name in _SETTINGS}
-    values |= {"method": backends.method(config), "learning_rate": backends.learning_rate(config)}
-    return {name: str(value) for name, value in values.items()}

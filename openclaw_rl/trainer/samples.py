@@ -64,14 +64,15 @@ class SampleTable:
         StoreError: the file can't be read or written.
     """
 
-    def __init__(self, db: Store, config: TrainerConfig) -> None:
+    def __init__(self, db: Store, config: TrainerConfig, tokens: bool = True) -> None:
+        """`tokens`: samples without token ids can't be trained on."""
         self._db = db
         self._add_columns()
         self._tombstones = Tombstones(db)
         self.aside = Aside(db, "samples")  #: samples that can't be ours, and those that were damaged on disk
         self._accepted = 0  # since old fates were last deleted
         self._config = config
-        self._max_tokens = config.max_tokens_per_sample
+        self._max_tokens = config.max_tokens_per_sample if tokens else None
         rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
         hints = config.algorithm != "binary_rl"
         #: Condition of a sample that the algorithm learns something from, beside staying close to the base model.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from openclaw_rl.api_models import uses_api
-from openclaw_rl.config import Config
+from openclaw_rl.config import Config, ConfigError, TrainerConfig
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.lock import alone
@@ -34,15 +34,21 @@ async def run(config: Config, home: Home) -> None:
     """Serve until stopped.
 
     Raises:
+        ConfigError: the configured back end can't train such a policy.
         OSError: the port is in use, or the home can't be written.
         StoreError: the state can't be opened.
     """
     settings, policy = config.components.trainer, config.components.policy_server
     folder = home.component(NAME)
-    store = TrainerStore(folder / "state.db", config.durability, settings)
-    learner = None if uses_api(policy) else Learner(
-        settings, store, folder, lambda: ensure_model(policy.model, home),
-        keep=max(settings.keep_versions, policy.keep_versions))
+    api, keep = uses_api(policy), max(settings.keep_versions, policy.keep_versions)
+    check_backend(settings, api)
+    store = TrainerStore(folder / "state.db", config.durability, settings, tokens=not api)
+    if api:
+        from openclaw_rl.trainer.playbook.material import make_learner  # with the API's client
+
+        learner = make_learner(config, store, folder, home, keep)
+    else:
+        learner = Learner(settings, store, folder, lambda: ensure_model(policy.model, home), keep)
 
     def manifest(number: int) -> VersionManifest | None:
         version = store.version(number)
@@ -66,6 +72,23 @@ async def run(config: Config, home: Home) -> None:
         await server.run_until_stopped()
     finally:
         await service.stop()
-        if learner is not None:
-            await asyncio.to_thread(learner.release)  # a group of processes ends with it
+        await asyncio.to_thread(learner.release)  # a group of processes ends with it
         store.close()
+
+
+def check_backend(settings: TrainerConfig, api: bool) -> None:
+    """Check that the back end fits the policy.
+
+    Args:
+        settings: the trainer's.
+        api: the policy is an API model.
+
+    Raises:
+        ConfigError: it doesn't.
+    """
+    if api and settings.backend not in ("auto", "playbook"):
+        raise ConfigError(f"components.trainer.backend: {settings.backend} trains weights, and the policy is an API "
+                          "model: leave it out, or set playbook")
+    if not api and settings.backend == "playbook":
+        raise ConfigError("components.trainer.backend: playbook is for API models, and the policy has weights: leave "
+                          "it out, or set torch or megatron")

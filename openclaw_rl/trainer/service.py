@@ -323,8 +323,9 @@ class TrainerService:
             self.events.tell(_E.TRAINING_EVENT_KIND_STEP_SKIPPED, result.reason, turn_ids=result.turn_ids)
         elif result is not None:
             self._metrics = dict(result.metrics)
-            log.info("version %d: trained on %d turns in %.1f s, loss %.4f", result.version, len(result.turn_ids),
-                     result.metrics["seconds"], result.metrics["loss"])
+            log.info("version %d: trained on %d turns in %.1f s%s", result.version, len(result.turn_ids),
+                     result.metrics["seconds"],
+                     f", loss {result.metrics['loss']:.4f}" if "loss" in result.metrics else "")
             self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_CREATED, f"version {result.version} was made",
                              version=result.version, turn_ids=result.turn_ids, metrics=self._metrics)
             needed = set(self._policy.kept_versions if self._policy is not None else ())
@@ -371,6 +372,9 @@ class TrainerService:
         raised = self._watcher.alarms()
         if self._learner is not None and self.ready.is_set() and (problem := self._learner.gate.problem):
             raised.append(("gate_cannot_run", f"the gate can't run, so nothing is trained: {problem}"))
+        if self._learner is not None and (problem := self._learner.material.problem):
+            raised.append(("playbook_writer", f"the playbook's writer does not work: {problem}; samples that ask "
+                           "for an instruction wait"))
         newest = self._store.newest()
         if newest is not None and refused(newest.manifest):
             m = newest.manifest

@@ -33,15 +33,19 @@ class HeadMoved(Exception):
 class TrainerStore(SampleTable, VersionTable):
     """The trainer's state.db. Any thread.
 
+    Args:
+        tokens: samples without token ids can't be trained on.
+
     Raises (all methods):
         StoreError: the file can't be read or written.
     """
 
-    def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig) -> None:
+    def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig,
+                 tokens: bool = True) -> None:
         db = Store(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA)
         #: How the live turns of each version were judged.
         self.live = live_scores.LiveScores(db)
-        SampleTable.__init__(self, db, config)
+        SampleTable.__init__(self, db, config, tokens)
         VersionTable.__init__(self, db)
 
     @property
