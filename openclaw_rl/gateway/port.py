@@ -28,6 +28,7 @@ class ChatCall:
     prompt_ids_field: str = "prompt_ids"  #: what the request calls them
     min_version: int | None = None  #: lowest policy version that may answer
     exact_version: int | None = None  #: the only policy version that may answer
+    session: str = ""  #: that it belongs to, once that is known
     seconds: float | None = None  #: until the caller's deadline; None when it set none
     extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model
 

@@ -123,7 +123,7 @@ class TokenPolicy:
             stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs)
         reader = _Reader(self, call, prompt)
         reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
-        stream = self.engine.generate(prompt.ids, sampling)
+        stream = self.engine.generate(prompt.ids, sampling, session=call.session)
         try:
             async with aclosing(stream):  # type: ignore[type-var]
                 async for item in stream:

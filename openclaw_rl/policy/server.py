@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.api_models import ApiModel, policy_api, uses_api
-from openclaw_rl.config import EMBEDDED_MODEL, Config, ConfigError, PolicyServerConfig
+from openclaw_rl.config import Config, PolicyServerConfig
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.store import Store
@@ -23,18 +23,15 @@ from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.api import ensure_api_model
-from openclaw_rl.models.config import ModelError
 from openclaw_rl.models.identity import model_id
-from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.policy import conversations
 from openclaw_rl.policy.chat import Policy, TokenPolicy
-from openclaw_rl.policy.engines.base import EngineError, TokenEngine
+from openclaw_rl.policy.engines.make import make_policy, served_name
 from openclaw_rl.policy.forget import PolicyForgetter
 from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.servicer import PolicyServicer
 from openclaw_rl.policy.status import StatusBoard
-from openclaw_rl.policy.template import ChatTemplate
 from openclaw_rl.policy.turns import Turns, client_digest
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.policy.weights_service import WeightsService
@@ -121,13 +118,6 @@ async def run(config: Config, home: Home) -> None:
         await serving
 
 
-def served_name(settings: PolicyServerConfig) -> str:
-    """The model's name for clients: of a folder its last part."""
-    if uses_api(settings) or settings.model == EMBEDDED_MODEL:
-        return settings.model
-    return Path(settings.model).expanduser().absolute().name
-
-
 def api_keys(settings: PolicyServerConfig) -> list[str]:
     """Keys that clients may show: of the configuration, and of OPENCLAW_RL_API_KEYS."""
     keys = [*settings.api_keys, *os.environ.get("OPENCLAW_RL_API_KEYS", "").split(",")]
@@ -146,30 +136,7 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
         engines.push_async_callback(policy.stop)
         engines.push_async_callback(_ended, asyncio.create_task(policy.watch()))
         return policy, policy, base
-    try:
-        return await _embedded(settings, home, turns, engines)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"the embedded engine needs the package {error.name}: install openclaw-rl[embedded]"
-                          ) from error
-    except (ModelError, EngineError, ValueError) as error:
-        raise ConfigError(f"components.policy_server.model: {settings.model!r} can't be used: {error}") from error
-
-
-async def _embedded(settings: PolicyServerConfig, home: Home, turns: Turns,
-                    engines: AsyncExitStack) -> tuple[Policy, Any, Path | None]:
-    def tell(text: str, share: float) -> None:
-        turns.state = f"{text} ({share:.0%})"
-
-    folder = await asyncio.to_thread(ensure_model, settings.model, home, tell)
-    turns.state = "Loading the model"
-    module = await asyncio.to_thread(importlib.import_module, "openclaw_rl.policy.engines.embedded")
-    engine: TokenEngine = module.EmbeddedEngine(
-        folder, model=served_name(settings), max_batch=settings.max_batch, max_context=settings.max_context,
-        max_waiting=settings.max_waiting, threads=settings.threads, device=settings.device)
-    engines.push_async_callback(engine.stop)
-    template = await asyncio.to_thread(ChatTemplate, folder)
-    await engine.start()
-    return TokenPolicy(engine, template, settings.temperature, settings.max_tokens), engine, folder
+    return await make_policy(settings, home, lambda text: setattr(turns, "state", text), engines)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -37,6 +37,7 @@ class StatusBoard:
         self._alarms.report(status, [
             *(("state_damaged", problem) for problem in self._store.problems),
             *(("versions_damaged", problem) for problem in self.problems),
+            *(("engine_worker_out", problem) for problem in getattr(self.engine, "worker_problems", ())),
             ("api_failing", getattr(self.engine, "problem", "")),
             *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),
             ("turns_not_written", recorder.problem), *(self.weights.alarms() if self.weights else []),

@@ -96,7 +96,7 @@ class Turns:
         self.running += 1
         self._idle.clear()
         try:
-            call.sampling = policy.fill(call.sampling)
+            call.sampling, call.session = policy.fill(call.sampling), head.session_id
             present = nullcontext() if self._presence is None or head.options.no_record else self._presence.of(
                 head.session_id)
             with present:

@@ -12,9 +12,15 @@ from typing import Any
 
 from openclaw_rl.mesh.errors import failed_precondition
 from openclaw_rl.mesh.helpers import to_timestamp
-from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine
+from openclaw_rl.policy.engines.base import EngineError, Pause, TokenEngine, WorkerInfo
 from openclaw_rl.policy.record import RecordFile, VersionRecord
-from openclaw_rl.v1.policy_pb2 import PolicyState
+from openclaw_rl.v1.policy_pb2 import (
+    ENGINE_WORKER_STATE_OUT,
+    ENGINE_WORKER_STATE_SERVING,
+    ENGINE_WORKER_STATE_STARTING,
+    EngineWorker,
+    PolicyState,
+)
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.part import Part
 from openclaw_rl.weights.receiver import FARTHEST
@@ -91,7 +97,8 @@ class PolicyVersions:
             kept_versions=[0, *self._kept()], highest_version=record.highest, withdrawn_versions=record.withdrawn,
             model=info.model, model_id=info.model_id, engine=info.name, context_length=info.context_length,
             vocab_size=info.vocab_size, activated_at=to_timestamp(record.activated_at),
-            accepts_weights=info.accepts_weights, pinned=record.pinned_at is not None)
+            accepts_weights=info.accepts_weights, pinned=record.pinned_at is not None,
+            workers=[_worker(worker) for worker in getattr(self._engine, "workers", ())])
 
     @property
     def pin(self) -> str:
@@ -348,3 +355,12 @@ class PolicyVersions:
     def _problem(self, text: str) -> None:
         logger.error("%s", text)
         self.problems.append(text)
+
+
+_WORKER_STATES = {"starting": ENGINE_WORKER_STATE_STARTING, "serving": ENGINE_WORKER_STATE_SERVING,
+                  "out": ENGINE_WORKER_STATE_OUT}
+
+
+def _worker(worker: WorkerInfo) -> EngineWorker:
+    return EngineWorker(index=worker.index, state=_WORKER_STATES[worker.state], version=worker.version,
+                        running=worker.running, address=worker.address, detail=worker.detail)

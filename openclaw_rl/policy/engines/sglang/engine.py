@@ -76,11 +76,13 @@ class SglangEngine:
         """The version that new responses begin with."""
         return self._keeper.active.version
 
+    @property
     def workers(self) -> list[WorkerInfo]:
         """The workers and what they do."""
         return [worker.info() for worker in self._keeper.workers]
 
-    def problems(self) -> list[str]:
+    @property
+    def worker_problems(self) -> list[str]:
         """A sentence for each worker that is out."""
         return self._keeper.problems()
 
