@@ -51,7 +51,10 @@ def parse(data: Buffer) -> Playbook:
     if len(data) > MAX_BYTES:
         raise PlaybookError(f"it has {len(data)} bytes; at most {MAX_BYTES} are allowed")
     try:
-        playbook = ParseDict(json.loads(data), Playbook())
+        content = json.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError(f"an object is needed, not a {type(content).__name__}")
+        playbook = ParseDict(content, Playbook())
     except (ValueError, TypeError, AttributeError, RecursionError, ParseError) as error:
         raise PlaybookError(f"it is not JSON of the message Playbook: {error}") from None
     ids = [entry.id for entry in playbook.entries]

@@ -83,6 +83,8 @@ def show(version: Number, as_json: Json = False) -> None:
     table.add_row("live turns", _live(v) or "none was judged yet")
     if story.judges:
         table.add_row("votes", Text(", ".join(f"{judge} {votes}" for judge, votes in story.judges.items())))
+    for entry in story.playbook or ():
+        table.add_row("instruction", Text(entry["text"] + _help(entry)))
     table.add_row("turns", str(len(story.turns)))
     out.print(table, highlight=False)
     for turn in story.turns:
@@ -111,6 +113,8 @@ def diff(old: Number, new: Number, as_json: Json = False) -> None:
     for name, figures in found.gate.items():
         table.add_row(Text(f"held out: {name}"), *("" if value is None else f"{value:.3g}" for value in figures))
     out.print(table if table.row_count > 1 else "settings and metrics are the same", highlight=False)
+    for sign, text in found.playbook or ():
+        out.print(Text(f"{sign} {text}", {"+": "green", "-": "red"}.get(sign, "dim")))
     if found.answers and old != new:
         _print_answers(found)
     for step in found.steps:
@@ -137,6 +141,13 @@ def _verdict(gate: dict[str, Any] | None) -> list[Text]:
                         for name, value in gate["metrics"].items())
     failures = [Text(f"refused: {failure}", "red") for failure in gate["failures"]]
     return [*failures, Text(f"{gate['verdict']}: {figures}" if gate["verdict"] else figures)]
+
+
+def _help(entry: dict[str, Any]) -> str:
+    """How turns under an instruction were judged."""
+    if entry["mean_score"] is None:
+        return f" (since version {entry['added_in']})"
+    return f" (since version {entry['added_in']}; {entry['mean_score']:+.2f} of {entry['uses']} turns)"
 
 
 def _live(v: Version) -> str:

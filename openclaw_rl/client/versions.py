@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..home import Home
 from ..mesh.errors import MeshError, not_found
+from ..playbook import differences
 from ..v1 import turn_pb2, weights_pb2
 from ..v1.environment_pb2 import TurnSummary
+from . import playbooks
 from .environment import EnvironmentServiceClient
 from .facts import Known, Version, fates, iso, known_versions, version_facts
 
@@ -43,6 +45,7 @@ class VersionStory:
     judges: dict[str, int]  #: votes on these turns by judge
     gate: dict[str, Any] | None  #: `verdict`, `failures`, `metrics`, `before`, `answers`; None when it was not tried
     kept: bool  #: its weights are on the trainer's disk
+    playbook: list[dict[str, Any]] | None = None  #: instructions of an API model's version; None of any other
 
     @property
     def pause_ms(self) -> float | None:
@@ -53,7 +56,8 @@ class VersionStory:
         """As `openclaw-rl versions show --json` prints it."""
         return {**self.facts.json(), "settings": self.settings, "activated_at": self.activated_at,
                 "detail": self.detail, "pause_ms": self.pause_ms, "judges": self.judges, "gate": self.gate,
-                "kept": self.kept, "turns": [asdict(turn) for turn in self.turns]}
+                "kept": self.kept, **({} if self.playbook is None else {"playbook": self.playbook}),
+                "turns": [asdict(turn) for turn in self.turns]}
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,13 @@ class VersionDiff:
     gate: dict[str, tuple[float | None, float | None]]  #: the same of the gate's figures on held-out prompts
     answers: list[dict[str, str | None]]  #: to held-out prompts: `prompt`, the `old` and the `new` version's answer
     steps: list[Step]  #: back from the old one to their common ancestor, then forward to the new one
+    playbook: list[tuple[str, str]] | None = None  #: of an API model: "-", "+" or " " of what stays, and an instruction
 
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl versions diff --json` prints it."""
         return {"old": self.old, "new": self.new, "settings": self.settings, "metrics": self.metrics,
                 "gate": self.gate, "answers": self.answers,
+                **({} if self.playbook is None else {"playbook": [list(line) for line in self.playbook]}),
                 "versions": [{"change": step.change, **step.story.json()} for step in self.steps]}
 
 
@@ -91,7 +97,14 @@ def show(home: Home, number: int, *, addresses: dict[str, str] | None = None) ->
     """
     known = known_versions(home, addresses or {})
     _check(known.versions, number)
-    return _stories(home, addresses or {}, [number], known)[0]
+    story = _stories(home, addresses or {}, [number], known)[0]
+    manifest = known.versions[number].manifest
+    if manifest.algorithm != playbooks.ALGORITHM or (found := playbooks.fetch(home, addresses or {}, manifest)) is None:
+        return story
+    return replace(story, playbook=[
+        {"text": entry.text, "id": entry.id, "added_in": entry.added_in, "uses": entry.uses,
+         "mean_score": entry.score_sum / entry.uses if entry.uses else None, "turns": list(entry.turn_ids)}
+        for entry in found.entries])
 
 
 def diff(home: Home, old: int, new: int, *, addresses: dict[str, str] | None = None) -> VersionDiff:
@@ -110,7 +123,17 @@ def diff(home: Home, old: int, new: int, *, addresses: dict[str, str] | None = N
     return VersionDiff(
         old, new, _differences({"algorithm": m.algorithm, **m.settings}, {"algorithm": n.algorithm, **n.settings}),
         _differences(m.metrics, n.metrics), _differences(_figures(m), _figures(n)), _answers(m, n),
-        [Step("removed" if story.facts.version in removed else "added", story) for story in stories])
+        [Step("removed" if story.facts.version in removed else "added", story) for story in stories],
+        _playbooks(home, addresses or {}, m, n))
+
+
+def _playbooks(home: Home, addresses: dict[str, str], old: VersionManifest,
+               new: VersionManifest) -> list[tuple[str, str]] | None:
+    """What lies between the playbooks of two versions; None when they have none, or one is gone."""
+    if playbooks.ALGORITHM not in (old.algorithm, new.algorithm):
+        return None
+    before, after = (playbooks.fetch(home, addresses, manifest) for manifest in (old, new))
+    return None if before is None or after is None else list(differences(before, after))
 
 
 def _check(known: Mapping[int, PolicyVersion], *numbers: int) -> None:

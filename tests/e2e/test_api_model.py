@@ -1,52 +1,97 @@
-"""local_config.yaml: an API model as the policy and as the judge, with a key and a base URL in the environment."""
+"""local_config.yaml against a real OpenAI-compatible server: an embedded policy server of another mesh."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import yaml
 
+from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
+from openclaw_rl.v1 import environment_pb2
 
-from .fake_api import FakeApi
 from .mesh import Mesh, until
 
 CONFIG = Path(__file__).parents[1] / "examples/local_config.yaml"
+KEY = "sk-marker-of-the-test"
+HINT = "Answer in one short sentence"
 
 
 @pytest.fixture
-def api() -> Iterator[FakeApi]:
-    api = FakeApi()
-    yield api
-    api.close()
+def api(models: Path, tmp_path: Path) -> Iterator[Mesh]:
+    """A policy server that serves the embedded model as glm-4-flash, to those who show the key."""
+    home = Home(tmp_path / "api").create()
+    (home.models / EMBEDDED_MODEL).symlink_to(models)
+    off = {"enabled": False}
+    home.config_file.write_text(yaml.safe_dump({"components": {
+        "policy_server": {"port": 0, "grpc_port": 0, "aliases": ["glm-4-flash"], "api_keys": [KEY], "max_tokens": 24},
+        "env_server": off, "prm_judge": off, "trainer": off}}))
+    mesh = Mesh(home)
+    mesh.cli("local-start")
+    yield mesh
+    mesh.cli("stop-all")
 
 
-def test_a_mesh_around_an_api_model(api: FakeApi, tmp_path: Path) -> None:
-    # As it stands but for the ports, so that it disturbs no mesh on the default ones.
+def received(api: Mesh, text: str) -> list[Any]:
+    """Messages of each conversation with a text in it that the API recorded, oldest first."""
+    database = sqlite3.connect(f"file:{api.home.component('policy_server') / 'state.db'}?mode=ro", uri=True)
+    try:
+        events = [environment_pb2.PolicyEvent.FromString(row[0])
+                  for row in database.execute("SELECT payload FROM outbox_turns ORDER BY seq")]
+    finally:
+        database.close()
+    return [event.turn.messages for event in events
+            if any(message.content == text for message in event.turn.messages)]
+
+
+def test_an_api_model_learns_and_goes_back(api: Mesh, tmp_path: Path) -> None:
+    # As it stands but for the ports, so that it disturbs no mesh on the default ones, and the length of what the gate
+    # asks for, since the API is a slow one.
     data = yaml.safe_load(CONFIG.read_text())
     for section in data["components"].values():
         section["port"] = 0
     data["components"]["policy_server"]["grpc_port"] = 0
+    data["components"]["trainer"]["gate"] = {"max_new_tokens": 12, "min_tokens_ratio": 0.0, "max_degenerate": 1.0}
     home = Home(tmp_path / "home").create()
     file = tmp_path / "local_config.yaml"
     file.write_text(yaml.safe_dump(data))
-    mesh = Mesh(home, {"ZHIPUAI_API_KEY": "sk-of-the-test", "OPENAI_BASE_URL": api.url})
+    mesh = Mesh(home, {"ZHIPUAI_API_KEY": "", "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{api.url}/v1"})
     try:
         mesh.cli("local-start", "--config", str(file))
-        assert mesh.all_running()
-        assert "A heron is a bird." in mesh.cli("chat", "-s", "api", "What is a heron?")
-        turns = mesh.session("talk", "What is a heron?", "No, that is wrong.", done=True)
-        fates = until(lambda: (found := mesh.turns("talk")) and all(t["fate"] == "dropped" for t in found.values())
-                      and found, 60, "a fate for every turn")
-        assert list(fates) == turns
-        assert {t["reason"] for t in fates.values()} == {"no token ids"}
-        assert fates[turns[0]]["score"] == -1
-        assert api.keys == {"Bearer sk-of-the-test"}
-        assert [v["version"] for v in mesh.json("versions")] in ([], [0])
-        written = [f for f in home.root.rglob("*") if f.is_file() and b"sk-of-the-test" in f.read_bytes()]
+        for i in range(4):
+            turn, = mesh.session(f"complain-{i}", "What is a heron?")
+            httpx.post(f"{mesh.url}/v1/feedback", trust_env=False, timeout=30, json={
+                "turn_id": turn, "score": -1, "comment": f"{HINT}, please."}).raise_for_status()
+            mesh.session(f"complain-{i}", "Goodbye.", done=True)
+
+        def active() -> int:
+            return next((v["version"] for v in mesh.json("versions") if v["active"]), -1)
+
+        until(lambda: active() == 1, 240, f"version 1 is active{mesh.logs()}")
+        response = mesh.chat([{"role": "user", "content": "What is an owl?"}])
+        assert response.headers["x-openclaw-policy-version"] == "1"
+        system, asked = received(api, "What is an owl?")[-1]
+        assert system.role == "system" and HINT in system.content and asked.content == "What is an owl?"
+
+        shown = mesh.json("versions", "show", "1")
+        assert any(HINT in entry["text"] for entry in shown["playbook"]) and shown["algorithm"] == "playbook"
+        assert len(shown["turns"]) == 4 and all(turn["score"] == -1 for turn in shown["turns"])
+        assert f"+ {HINT}" in mesh.cli("versions", "diff", "0", "1")
+        own = mesh.json("turns", "--limit", "1")
+        assert own[0]["version"] == 1
+
+        mesh.cli("rollback", "0")
+        response = mesh.chat([{"role": "user", "content": "What is a crow?"}])
+        assert response.headers["x-openclaw-policy-version"] == "0"
+        assert [message.role for message in received(api, "What is a crow?")[-1]] == ["user"]
+        written = [f for f in home.root.rglob("*") if f.is_file() and KEY.encode() in f.read_bytes()]
         assert not written, "a key gets into no file"
+        assert not any(KEY in line for line in mesh.processes())
     finally:
         mesh.cli("stop-all")
     assert not mesh.processes()
