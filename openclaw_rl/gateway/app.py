@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -16,8 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openclaw_rl.gateway.access import Access, Visit
 from openclaw_rl.gateway.errors import ApiError, from_mesh
 from openclaw_rl.gateway.fields import parse_object
 from openclaw_rl.gateway.metrics import Metrics
@@ -25,6 +25,7 @@ from openclaw_rl.gateway.port import End, Head, Start, TurnDesk
 from openclaw_rl.gateway.replies import DONE, ChatReply, CompletionReply, usage
 from openclaw_rl.gateway.requests import ApiRequest, parse_chat, parse_completion, parse_feedback
 from openclaw_rl.gateway.stream import UntilDisconnect, merge
+from openclaw_rl.keys import Scope as KeyScope
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.mesh.helpers import new_id
@@ -32,96 +33,104 @@ from openclaw_rl.telemetry import requests as traces
 
 log = logging.getLogger(__name__)
 
-BODY_LIMIT = 8 * 2**20
 _DRAINED = 8  # times the limit: what is read of a body that is too large
 _LONG_BODY = 2**18  # bytes; parsing more would hold up the streams that run
-_Handler = Callable[[Request, str], Awaitable[ASGIApp]]
+_Handler = Callable[[Request, Visit], Awaitable[ASGIApp]]
 
 
-def create_app(desk: TurnDesk, client_digest: Callable[[str, str, str], str], api_keys: Sequence[str] = (),
-               body_limit: int = BODY_LIMIT, metrics: Metrics | None = None) -> Starlette:
+def create_app(desk: TurnDesk, client_digest: Callable[[str, str, str], str], access: Access | None = None,
+               metrics: Metrics | None = None) -> Starlette:
     """The app.
 
     Args:
         desk: where requests become turns.
         client_digest: an opaque name for (key, address, user).
-        api_keys: bearer keys of which a client must show one; none: everybody may.
-        body_limit: bytes of the largest body that is taken.
+        access: who may come in, and what one client may take; default everybody, as much as he likes.
     """
-    door = _Door(desk, client_digest, api_keys, body_limit, metrics or Metrics())
+    door = _Door(desk, client_digest, access or Access(), metrics or Metrics())
     routes = [
-        Route("/v1/chat/completions", door.guarded("chat.completions", door.chat), methods=["POST"]),
-        Route("/v1/completions", door.guarded("completions", door.completions), methods=["POST"]),
-        Route("/v1/models", door.guarded("models", door.models), methods=["GET"]),
-        Route("/v1/models/{model:path}", door.guarded("models", door.model), methods=["GET"]),
-        Route("/v1/feedback", door.guarded("feedback", door.feedback), methods=["POST"]),
+        Route("/v1/chat/completions", door.guarded("chat.completions", "chat", door.chat), methods=["POST"]),
+        Route("/v1/completions", door.guarded("completions", "chat", door.completions), methods=["POST"]),
+        Route("/v1/models", door.guarded("models", "read", door.models), methods=["GET"]),
+        Route("/v1/models/{model:path}", door.guarded("models", "read", door.model), methods=["GET"]),
+        Route("/v1/feedback", door.guarded("feedback", "chat", door.feedback), methods=["POST"]),
         Route("/healthz", door.health, methods=["GET"]),
-        Route("/metrics", door.metrics_text, methods=["GET"]),
+        Route("/metrics", door.guarded("metrics", "read", door.metrics_text), methods=["GET"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
 
 
 class _Door:
-    def __init__(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], api_keys: Sequence[str],
-                 body_limit: int, metrics: Metrics) -> None:
-        self._desk, self._digest, self._body_limit, self._metrics = desk, client_digest, body_limit, metrics
-        self._keys = [key.encode() for key in api_keys]
+    def __init__(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], access: Access,
+                 metrics: Metrics) -> None:
+        self._desk, self._digest, self._access, self._metrics = desk, client_digest, access, metrics
         self._started = int(time.time())
 
-    def guarded(self, api: str, handler: _Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
-        """Keys are checked before, errors become OpenAI's behind the handler. `api` is its name in the metrics."""
+    def guarded(self, api: str, scope: KeyScope, handler: _Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """Key and limits are checked before, errors become OpenAI's behind the handler. `api` is its name in the
+        metrics; `scope` is what a key must have."""
         async def endpoint(request: Request) -> ASGIApp:
             began = time.perf_counter()
             # Models are asked for by clients at every turn or poll; only what is said to the policy is traced.
             span = traces.http("POST", request.url.path, request.headers) if request.method == "POST" else None
             request.state.span = span
+            visit: Visit | None = None
             try:
-                answer = await handler(request, self._key(request))
+                visit = self._access.enter(request.headers, _address(request), scope)
+                answer = await handler(request, visit)
                 if not isinstance(answer, UntilDisconnect):  # which ends the span when it is sent
                     traces.answered(span, 200)
-                return answer
+                return _Visited(answer, self._access, self._metrics, visit)
             except ClientDisconnect:
                 traces.answered(span, 499)
-                return Response(status_code=400)  # nobody reads it
+                answer = Response(status_code=400)  # nobody reads it
             except (ApiError, MeshError) as error:
-                failure = _public(error)
-                self._metrics.answered(api, failure.status, time.perf_counter() - began)
-                traces.answered(span, failure.status)
-                return failure.response()
+                answer = await self._refused(request, visit, api, _public(error), began)
             except Exception:
                 incident = new_id("inc_")
                 log.exception("incident %s: %s failed", incident, request.url.path)
-                failure = from_mesh(errors.internal(incident))
-                self._metrics.answered(api, failure.status, time.perf_counter() - began)
-                traces.answered(span, failure.status)
-                return failure.response()
+                answer = await self._refused(request, visit, api, from_mesh(errors.internal(incident)), began)
+            except BaseException:
+                if visit is not None:
+                    self._access.leave(visit)
+                raise
+            return answer if visit is None else _Visited(answer, self._access, self._metrics, visit)
 
         return endpoint
 
-    async def chat(self, request: Request, key: str) -> ASGIApp:
+    async def _refused(self, request: Request, visit: Visit | None, api: str, error: ApiError,
+                       began: float) -> Response:
+        self._metrics.answered(api, error.status, time.perf_counter() - began)
+        traces.answered(request.state.span, error.status)
+        if visit is None:
+            self._metrics.client(self._access.name(request.headers), error.status)
+            await self._access.hold_back(_address(request))
+        return error.response()
+
+    async def chat(self, request: Request, visit: Visit) -> ASGIApp:
         asked = await self._parsed(request, parse_chat)
-        head = self._open(request, key, asked, "chat.completions")
+        head = self._open(request, visit, asked, "chat.completions")
         reply = ChatReply(head.turn_id, head.session_id, self._desk.model, int(head.requested_at), len(asked.calls),
                           asked.n, asked.logprobs, asked.include_usage)
-        return self._answer(head, asked, reply)
+        return self._answer(head, asked, reply, visit)
 
-    async def completions(self, request: Request, key: str) -> ASGIApp:
+    async def completions(self, request: Request, visit: Visit) -> ASGIApp:
         asked = await self._parsed(request, parse_completion)
-        head = self._open(request, key, asked, "completions")
+        head = self._open(request, visit, asked, "completions")
         reply = CompletionReply(head.turn_id, head.session_id, self._desk.model, int(head.requested_at),
                                 len(asked.calls), asked.n, asked.logprobs, asked.include_usage, echo=asked.echo)
-        return self._answer(head, asked, reply)
+        return self._answer(head, asked, reply, visit)
 
-    async def models(self, request: Request, key: str) -> ASGIApp:
+    async def models(self, request: Request, visit: Visit) -> ASGIApp:
         return _json({"object": "list", "data": [self._model()]})
 
-    async def model(self, request: Request, key: str) -> ASGIApp:
+    async def model(self, request: Request, visit: Visit) -> ASGIApp:
         self._check_model(request.path_params["model"])
         return _json(self._model())
 
-    async def feedback(self, request: Request, key: str) -> ASGIApp:
+    async def feedback(self, request: Request, visit: Visit) -> ASGIApp:
         feedback = parse_feedback(parse_object(await self._body(request)))
-        feedback.client = self._digest(key, _address(request), "")
+        feedback.client = self._digest(visit.shown, visit.address, "")
         return _json({"object": "feedback", "feedback_id": self._desk.feedback(feedback)})
 
     async def health(self, request: Request) -> Response:
@@ -129,39 +138,25 @@ class _Door:
             return _json({"ok": True})
         return _json({"ok": False, "detail": self._desk.state}, 503, {"Retry-After": "2"})
 
-    async def metrics_text(self, request: Request) -> Response:
+    async def metrics_text(self, request: Request, visit: Visit) -> ASGIApp:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    def _key(self, request: Request) -> str:
-        """The client's key.
-
-        Raises:
-            ApiError: 401.
-        """
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        key = key.strip() if scheme.lower() == "bearer" else ""
-        if self._keys:
-            if not key:
-                raise ApiError(401, "missing bearer token", code="missing_api_key")
-            shown = key.encode()
-            if not any([hmac.compare_digest(shown, known) for known in self._keys]):  # all, so time tells nothing
-                raise ApiError(401, "invalid api key", code="invalid_api_key")
-        return key
-
-    async def _body(self, request: Request) -> bytes:
-        parts: list[bytes] = []
-        size = 0
+    async def _body(self, request: Request) -> bytearray:
+        if (encoding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+            raise ApiError(415, f"The body's Content-Encoding {encoding[:40]!r} is not taken: send it as it is.",
+                           param="Content-Encoding", code="unsupported_encoding")
+        limit, body, size = self._access.limits.body, bytearray(), 0
         async for part in request.stream():
             size += len(part)
-            if size <= self._body_limit:
-                parts.append(part)
-            elif size > _DRAINED * self._body_limit:
+            if size <= limit:
+                body += part
+            elif size > _DRAINED * limit:
                 break
         # One that is too large is read on for a while: few clients look at an answer before they have sent it all.
-        if size > self._body_limit:
-            raise ApiError(413, f"The request's body is larger than {self._body_limit} bytes, the most that is taken.",
+        if size > limit:
+            raise ApiError(413, f"The request's body is larger than {limit} bytes, the most that is taken.",
                            code="request_too_large", headers={"Connection": "close"})
-        return b"".join(parts)
+        return body
 
     async def _parsed(self, request: Request, parse: Callable[[dict[str, Any], Any], ApiRequest]) -> ApiRequest:
         body = await self._body(request)
@@ -171,13 +166,13 @@ class _Door:
 
         return await asyncio.to_thread(work) if len(body) > _LONG_BODY else work()
 
-    def _open(self, request: Request, key: str, asked: ApiRequest, api: str) -> Head:
+    def _open(self, request: Request, visit: Visit, asked: ApiRequest, api: str) -> Head:
         if asked.model is not None:
             self._check_model(asked.model)
-        head = self._desk.open(options=asked.options, client=self._digest(key, _address(request), asked.user),
+        head = self._desk.open(options=asked.options, client=self._digest(visit.shown, visit.address, asked.user),
                                api=api, messages=asked.calls[0].messages, metadata=asked.metadata,
                                choices=len(asked.calls))
-        head.span = request.state.span
+        head.span, head.payer = request.state.span, visit.client
         traces.opened(head.span, head.turn_id, head.session_id)
         return head
 
@@ -190,8 +185,32 @@ class _Door:
         return {"id": self._desk.model, "object": "model", "created": self._started, "owned_by": "openclaw-rl",
                 "policy_version": self._desk.version}
 
-    def _answer(self, head: Head, asked: ApiRequest, reply: ChatReply) -> ASGIApp:
-        return UntilDisconnect(_Answer(self._desk, self._metrics, head, asked, reply).send)
+    def _answer(self, head: Head, asked: ApiRequest, reply: ChatReply, visit: Visit) -> ASGIApp:
+        answer = _Answer(self._desk, self._metrics, head, asked, reply)
+        return UntilDisconnect(answer.send, visit.ended, answer.cut)
+
+
+class _Visited:
+    """A response that tells what is left of the limits, and ends its client's visit."""
+
+    def __init__(self, answer: ASGIApp, access: Access, metrics: Metrics, visit: Visit) -> None:
+        self._answer, self._access, self._metrics, self._visit = answer, access, metrics, visit
+        self._status = 499
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        extra = [(name.encode(), value.encode()) for name, value in self._visit.headers.items()]
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, sending)
+        finally:
+            self._access.leave(self._visit)
+            self._metrics.client(self._visit.name, self._status)
 
 
 class _Answer:
@@ -218,6 +237,10 @@ class _Answer:
         finally:
             self._metrics.answered(self._head.api, status, time.perf_counter() - self._began)
             traces.answered(self._head.span, status, version)
+
+    async def cut(self, send: Send) -> None:
+        """End the response, whose `send` has ended: the client's key has been revoked."""
+        await self._failed(send, ApiError(401, "this api key has been revoked", code="invalid_api_key"))
 
     async def _responses(self, send: Send) -> int:
         """Send; gives the version that answered."""

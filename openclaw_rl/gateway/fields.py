@@ -9,7 +9,7 @@ import orjson
 from openclaw_rl.gateway.errors import ApiError, missing, wrong_type, wrong_value
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes | bytearray) -> dict[str, Any]:
     """A request's body as a JSON object.
 
     Raises:

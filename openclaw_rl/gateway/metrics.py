@@ -26,6 +26,10 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._requests = Counter("openclaw_requests", "Requests by door and HTTP status; 499: the client went away.",
                                  ("api", "status"), registry=self._registry)
+        self._clients = Counter("openclaw_client_requests", "Requests by the name of the client's key (empty without "
+                                "one) and HTTP status.", ("client", "status"), registry=self._registry)
+        self._refused = Counter("openclaw_connections_refused", "Connections that were refused or ended, by reason.",
+                                ("reason",), registry=self._registry)
         self._tokens = Counter("openclaw_tokens", "Tokens by kind.", ("kind",), registry=self._registry)
         self._first = Histogram("openclaw_first_token_seconds", "From the request to its first token.",
                                 registry=self._registry, buckets=_SECONDS)
@@ -39,6 +43,14 @@ class Metrics:
         """A request has ended."""
         self._requests.labels(api, str(status)).inc()
         self._total.observe(seconds)
+
+    def client(self, name: str, status: int) -> None:
+        """A client was answered. `name`: its key's, never the key."""
+        self._clients.labels(name, str(status)).inc()
+
+    def refused(self, reason: str) -> None:
+        """A connection was refused, or ended for what its client did."""
+        self._refused.labels(reason).inc()
 
     def first_token(self, seconds: float) -> None:
         """The first token is there."""

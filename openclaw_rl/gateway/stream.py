@@ -12,23 +12,31 @@ from openclaw_rl.gateway.port import Event
 
 
 class UntilDisconnect:
-    """An ASGI response: `work` sends it, and is cancelled at once when the client disconnects."""
+    """An ASGI response: `work` sends it, and is cancelled at once when the client disconnects.
 
-    def __init__(self, work: Callable[[Send], Awaitable[None]]) -> None:
-        self._work = work
+    Args:
+        ended: when it is set, `work` is cancelled too, and `cut` sends what the client is told instead.
+    """
+
+    def __init__(self, work: Callable[[Send], Awaitable[None]], ended: asyncio.Event,
+                 cut: Callable[[Send], Awaitable[None]]) -> None:
+        self._work, self._ended, self._cut = work, ended, cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.ensure_future(self._work(send))
         gone = asyncio.ensure_future(_disconnected(receive))
+        ended = asyncio.ensure_future(self._ended.wait())
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, gone, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Both: the server itself may be stopping. What the cancelled work records, it records before it ends.
-            work.cancel()
-            gone.cancel()
-            await asyncio.wait((work, gone))
+            # All: the server itself may be stopping. What the cancelled work records, it records before it ends.
+            for task in (work, gone, ended):
+                task.cancel()
+            await asyncio.wait((work, gone, ended))
         if not work.cancelled():
             work.result()
+        elif not ended.cancelled() and gone.cancelled():
+            await self._cut(send)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -15,8 +15,7 @@ from openclaw_rl.config import Config, PolicyServerConfig
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.store import Store
-from openclaw_rl.gateway.app import create_app
-from openclaw_rl.gateway.http import HttpServer
+from openclaw_rl.gateway.door import Door
 from openclaw_rl.gateway.metrics import Metrics
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
@@ -27,6 +26,7 @@ from openclaw_rl.models.identity import model_id
 from openclaw_rl.policy import conversations
 from openclaw_rl.policy.chat import Policy, TokenPolicy
 from openclaw_rl.policy.engines.make import make_policy, served_name
+from openclaw_rl.policy.fair import FairQueue
 from openclaw_rl.policy.forget import PolicyForgetter
 from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
@@ -58,7 +58,7 @@ async def run(config: Config, home: Home) -> None:
     folder = home.component(NAME)
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:  # unwinds from the last to the first
-        http = HttpServer(settings.host, settings.port)
+        http = Door(config, home)
         store = Store(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         stack.callback(store.close)
         outbox = Outbox(store, "turns")
@@ -82,7 +82,8 @@ async def run(config: Config, home: Home) -> None:
         await component.start()
         serving = asyncio.create_task(component.run_until_stopped())
         stack.push_async_callback(_ended, serving)
-        http.start(create_app(turns, client_digest, api_keys(settings), metrics=Metrics(board.gauges, board.alarms)))
+        board.door = http.alarms
+        http.start(turns, client_digest, Metrics(board.gauges, board.alarms))
         log.info("%s serves OpenAI's API on %s", NAME, http.address)
         sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request,
                         role="env_server")
@@ -106,6 +107,9 @@ async def run(config: Config, home: Home) -> None:
             servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
             board.engine, board.problems = engine, versions.problems
             forgetter.versions = versions
+            if api is None:
+                turns.queue = FairQueue(settings.max_batch * max(1, len(getattr(engine, "workers", ()))),
+                                        settings.max_waiting)
             turns.open_for_business(policy)
             await component.set_serving(True)
             log.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)
@@ -116,12 +120,6 @@ async def run(config: Config, home: Home) -> None:
         if getting_ready.done():
             getting_ready.result()
         await serving
-
-
-def api_keys(settings: PolicyServerConfig) -> list[str]:
-    """Keys that clients may show: of the configuration, and of OPENCLAW_RL_API_KEYS."""
-    keys = [*settings.api_keys, *os.environ.get("OPENCLAW_RL_API_KEYS", "").split(",")]
-    return [key.strip() for key in keys if key.strip()]
 
 
 async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home, turns: Turns,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
-from openclaw_rl.mesh.alarms import Alarms, outbox_alarms
+from openclaw_rl.mesh.alarms import Alarms, Raised, outbox_alarms
 from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.recorder import TurnRecorder
 from openclaw_rl.policy.turns import Turns
@@ -25,6 +26,7 @@ class StatusBoard:
         self.problems: list[str] = []  #: of the versions on disk
         self.weights: WeightsService | None = None  #: once it is there
         self.relay: WeightRelay | None = None  #: brings the versions, where the trainer does not
+        self.door: Callable[[], list[Raised]] = list  #: what is wrong with the HTTP door's keys and certificate
 
     def status(self) -> component_pb2.ComponentStatus:
         """The status, without what the server fills in."""
@@ -40,7 +42,7 @@ class StatusBoard:
             *(("engine_worker_out", problem) for problem in getattr(self.engine, "worker_problems", ())),
             ("api_failing", getattr(self.engine, "problem", "")),
             *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),
-            ("turns_not_written", recorder.problem), *(self.weights.alarms() if self.weights else []),
+            ("turns_not_written", recorder.problem), *self.door(), *(self.weights.alarms() if self.weights else []),
             *outbox_alarms(stats, "env_server", self._outbox.last_rejected)])
         if turns.ready:
             status.policy_version = turns.version
@@ -67,5 +69,6 @@ class StatusBoard:
             stats = dict(self.engine.stats()) if hasattr(self.engine, "stats") else {}  # an API has none
         except EngineError:  # stopped already
             stats = {}
-        return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "waiting": 0.0,
-                "tokens_per_s": 0.0, "version": float(self._turns.version)} | stats
+        queued = float(self._turns.queue.waiting) if self._turns.queue else 0.0
+        return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "tokens_per_s": 0.0,
+                "version": float(self._turns.version)} | stats | {"waiting": stats.get("waiting", 0.0) + queued}

@@ -7,13 +7,14 @@ import hashlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing
 
 from openclaw_rl.delivery.ids import LONGEST_ID
 from openclaw_rl.gateway.port import ChatCall, End, Event, Head
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.helpers import new_id, now, to_timestamp
 from openclaw_rl.policy.chat import Policy, Transcript
+from openclaw_rl.policy.fair import FairQueue
 from openclaw_rl.policy.meter import Meter
 from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import TurnRecorder
@@ -42,6 +43,7 @@ class Turns:
         self.state = "the policy is getting ready"
         self.running = 0  #: responses that are being made
         self.meter = Meter()
+        self.queue: FairQueue | None = None  #: in front of an engine that makes so many responses at a time
         self._policy: Policy | None = None
         self._recorder = recorder
         self._index = index if index is not None else ConversationIndex()
@@ -97,17 +99,19 @@ class Turns:
         self._idle.clear()
         try:
             call.sampling, call.session = policy.fill(call.sampling), head.session_id
-            present = nullcontext() if self._presence is None or head.options.no_record else self._presence.of(
-                head.session_id)
-            with present:
-                async with aclosing(policy.chat(call, transcript)) as events:
-                    async for event in events:
-                        if isinstance(event, End):
-                            settled = True
-                            turn = self._settle(head, call, choice, transcript, event.finish_reason)
-                            if turn is not None:
-                                await self._recorder.turn(turn)
-                        yield event
+            async with AsyncExitStack() as during:
+                if self._presence is not None and not head.options.no_record:
+                    during.enter_context(self._presence.of(head.session_id))
+                if self.queue is not None:
+                    await during.enter_async_context(self.queue.slot(head.payer or head.client))
+                events = await during.enter_async_context(aclosing(policy.chat(call, transcript)))
+                async for event in events:
+                    if isinstance(event, End):
+                        settled = True
+                        turn = self._settle(head, call, choice, transcript, event.finish_reason)
+                        if turn is not None:
+                            await self._recorder.turn(turn)
+                    yield event
         except (asyncio.CancelledError, GeneratorExit):
             if not settled:
                 self._settle_now(head, call, choice, transcript, turn_pb2.FINISH_REASON_CANCELLED)

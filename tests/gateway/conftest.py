@@ -14,10 +14,17 @@ import openai
 import pytest
 from policy.stub import EOS, StubEngine, write_tokenizer
 
+from openclaw_rl.config import Config
+from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.gateway.access import Access
 from openclaw_rl.gateway.app import create_app
+from openclaw_rl.gateway.connection import Patience
 from openclaw_rl.gateway.http import HttpServer
+from openclaw_rl.gateway.metrics import Metrics
+from openclaw_rl.home import Home
+from openclaw_rl.keys import KeyRing
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.template import ChatTemplate
@@ -76,7 +83,8 @@ OpenDoor = Callable[..., Awaitable[Door]]
 async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[OpenDoor]:
     """Opens doors with settings of their own."""
     async with AsyncExitStack() as stack:
-        async def open_one(api_keys: tuple[str, ...] = (), body_limit: int = 2**20, ready: bool = True) -> Door:
+        async def open_one(api_keys: tuple[str, ...] = (), ready: bool = True, ring: KeyRing | None = None,
+                           patience: Patience | None = None, **limits: Any) -> Door:
             engine = StubEngine(lambda _prompt: [EOS])
             store = Store(tmp_path / "state.db", "group", SCHEMA)
             stack.callback(store.close)
@@ -84,8 +92,12 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
             desk = Turns(TurnRecorder(store, outbox), "stub", frozenset({"default"}))
             if ready:
                 desk.open_for_business(TokenPolicy(engine, template))
-            http = HttpServer("127.0.0.1", 0)
-            http.start(create_app(desk, client_digest, api_keys, body_limit))
+            settings = LimitsConfig.model_validate({"body": 2**20, "requests_per_minute": 10**6, **limits})
+            fixed = Config.model_validate({"components": {"policy_server": {"api_keys": api_keys}}})
+            metrics = Metrics()
+            access = Access(ring or KeyRing.of(fixed, Home(tmp_path / "home"), {}), settings)
+            http = HttpServer("127.0.0.1", 0, connections=settings.connections, patience=patience)
+            http.start(create_app(desk, client_digest, access, metrics), metrics.refused)
             stack.push_async_callback(http.stop)
             door = Door(http.address, engine, template, desk, outbox)
             door.says("Hello there!")

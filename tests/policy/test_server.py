@@ -164,10 +164,8 @@ async def test_what_cannot_be_served_ends_it(tmp_path: Path, monkeypatch: pytest
     assert read_record(home, "policy_server") is None
 
 
-def test_keys_of_file_and_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("OPENCLAW_RL_API_KEYS", "b, c,")
-    settings = config(Home(tmp_path), api_keys=["a"]).components.policy_server
-    assert server.api_keys(settings) == ["a", "b", "c"]
+def test_the_name_that_clients_know(tmp_path: Path) -> None:
+    settings = config(Home(tmp_path)).components.policy_server
     assert server.served_name(settings.model_copy(update={"model": str(tmp_path)})) == tmp_path.name
 
 
