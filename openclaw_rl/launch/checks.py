@@ -64,6 +64,7 @@ def check_packages(config: Config) -> None:
 
     if uses_api(config.components.policy_server):
         return
+    check_engine(config)
     missing = [name for name in ("torch", "transformers", "safetensors", "tokenizers") if find_spec(name) is None]
     if missing:
         raise StartError(f"the embedded model needs packages that are not installed ({', '.join(missing)}): "
@@ -84,6 +85,21 @@ def check_trainer(config: Config, home: Home) -> str:
     if problems := plan.check_trainer(config, home):
         raise StartError("\n".join(problems))
     return plan.describe_trainer(config, home)
+
+
+def check_engine(config: Config) -> None:
+    """SGLang is installed where it was asked for, and its settings can be.
+
+    Raises:
+        StartError: one line for each problem.
+    """
+    policy = config.components.policy_server
+    if policy.address or not (policy.engine == "sglang" or policy.sglang.tool_parser or policy.sglang.reasoning_parser):
+        return
+    from ..policy.engines.make import problems
+
+    if found := problems(policy):
+        raise StartError("\n".join(found))
 
 
 def check_ports(config: Config, names: list[str]) -> None:

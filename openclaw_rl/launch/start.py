@@ -70,6 +70,9 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         return report(home, config)
     if not uses_api(config.components.policy_server):
         _prepare_model(home, config, console)
+    policy = config.components.policy_server
+    if policy.engine == "sglang" and "policy_server" in wanted:  # it takes a minute on a CPU, large models take more
+        timeout = max(timeout, policy.sglang.start_timeout)
     return start_components(home, with_absolute_model(config), wanted, console, timeout, tracer)
 
 
