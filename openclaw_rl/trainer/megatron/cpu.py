@@ -1,7 +1,4 @@
-"""megatron-core without a GPU: the few calls that it makes to CUDA unasked are answered by the CPU.
-
-Nothing is changed where there is a GPU.
-"""
+"""megatron-core on a CPU: the few calls that it makes to CUDA unasked are answered by the CPU."""
 
 from __future__ import annotations
 
@@ -42,9 +39,13 @@ def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def redirected() -> Iterator[None]:
-    """Whatever calls megatron-core stands in this. Without a GPU."""
-    if torch.cuda.is_available():
+def redirected(device: torch.device) -> Iterator[None]:
+    """Whatever calls megatron-core stands in this.
+
+    Args:
+        device: that it computes on; nothing is redirected where it is a GPU.
+    """
+    if device.type == "cuda":
         yield
         return
     with replaced(

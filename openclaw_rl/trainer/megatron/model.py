@@ -96,7 +96,8 @@ class Model(GPTModel):
         return [module for module in self.modules() if isinstance(module, Attention)]
 
 
-def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype) -> TransformerConfig:
+def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype,
+                       device: torch.device) -> TransformerConfig:
     """megatron-core's description of the model and of how it is computed.
 
     Args:
@@ -111,7 +112,7 @@ def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype) -
         layernorm_epsilon=model.norm_eps, normalization="RMSNorm", qk_layernorm=model.qk_norm,
         gated_linear_unit=True, activation_func=F.silu, add_bias_linear=False, add_qkv_bias=model.qkv_bias,
         hidden_dropout=0.0, attention_dropout=0.0, init_method=as_it_is, output_layer_init_method=as_it_is,
-        embedding_init_method=as_it_is, use_cpu_initialization=not torch.cuda.is_available(),
+        embedding_init_method=as_it_is, use_cpu_initialization=device.type == "cpu",
         # The fused kernels are Transformer Engine's and Apex's.
         bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False,
         gradient_accumulation_fusion=False, persist_layer_norm=False, params_dtype=dtype, pipeline_dtype=dtype,
@@ -122,12 +123,12 @@ def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype) -
         recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)  # in training mode only
 
 
-def build(model: ModelConfig, layout: Layout, dtype: torch.dtype) -> Model:
+def build(model: ModelConfig, layout: Layout, dtype: torch.dtype, device: torch.device) -> Model:
     """This rank's stage, with whatever values in it.
 
     Args:
         layout: that parallel_state was initialized with.
     """
-    made = Model(model, transformer_config(model, layout, dtype), parallel_state.is_pipeline_first_stage(),
-                 parallel_state.is_pipeline_last_stage())
-    return made.to(dtype) if not torch.cuda.is_available() else made.to(torch.cuda.current_device(), dtype)
+    config = transformer_config(model, layout, dtype, device)
+    return Model(model, config, parallel_state.is_pipeline_first_stage(),
+                 parallel_state.is_pipeline_last_stage()).to(device, dtype)

@@ -13,9 +13,10 @@ from torch import Tensor
 from openclaw_rl.trainer.megatron.layout import Layout
 
 
-def device() -> torch.device:
-    """That this rank computes on."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+def device_of(name: str) -> torch.device:
+    """That this rank computes on: the GPU that was chosen for it, unless `cpu` is asked for or there is none."""
+    on_gpu = name != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Place:
     device: torch.device
 
     @classmethod
-    def take(cls, layout: Layout) -> Place:
+    def take(cls, layout: Layout, device: torch.device) -> Place:
         """Make the groups of a layout, in place of those that there were.
 
         Raises:
@@ -44,7 +45,7 @@ class Place:
             create_gloo_process_groups=False)
         return cls(layout, parallel_state.get_tensor_model_parallel_rank(),
                    parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_data_parallel_rank(),
-                   device())
+                   device)
 
     @property
     def first(self) -> bool:

@@ -48,7 +48,7 @@ from openclaw_rl.trainer.megatron.cpu import redirected
 from openclaw_rl.trainer.megatron.layout import Layout
 from openclaw_rl.trainer.megatron.model import Model, build
 from openclaw_rl.trainer.megatron.optimizer import Optimizer
-from openclaw_rl.trainer.megatron.parallel import Place
+from openclaw_rl.trainer.megatron.parallel import Place, device_of
 from openclaw_rl.trainer.objective import Objective, Totals, check_gradients, check_moved, pieces
 from openclaw_rl.weights.layout import read_folder, read_header
 
@@ -82,13 +82,14 @@ class MegatronPolicy:
         if problem := mapping.unsupported(model):
             raise ValueError(f"{folder / 'config.json'}: {problem}")
         self._vocab_size, self._width = model.vocab_size, model.hidden_size
-        with redirected():
-            self._place = Place.take(layout)
-            if torch.cuda.is_available():
+        device = device_of(config.device)
+        with redirected(device):
+            self._place = Place.take(layout, device)
+            if device.type == "cuda":
                 model_parallel_cuda_manual_seed(0)
-            self._dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+            self._dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
             self._rules = mapping.rules(model, layout, self._place.stage)
-            self._frozen, self._model = (build(model, layout, self._dtype) for _ in range(2))
+            self._frozen, self._model = (build(model, layout, self._dtype, device) for _ in range(2))
             self._frozen.requires_grad_(False).eval()
             base = files.Files(read_folder(folder))
             files.load(base, self._rules, dict(self._frozen.named_parameters()), self._place)
@@ -114,13 +115,13 @@ class MegatronPolicy:
         started, place = time.perf_counter(), self._place
         objective = Objective(self._config, Totals.of(examples), version)
         own = examples[place.replica::place.layout.data]
-        with redirected():
+        with redirected(self._place.device):
             self._replicated.zero_grad_buffer()
             try:
                 for some in self._rounds(examples):
-                    if place.any_of_all(stop()):
-                        raise Stopped
+                    self._ask(stop)
                     self._backward(own[some], objective)
+                self._ask(stop)
                 finalize_model_grads([self._replicated])
                 [norm] = place.largest([self._optimizer.norm()])
                 check_gradients(self._figures(objective)["loss"], norm, self._config)
@@ -133,6 +134,10 @@ class MegatronPolicy:
             finally:
                 self._replicated.zero_grad_buffer()
         return metrics | {"grad_norm": norm, "seconds": time.perf_counter() - started}
+
+    def _ask(self, stop: Callable[[], bool]) -> None:
+        if self._place.any_of_all(stop()):
+            raise Stopped
 
     def _rounds(self, examples: Sequence[Example]) -> Iterator[slice]:
         """Parts of each replica's samples, as many on all of them."""
@@ -229,7 +234,7 @@ class MegatronPolicy:
         ids = torch.zeros(len(prompts), max_new_tokens, dtype=torch.int64, device=place.device)
         stopped, likelihood = False, 0.0
         model.eval()
-        with redirected(), torch.no_grad():
+        with redirected(place.device), torch.no_grad():
             try:
                 answers, likelihood = answer(_Reader(self, model), questions, max_new_tokens,
                                              lambda: place.any_of_replica(stop()), share)
@@ -254,7 +259,7 @@ class MegatronPolicy:
 
     def save(self, folder: Path) -> None:
         """Write what a StartPoint needs into `folder`: WEIGHTS_FOLDER and OPTIMIZER_FOLDER, each rank its shards."""
-        with redirected():
+        with redirected(self._place.device):
             for name, save in ((WEIGHTS_FOLDER, shards.save_weights), (OPTIMIZER_FOLDER, shards.save_optimizer)):
                 if dist.get_rank() == 0:
                     (folder / name).mkdir()
