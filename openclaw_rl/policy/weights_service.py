@@ -152,7 +152,7 @@ class WeightsService:
         state = self._versions.state()
         if not state.accepts_weights:
             raise failed_precondition("NO_WEIGHTS",
-                                      f"the engine of {state.model} takes no weights: there are none to fetch")
+                                      f"the engine of {state.model} takes no weights: there are no weights to fetch")
         pieces = fetch(self._versions.store, request, state.active_version, state.kept_versions)
         async with aclosing(pieces):  # type: ignore[type-var]
             async for piece in pieces:

@@ -62,7 +62,11 @@ def test_an_api_model_learns_and_goes_back(api: Mesh, tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(data))
     mesh = Mesh(home, {"ZHIPUAI_API_KEY": "", "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{api.url}/v1"})
     try:
-        mesh.cli("local-start", "--config", str(file))
+        # A model as small as this gives no scores, which `local-start` says; the rules that stand guard are certain
+        # of explicit feedback. Nor does it write a playbook, so that what becomes of it are the hints.
+        started = mesh.command("local-start", "--config", str(file))
+        others = [line for line in started.stderr.splitlines() if "DEGRADED" in line and "prm_judge" not in line]
+        assert (started.returncode == 0 or "prm_judge: DEGRADED" in started.stderr) and not others, started.stderr
         for i in range(4):
             turn, = mesh.session(f"complain-{i}", "What is a heron?")
             httpx.post(f"{mesh.url}/v1/feedback", trust_env=False, timeout=30, json={
