@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-_ORDER = ("init", "certs", "local-start", "status", "chat", "turns", "trace", "versions", "rollback", "pin", "unpin",
-          "pause", "resume", "train-now", "forget", "logs", "set-aside", "stop-all")
+_ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "chat", "turns", "trace",
+          "versions", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
+          "stop-all")
 
 
 class _Commands(TyperGroup):
@@ -55,4 +56,4 @@ def addresses() -> dict[str, str]:
     return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}
 
 
-from . import certs, chat, forget, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)
+from . import certs, chat, distributed, forget, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)

@@ -95,16 +95,21 @@ def status(as_json: Json = False) -> None:
         print_json(mesh.json())
     else:
         table = Table(box=None, pad_edge=False)
-        for column in ("component", "state", "pid", "address"):
+        somewhere = any(c.host for c in mesh.components) and bool(mesh.hosts)
+        for column in ("component", "state", *(["host"] if somewhere else []), "pid", "address"):
             table.add_column(column, no_wrap=True)
         table.add_column("detail", overflow="fold")
         for c in mesh.components:
             detail = [c.note] if c.note else []
             if c.status and c.status.http_address:
                 detail.insert(0, f"{c.status.http_address}/v1")
-            table.add_row(c.name, f"[{_COLOURS[c.state]}]{c.state}[/]", str(c.pid or ""), c.address or "",
-                          clipped("; ".join(detail), 400))
+            table.add_row(c.name, f"[{_COLOURS[c.state]}]{c.state}[/]", *([c.host] if somewhere else []),
+                          str(c.pid or ""), c.address or "", clipped("; ".join(detail), 400))
         out.print(table)
+        for host, entry in mesh.hosts.items():
+            if entry["state"] != "up":
+                out.print(f"[red]host {host}[/] is {entry['state']} since {entry['since']} {escape(entry['detail'])}",
+                          soft_wrap=True, highlight=False)
         for c in mesh.components:
             for alarm in c.alarms:
                 out.print(f"[yellow]{c.name}[/]: {escape(alarm.message)} [dim]({_since(alarm.since)}, {alarm.name})[/]",
@@ -140,9 +145,17 @@ def _known(value: int | None) -> str:
 
 @app.command("stop-all", epilog="Example: openclaw-rl stop-all")
 def stop_all() -> None:
-    """End the components that local-start started, and nothing else."""
+    """End the components that local-start or distributed-start started, and nothing else."""
     from ..launch import start
+    from ..mesh import mesh_file
 
-    with err.status("stopping"):
-        stopped = start.stop_all(Home.default())
+    home = Home.default()
+    mesh = mesh_file.read(home)
+    with err.status("stopping") as line:
+        if mesh is not None:
+            from ..launch.distributed.stop import everywhere
+
+            stopped = everywhere(home, mesh, line.update)
+        else:
+            stopped = start.stop_all(home)
     out.print("stopped " + ", ".join(stopped) if stopped else "nothing was running")

@@ -121,14 +121,15 @@ def check_ports(config: Config, names: list[str]) -> None:
                                 "any free one")
                 continue
             wanted[port] = f"components.{name}.{key}"
-            if name in names and (error := _bind_error(section.host, port)):
-                problems.append(f"components.{name}.{key}: {section.host}:{port} {error}{_owner(port)}; "
+            if name in names and (error := bind_error(section.host, port)):
+                problems.append(f"components.{name}.{key}: {section.host}:{port} {error}{owner(port)}; "
                                 "set another port, or 0 for any free one")
     if problems:
         raise StartError("\n".join(problems))
 
 
-def _bind_error(host: str, port: int) -> str | None:
+def bind_error(host: str, port: int) -> str | None:
+    """Why nothing can listen there, such as "is in use"; None when it can."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as probe:
@@ -140,7 +141,7 @@ def _bind_error(host: str, port: int) -> str | None:
     return None
 
 
-def _owner(port: int) -> str:
+def owner(port: int) -> str:
     """" by pid N (name)", or nothing when it can't be seen."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
@@ -170,7 +171,7 @@ def clear_leftovers(home: Home) -> None:
         logger.warning("ended %s, whose supervisor was gone", name)
     for name in COMPONENTS:
         record = read_record(home, name)
-        status = ask(record.address) if record else None
+        status = ask(record.address, component=name, home=home) if record else None
         if record is None or status is None or status.name != name or status.pid != record.pid:
             remove_record(home, name)
 

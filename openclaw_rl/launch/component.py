@@ -9,10 +9,13 @@ import argparse
 import asyncio
 import importlib
 import logging
+import os
+import signal
 import sys
 
 from ..config import Config, ConfigError, load_config
 from ..home import COMPONENTS, Home
+from ..mesh import redact
 
 #: Component -> module whose `run(config, home)` serves until stopped.
 SERVERS = {
@@ -22,13 +25,18 @@ SERVERS = {
     "trainer": "openclaw_rl.trainer.server",
 }
 
+#: Of linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
 logger = logging.getLogger("openclaw_rl.launch")
 
 
 def configure_logging(level: str) -> None:
-    """One line per record on stderr: time, level, logger, message."""
-    logging.basicConfig(level=level, stream=sys.stderr, force=True,
-                        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    """One line per record on stderr: time, level, logger, message; without secrets."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(redact.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    redact.tell_faults_by_log()
     for noisy in ("httpx", "httpcore", "openai", "asyncio", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
@@ -57,13 +65,27 @@ def run(name: str, config: Config, home: Home) -> int:
     return 0
 
 
+def end_with_parent(pid: int) -> None:
+    """Have the kernel send SIGTERM to this process when the thread that started it is gone (prctl(2)); at once when it
+    is gone already. Elsewhere than on Linux nothing happens."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != pid:
+        sys.exit(0)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m openclaw_rl.launch.component",
                                      description="Run one component of the mesh in this process.",
                                      epilog="example: python -m openclaw_rl.launch.component trainer --config c.yaml")
     parser.add_argument("name", choices=COMPONENTS)
     parser.add_argument("--config", help="YAML file; default: the home's config.yaml when there is one")
+    parser.add_argument("--with-parent", type=int, metavar="PID", help="end when this process, its parent, has ended")
     args = parser.parse_args(argv)
+    if args.with_parent is not None:
+        end_with_parent(args.with_parent)
     home = Home.default()
     try:
         config = load_config(args.config or (home.config_file if home.config_file.exists() else None))

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from ..api_models import check_credentials, uses_api
 from ..config import Config, ConfigError, load_config
 from ..home import Home, remove_record
+from ..mesh import mesh_file
 from . import checks, jaeger
 from .checks import StartError
 from .status import CRASHES, ComponentReport, MeshReport, last_lines, report
@@ -43,8 +44,11 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         ConfigError: an API model has no key.
     """
     if config.mode == "distributed":
-        raise StartError("mode: distributed is for several hosts and comes in a later release; "
+        raise StartError("mode: distributed is for several hosts: `openclaw-rl distributed-start`; "
                          "local-start runs mode: local")
+    if mesh_file.read(home) is not None:
+        raise StartError(f"{home.root} belongs to a mesh on several hosts: `openclaw-rl stop-all`, or where it was "
+                         "joined `openclaw-rl mesh leave`, first, or set OPENCLAW_RL_HOME to another folder")
     supervisor = Supervisor(home)
     fresh = not supervisor.running()
     if fresh:

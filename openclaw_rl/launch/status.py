@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..config import Config, load_config
 from ..home import COMPONENTS, Home, read_record
+from ..mesh import mesh_file
 from . import jaeger
 from .supervisor import Process, Supervisor
 
@@ -32,10 +33,12 @@ class ComponentReport:
     address: str | None = None
     detail: str = ""
     status: ComponentStatus | None = None  #: its own word; None when it did not answer
+    host: str = ""  #: that it runs on, or was to; empty when that isn't known
+    crashes: int = 0  #: starts one after the other that did not last
 
     def json(self) -> dict[str, Any]:
-        return {"name": self.name, "state": self.state, "pid": self.pid, "address": self.address,
-                "detail": self.detail, "alarms": [
+        return {"name": self.name, "state": self.state, "host": self.host or None, "pid": self.pid,
+                "address": self.address, "detail": self.detail, "alarms": [
                     {"name": alarm.name, "message": alarm.message, "since": alarm.since.ToJsonString()}
                     for alarm in self.alarms]}
 
@@ -57,6 +60,9 @@ class MeshReport:
 
     components: list[ComponentReport] = field(default_factory=list)
     jaeger: dict[str, str] | None = None  #: `state` and `address` of the one that was started beside the mesh
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of a mesh on several hosts: `state` (up, reachable, gone), `since` and `detail` of each, as far as this machine
+    knows."""
 
     def __getitem__(self, name: str) -> ComponentReport:
         return next(component for component in self.components if component.name == name)
@@ -83,7 +89,9 @@ class MeshReport:
     def json(self) -> dict[str, Any]:
         """What `openclaw-rl status --json` prints. A figure that its component can't tell now is null."""
         trainer = self["trainer"].status
-        beside = {"jaeger": self.jaeger} if self.jaeger else {}
+        beside: dict[str, Any] = {"jaeger": self.jaeger} if self.jaeger else {}
+        if self.hosts:
+            beside["hosts"] = self.hosts
         return {
             "components": [component.json() for component in self.components],
             "policy_version": self.policy_version,
@@ -102,6 +110,8 @@ def running_config(home: Home) -> Config:
     Raises:
         ConfigError: it can't be used.
     """
+    if (mesh := mesh_file.read(home)) is not None:
+        return mesh.config
     started = Supervisor(home).config_file
     return load_config(next((file for file in (started, home.config_file) if file.exists()), None))
 
@@ -112,6 +122,10 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
     Raises:
         ConfigError: the configuration can't be used.
     """
+    if (mesh := mesh_file.read(home)) is not None:
+        from .distributed.status import report as report_hosts
+
+        return report_hosts(home, mesh)
     config = config or running_config(home)
     supervisor = Supervisor(home)
     processes = supervisor.processes()
@@ -136,7 +150,7 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
     address = section.address or (record.address if record else None)
     status = ask(address, component=name, home=home) if address else None
     if status is not None and status.name == name:
-        return _answering(name, status, address)
+        return answering(name, status, address)
     if section.address:
         return ComponentReport(name, "STOPPED", address=address,
                                detail=f"does not answer at {address} (components.{name}.address)")
@@ -162,13 +176,15 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
                            f"does not answer; see `openclaw-rl logs {name}`")
 
 
-def _answering(name: str, status: ComponentStatus, address: str | None) -> ComponentReport:
+def answering(name: str, status: ComponentStatus, address: str | None) -> ComponentReport:
+    """The report of a component that answers."""
     from ..v1 import component_pb2 as pb
 
     states: dict[int, State] = {pb.COMPONENT_STATE_STARTING: "STARTING", pb.COMPONENT_STATE_RUNNING: "RUNNING",
                                 pb.COMPONENT_STATE_DEGRADED: "DEGRADED", pb.COMPONENT_STATE_DRAINING: "STOPPED"}
     detail = status.detail or ("is stopping" if status.state == pb.COMPONENT_STATE_DRAINING else "")
-    return ComponentReport(name, states.get(status.state, "DEGRADED"), status.pid or None, address, detail, status)
+    return ComponentReport(name, states.get(status.state, "DEGRADED"), status.pid or None, address, detail, status,
+                           host=status.host)
 
 
 def ask(address: str, timeout: float = _ANSWER_SECONDS, *, component: str | None = None,

@@ -29,6 +29,7 @@ class Cluster:
     ours: bool  #: we brought Ray up, so we end it
     head: str  #: host of Ray's head and of the keeper
     hosts: list[str]  #: all hosts of the mesh
+    certs: str = ""  #: folder on the head with the certificates for a Ray of ours
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.mesh.logs import Tail
 
-COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "local-start", "status", "chat", "turns",
-            "trace", "versions", "versions show", "versions diff", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
-            "stop-all"]
+COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "local-start",
+            "distributed-start", "mesh", "mesh export", "mesh join", "mesh leave", "status", "chat", "turns", "trace",
+            "versions", "versions show", "versions diff", "rollback", "pin", "unpin", "pause", "resume", "train-now",
+            "forget", "logs", "set-aside", "stop-all"]
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,7 @@ def test_status_with_nothing_running() -> None:
     facts = json.loads(output)
     assert code == 1
     assert [c["name"] for c in facts["components"]] == ["policy_server", "env_server", "prm_judge", "trainer"]
-    assert all(c == {"name": c["name"], "state": "STOPPED", "pid": None, "address": None, "detail": "",
+    assert all(c == {"name": c["name"], "state": "STOPPED", "host": None, "pid": None, "address": None, "detail": "",
                       "alarms": []}
                for c in facts["components"])
     assert facts["policy_version"] is None

@@ -106,7 +106,7 @@ def test_local_start_runs_four_and_stop_all_leaves_none(home: Home, config: Conf
 def test_json_of_status(home: Home, config: Config, console: Console) -> None:
     facts = start.local_start(home, config, console).json()
     assert [c["name"] for c in facts["components"]] == list(COMPONENTS)
-    assert all(set(c) == {"name", "state", "pid", "address", "detail", "alarms"} for c in facts["components"])
+    assert all(set(c) == {"name", "state", "host", "pid", "address", "detail", "alarms"} for c in facts["components"])
     assert facts["policy_version"] == 1
     assert facts["turns"] == {"main": 3, "side": 0, "unknown": 0}
     assert facts["samples"] == {"accepted": 2, "trained": 0, "pending": 0, "dropped": {"judge failed": 1}}

@@ -1,0 +1,147 @@
+"""distributed-start, and `mesh`: a mesh on several hosts, and its commands on other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from ..home import Home
+from .app import app, err, out
+
+if TYPE_CHECKING:
+    from ..launch.distributed.start import DistributedStart
+
+_mesh = typer.Typer(no_args_is_help=True, help="Use a mesh on several hosts from other machines.", epilog="Example: "
+                    "openclaw-rl mesh export access.yaml, and on the other machine openclaw-rl mesh join access.yaml")
+app.add_typer(_mesh, name="mesh")
+
+
+@app.command("distributed-start", epilog="Example: openclaw-rl distributed-start --config distributed_config.yaml "
+             "--dry-run")
+def distributed_start(
+    file: Annotated[Path | None, typer.Argument(help="The same as --config.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the home's config.yaml.",
+                                                show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run where, and touch no host.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds until all components must run.", min=1)] = 300,
+) -> None:
+    """Start each component on the host that the configuration names, by Ray, and return when all are RUNNING.
+
+    Ray is brought up on the hosts by ssh, unless `distributed.ray_address` or RAY_ADDRESS names a cluster that runs.
+    What is wrong with the hosts is told in one list before anything is started. A second call finds the mesh running.
+    """
+    from ..config import load_config
+    from ..launch.distributed.start import DistributedStart
+
+    home = Home.default()
+    path = config or file or (home.config_file if home.config_file.exists() else None)
+    err.print(f"mesh in {home.root}, configuration {path or 'built in'}", soft_wrap=True, highlight=False)
+    start = DistributedStart(home, load_config(path), err)
+    if dry_run:
+        _show(start)
+        raise typer.Exit(1 if start.plan.problems else 0)
+    mesh = start.start(timeout)
+    for component in mesh.components:
+        if component.state != "RUNNING":
+            err.print(f"[yellow]{component.name}: {component.state}[/] {component.detail}", soft_wrap=True,
+                      highlight=False)
+    _say_what_next(home)
+    raise typer.Exit(0 if all(c.state == "RUNNING" or c.name not in start.plan.hosts for c in mesh.components) else 1)
+
+
+def _show(start: DistributedStart) -> None:
+    """What would run where."""
+    from ..launch.distributed import plan as plans
+    from ..launch.distributed.host import python_of
+
+    plan, settings = start.plan, start.config.distributed
+    table = Table(box=None, pad_edge=False)
+    for column in ("component", "host", "ports"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("what", overflow="fold")
+    for name in plan.hosts:
+        ports = ", ".join(f"{'gRPC' if key == 'grpc_port' or name != 'policy_server' else 'HTTP'} {port}"
+                          for key, port in plans.ports(start.config, name).items())
+        table.add_row(name, plan.hosts[name], ports, _what(start, name))
+    out.print(table)
+    for name in ("policy_server", "env_server", "prm_judge", "trainer"):
+        section = getattr(start.config.components, name)
+        if name not in plan.hosts and section.address:
+            out.print(f"{name} runs already at {section.address}", highlight=False)
+    ray = (f"joined at {start.join}" if start.join else
+           f"brought up over ssh, head {plan.head}:{settings.ray_port}, encrypted")
+    out.print(f"ray: {ray}\npython: {python_of(settings)}\nhome: {settings.home or '~/.openclaw-rl'}",
+              highlight=False, soft_wrap=True)
+    if settings.elsewhere:
+        out.print(f"a component whose host is gone for {settings.elsewhere_after:.0f} s is started on another host",
+                  highlight=False)
+    for problem in plan.problems:
+        err.print(f"[red]problem:[/] {problem}", soft_wrap=True, highlight=False)
+    out.print("nothing was started; without --dry-run the hosts are checked first, then started", style="dim")
+
+
+def _what(start: DistributedStart, name: str) -> str:
+    components = start.config.components
+    if name == "policy_server":
+        policy = components.policy_server
+        return f"{policy.model}, engine {policy.engine}" + (f", {policy.workers} workers" if policy.workers > 1 else "")
+    if name == "env_server":
+        return ", ".join(f"{env.count} {kind}" + (f" ({env.image})" if env.image else "")
+                         for kind, env in components.env_server.environments.items())
+    if name == "prm_judge":
+        return f"{components.prm_judge.model or components.prm_judge.judge}, {components.prm_judge.workers} at once"
+    trainer = components.trainer
+    facts = [f"backend {trainer.backend}", *([f"{trainer.gpus} GPUs"] if trainer.gpus else []),
+             *([f"model {trainer.model_size}"] if trainer.model_size else [])]
+    return ", ".join(facts)
+
+
+def _say_what_next(home: Home) -> None:
+    from ..launch.distributed.start import first_key_file
+    from ..mesh import mesh_file
+
+    mesh = mesh_file.read(home)
+    if mesh is None:
+        return
+    if mesh.http_address:
+        key = first_key_file(home)
+        secret = f'-H "Authorization: Bearer $(cat {key})" ' if key.exists() else '-H "Authorization: Bearer KEY" '
+        trust = f"--cacert {home.certs / 'ca.crt'} " if mesh.http_address.startswith("https") else ""
+        out.print("try it:", highlight=False)
+        out.print(f"  curl -N {trust}{secret}{mesh.http_address}/v1/chat/completions -H 'Content-Type: "
+                  """application/json' -d '{"messages": [{"role": "user", "content": "What is a heron?"}], """
+                  """"stream": true}'""", soft_wrap=True, highlight=False, markup=False)
+    out.print("next: openclaw-rl status | chat | turns | versions | logs -f --host HOST | mesh export FILE | stop-all",
+              soft_wrap=True, highlight=False, markup=False)
+
+
+@_mesh.command(epilog="Example: openclaw-rl mesh export access.yaml")
+def export(file: Annotated[Path, typer.Argument(help="File to write.", show_default=False)]) -> None:
+    """Write a file by which another machine can use this mesh as its operator: addresses, the CA's certificate, an
+    operator's certificate and key. Keep it secret."""
+    from ..launch.distributed import pass_on
+
+    pass_on.export(Home.default(), file)
+    out.print(f"wrote {file}; `openclaw-rl mesh join FILE` on another machine uses it, and removes nothing there",
+              soft_wrap=True, highlight=False)
+
+
+@_mesh.command(epilog="Example: openclaw-rl mesh join access.yaml && openclaw-rl status")
+def join(file: Annotated[Path, typer.Argument(help="What `mesh export` wrote.", show_default=False)]) -> None:
+    """Let the commands on this machine use the mesh of the file: status, logs, turns, versions, trace, rollback, ..."""
+    from ..launch.distributed import pass_on
+
+    mesh = pass_on.join(Home.default(), file)
+    out.print("joined the mesh with " + ", ".join(f"{name} at {at}" for name, at in mesh.addresses.items())
+              + "; next: openclaw-rl status", soft_wrap=True, highlight=False)
+
+
+@_mesh.command(epilog="Example: openclaw-rl mesh leave")
+def leave() -> None:
+    """Forget a mesh that was joined, with its certificates."""
+    from ..launch.distributed import pass_on
+
+    out.print("left" if pass_on.leave(Home.default()) else "no mesh was joined")

@@ -1,0 +1,1 @@
+"""distributed-start: each component on the host that the configuration names. See README.md."""

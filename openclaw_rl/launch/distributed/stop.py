@@ -1,0 +1,139 @@
+"""Ending a mesh on several hosts: everything that was started, nothing else, and looking that it is so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ...home import COMPONENTS, Home, remove_record
+from ...mesh import mesh_file
+from .. import checks
+from ..supervisor import SupervisorError
+from . import host as hosts
+from . import ray_node
+from .host import Host, HostError
+from .ray_node import RayNode
+
+#: What distributed-start writes into a home's run folder, but the settings of Ray, which are needed until its end.
+_FILES = ("config.yaml", "hosts.json", "keeper.json", "environment.json")
+#: What Ray's cluster launcher leaves in the head's home folder.
+LAUNCHER_FILES = ("~/ray_bootstrap_config.yaml", "~/ray_bootstrap_key.pem")
+
+
+def clear(home: Home) -> None:
+    """Remove Ray's state, sockets and logs of a mesh that does not run."""
+    node = RayNode.read(home)
+    shutil.rmtree(state_folder(home), ignore_errors=True)
+    if node is not None:
+        with contextlib.suppress(OSError):
+            if Path(node.temp).stat().st_uid == os.getuid():
+                shutil.rmtree(node.temp, ignore_errors=True)
+
+
+def state_folder(home: Home) -> Path:
+    """Where Ray's head keeps what it knows, so that it goes on after its host's end."""
+    return home.run / "ray-state"
+
+
+def here(home: Home) -> list[str]:
+    """End this host's part: components, then Ray's processes; remove what is for a running mesh only.
+
+    Returns:
+        What is left.
+    """
+    node = RayNode.read(home)
+    checks.end_orphans(home)
+    left = ray_node.stop(node) if node is not None else []
+    if left:
+        return left
+    clear(home)
+    if node is not None and node.launcher:
+        for name in LAUNCHER_FILES:
+            Path(name).expanduser().unlink(missing_ok=True)
+    for name in (*_FILES, "ray.json"):
+        (home.run / name).unlink(missing_ok=True)
+    for name in COMPONENTS:
+        remove_record(home, name)
+    mesh_file.remove(home)
+    return []
+
+
+def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str]:
+    """End a mesh from the machine that started it, or from its head.
+
+    Returns:
+        Names of the components that were ended.
+
+    Raises:
+        SupervisorError: something is left, or a host can't be asked; the text names all of it.
+    """
+    cluster = mesh.cluster
+    if cluster is None:
+        raise SupervisorError(f"this mesh was started elsewhere: `openclaw-rl stop-all` there (on "
+                              f"{mesh.hosts.get('policy_server') or 'its head'}, say); `openclaw-rl mesh leave` makes "
+                              "this machine forget it")
+    settings = mesh.config.distributed
+    reached = hosts.reach(cluster.hosts, settings)
+    problems: dict[str, str] = {}
+    ended: list[str] = []
+    say("ending the components")
+    try:
+        answers: dict[str, list[str] | None] = on_ray(home, mesh, reached[cluster.head]).call(
+            "on-ray", timeout=150, **ray_payload(home, mesh), what="down", hosts=cluster.hosts)
+        ended = [name for names in answers.values() for name in names or ()]
+        problems = {host: "its agent does not answer" for host, names in answers.items() if names is None}
+    except HostError as error:
+        if not cluster.ours:
+            raise SupervisorError(f"the cluster's node {cluster.head} can't be asked: {error}") from None
+    if cluster.ours:
+        say("ending Ray and what is left")
+        others = {name: host for name, host in reached.items() if name != cluster.head}
+        problems = {}
+        for some in (others, {cluster.head: reached[cluster.head]}):
+            left, errors = hosts.on_all(some, lambda host: host.call("stop", timeout=120, home=_home(home, host, mesh)))
+            problems |= errors | {name: "still runs: " + "; ".join(lines) for name, lines in left.items() if lines}
+    else:
+        _clear_joined(home, mesh, reached)
+    if problems:
+        raise SupervisorError("\n".join(f"{name}: {why}" for name, why in problems.items())
+                              + "\nRepeat `openclaw-rl stop-all` when the host can be reached")
+    mesh_file.remove(home)
+    order = {name: i for i, name in enumerate(COMPONENTS)}
+    return sorted(set(ended), key=lambda name: order.get(name, 99))
+
+
+def _clear_joined(home: Home, mesh: mesh_file.MeshFile, reached: dict[str, Host]) -> None:
+    from .join import by_ray
+
+    assert mesh.cluster is not None
+    nodes = by_ray(mesh.cluster.hosts, reached[mesh.cluster.head].call, ray_payload(home, mesh))
+    hosts.on_all(nodes, lambda host: host.call("stop", timeout=60, home=_home(home, host, mesh)))
+
+
+def _home(home: Home, host: Host, mesh: mesh_file.MeshFile) -> str | None:
+    if mesh.config.distributed.home is None and isinstance(host, hosts.Here):
+        return str(home.root)
+    return mesh.config.distributed.home
+
+
+def on_ray(home: Home, mesh: mesh_file.MeshFile, head: Host) -> Host:
+    """Who connects to Ray: the head when we brought it up, else this machine."""
+    assert mesh.cluster is not None
+    return head if mesh.cluster.ours else hosts.Here(mesh.cluster.head, hosts.python_of(mesh.config.distributed))
+
+
+def ray_payload(home: Home, mesh: mesh_file.MeshFile) -> dict[str, Any]:
+    """What a step needs to connect to the mesh's Ray."""
+    cluster = mesh.cluster
+    assert cluster is not None
+    return {"address": cluster.address, "mesh": cluster.mesh, "variables": cluster_variables(cluster)}
+
+
+def cluster_variables(cluster: mesh_file.Cluster) -> dict[str, str]:
+    """RAY_* for connecting: those of our own cluster, or those of who joins one."""
+    if cluster.ours:
+        return ray_node.variables(cluster.certs) | {"RAY_NODE_IP_ADDRESS": cluster.head}
+    return {key: value for key, value in os.environ.items() if key.startswith("RAY_") and key != "RAY_ADDRESS"}
