@@ -24,6 +24,7 @@ from torch.distributed.checkpoint import CheckpointException
 
 from openclaw_rl.trainer.megatron.cpu import replaced
 from openclaw_rl.trainer.megatron.mapping import VOCABULARY, Part, Rule
+from openclaw_rl.trainer.megatron.metadata import guarded
 from openclaw_rl.trainer.megatron.optimizer import MOMENTS, Optimizer
 from openclaw_rl.trainer.megatron.parallel import Place
 
@@ -111,7 +112,8 @@ def _load(folder: Path, rules: dict[str, Rule], like: dict[str, Any], place: Pla
     """A tensor of each parameter."""
     wanted = _shards(rules, {name: torch.zeros_like(like[name]) for name in rules}, place, prefix)
     try:
-        found = dist_checkpointing.load(wanted, str(folder))
+        with guarded():
+            found = dist_checkpointing.load(wanted, str(folder))
     except CheckpointException as error:  # the same on all ranks
         why = str(next(iter(error.failures.values()))[0])
         raise ValueError(f"{folder}: does not hold the shards of this model: {why[:300]}") from None
