@@ -63,8 +63,8 @@ def _show(start: DistributedStart) -> None:
         table.add_column(column, no_wrap=True)
     table.add_column("what", overflow="fold")
     for name in plan.hosts:
-        ports = ", ".join(f"{'gRPC' if key == 'grpc_port' or name != 'policy_server' else 'HTTP'} {port}"
-                          for key, port in plans.ports(start.config, name).items())
+        kinds = {"port": "HTTP" if name == "policy_server" else "gRPC", "grpc_port": "gRPC", "keys_port": "keys"}
+        ports = ", ".join(f"{kinds[key]} {port}" for key, port in plans.ports(start.config, name).items())
         table.add_row(name, plan.hosts[name], ports, _what(start, name))
     out.print(table)
     for name in ("policy_server", "env_server", "prm_judge", "trainer"):

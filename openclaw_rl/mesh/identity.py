@@ -74,7 +74,15 @@ def for_client(home: Home | None = None) -> Credentials | None:
         return None
     from openclaw_rl.mesh import tls
 
-    return tls.credentials(config, home, "operator")
+    return tls.credentials(config, home, _own_role(config, home))
+
+
+def _own_role(config: Config, home: Home) -> str:
+    """The operator's; on a host that was given only a component's, that one's, which is enough for `status`."""
+    folder = certificates_folder(config, home)
+    there = [role for role in ("operator", *COMPONENTS)
+             if (folder / f"{role}.crt").exists() and (folder / f"{role}.key").exists()]
+    return there[0] if there else "operator"
 
 
 def certificates_folder(config: Config, home: Home) -> Path:

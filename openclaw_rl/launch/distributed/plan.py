@@ -11,9 +11,8 @@ from ...config import Config
 from ...home import COMPONENTS
 from ...mesh.identity import is_loopback
 
-#: Keys of a component's ports; the gRPC one comes last.
-PORTS = {"policy_server": ("port", "grpc_port")}
-_ONE_PORT = ("port",)
+#: Keys of a component's ports, as far as it has them.
+_PORTS = ("port", "grpc_port", "keys_port")
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,13 @@ class Plan:
 def ports(config: Config, name: str) -> dict[str, int]:
     """A component's ports by key."""
     section = getattr(config.components, name)
-    return {key: getattr(section, key) for key in PORTS.get(name, _ONE_PORT)}
+    return {key: port for key in _PORTS if (port := getattr(section, key, None)) is not None}
 
 
 def address(config: Config, name: str, host: str) -> str:
     """HOST:PORT of a component's gRPC server."""
-    port = list(ports(config, name).values())[-1]
+    own = ports(config, name)
+    port = own.get("grpc_port", own["port"])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
