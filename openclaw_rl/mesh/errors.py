@@ -13,6 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
+from openclaw_rl.mesh import redact
+
 #: `ErrorInfo.domain` of all our errors.
 DOMAIN = "openclaw-rl"
 
@@ -63,7 +65,7 @@ class MeshError(Exception):
     Attributes:
         code: the gRPC status code.
         reason: key of `CATALOGUE`.
-        message: for the public; says what is wrong and what to do.
+        message: for the public, secrets blotted out; says what is wrong and what to do.
         violations: (field, description) of each bad field.
         retry_after: seconds after which a repeated call makes sense; None when the error does not say.
         metadata: more, by name, for `ErrorInfo.metadata`.
@@ -72,11 +74,12 @@ class MeshError(Exception):
     def __init__(self, code: grpc.StatusCode, reason: str, message: str, *,
                  violations: Iterable[tuple[str, str]] = (), retry_after: float | None = None,
                  metadata: dict[str, str] | None = None) -> None:
+        message = redact.text(message)
         super().__init__(message)
         self.code = code
         self.reason = reason
         self.message = message
-        self.violations = list(violations)
+        self.violations = [(field, redact.text(description)) for field, description in violations]
         self.retry_after = retry_after
         self.metadata = metadata or {}
 

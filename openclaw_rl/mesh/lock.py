@@ -11,6 +11,7 @@ from functools import wraps
 
 from openclaw_rl.config import Config
 from openclaw_rl.home import Home, make_way
+from openclaw_rl.mesh import redact
 from openclaw_rl.mesh.identity import acting_as
 
 _Run = Callable[[Config, Home], Awaitable[None]]
@@ -66,6 +67,7 @@ def alone(name: str) -> Callable[[_Run], _Run]:
     def decorate(run: _Run) -> _Run:
         @wraps(run)
         async def only(config: Config, home: Home) -> None:
+            redact.process.learn(redact.config_secrets(config))
             with only_process(home, name), acting_as(config, home, name):
                 await run(config, home)
 

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from openclaw_rl import telemetry
 from openclaw_rl.config import ConfigError
 from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
-from openclaw_rl.mesh import identity, logs
+from openclaw_rl.mesh import identity, logs, redact
 from openclaw_rl.mesh.alarms import Alarms
 from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
@@ -80,8 +80,6 @@ class ComponentServer:
         self.stop_requested = asyncio.Event()  #: somebody wants the component to end
         #: Removes a session from all that the component keeps; set it before start().
         self.on_forget: Callable[[component_pb2.ForgetRequest], Awaitable[component_pb2.ForgetResponse]] | None = None
-        #: Blots secrets out of a line of a log before it is told.
-        self.redact: Callable[[str], str] = lambda line: line
         self.home = home
         self._host, self._port = host, port
         self._status, self._on_drain = status, on_drain
@@ -226,6 +224,7 @@ class ComponentServer:
         telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
+        redact.process.message(status)
         return status
 
     def _reachable(self, port: int) -> str:
@@ -288,7 +287,7 @@ class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
 
     async def ReadLogs(self, request: component_pb2.ReadLogsRequest, context: grpc.aio.ServicerContext
                        ) -> AsyncIterator[component_pb2.ReadLogsResponse]:
-        async for part in logs.read(self._server.home, self._server.name, request, self._server.redact,
+        async for part in logs.read(self._server.home, self._server.name, request, redact.text,
                                     self._server.stop_requested):
             yield part
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, StatusCode
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.trace import SpanContext, Status, StatusCode
 
+from openclaw_rl.mesh import redact
 from openclaw_rl.telemetry.store import Span
 
 _STATUS = {StatusCode.UNSET: "", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 _OTLP_STATUS = {"": 0, "ok": 1, "error": 2}
+
+
+def redacted(span: ReadableSpan) -> ReadableSpan:
+    """The span without secrets in its texts."""
+    clean = redact.process.value
+
+    def attributes(found: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {key: clean(value) for key, value in (found or {}).items()}
+
+    return ReadableSpan(
+        name=span.name, context=span.get_span_context(), parent=span.parent, resource=span.resource,
+        attributes=attributes(span.attributes), links=span.links, kind=span.kind,
+        events=[Event(event.name, attributes(event.attributes), event.timestamp) for event in span.events],
+        status=Status(span.status.status_code, clean(span.status.description)),
+        start_time=span.start_time, end_time=span.end_time, instrumentation_scope=span.instrumentation_scope)
 
 
 def plain(span: ReadableSpan, service: str) -> Span:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from openclaw_rl.config import TelemetryConfig
 from openclaw_rl.home import Home
 from openclaw_rl.telemetry import turns
-from openclaw_rl.telemetry.encoding import plain
+from openclaw_rl.telemetry.encoding import plain, redacted
 from openclaw_rl.telemetry.queue import SpanQueue
 from openclaw_rl.telemetry.state import Telemetry, current
 from openclaw_rl.telemetry.store import SpanStore
@@ -65,7 +65,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
         log.error("%s", state.problems[-1])
     else:
         def keep(spans: Sequence[ReadableSpan]) -> str:
-            store.add([plain(span, service) for span in spans])
+            store.add([plain(redacted(span), service) for span in spans])
             return ""
 
         state.local = SpanQueue(keep, str(store.path))
@@ -77,7 +77,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
         chosen = exporter
 
         def send(spans: Sequence[ReadableSpan]) -> str:
-            done = chosen.export(spans) == SpanExportResult.SUCCESS
+            done = chosen.export([redacted(span) for span in spans]) == SpanExportResult.SUCCESS
             return "" if done else f"no answer from {state.endpoint}, or a refusal (its log has more)"
 
         state.collector = SpanQueue(send, state.endpoint or "the exporter")

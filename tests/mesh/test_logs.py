@@ -26,7 +26,6 @@ from openclaw_rl.v1 import component_pb2 as pb
 async def server(tmp_path: Path):
     server = ComponentServer("trainer", "127.0.0.1", 0, Home(tmp_path).create(),
                              lambda: pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING))
-    server.redact = lambda line: line.replace("sk-123", "[hidden]")
     await server.start()
     yield server
     await server.stop(0)
