@@ -69,9 +69,9 @@ async def test_a_component_tells_its_log(server, tmp_path):
             [part async for part in client.read_logs()]
         with pytest.raises(MeshError, match="lines: 10001 is not allowed"):
             [part async for part in client.read_logs(lines=10_001)]
-        (tmp_path / "logs/trainer.log").write_text("first\nkey sk-123 is wrong\n")
+        (tmp_path / "logs/trainer.log").write_text("first\nkey sk-0123456789abcdef is wrong\n")
         told = [line async for part in client.read_logs(lines=1) for line in part.lines]
-        assert told == ["key [hidden] is wrong"]
+        assert told == ["key [redacted] is wrong"]
         journal = client.read_logs(source=pb.LOG_SOURCE_JOURNAL)
         assert [line async for part in journal for line in part.lines] == ["[MAIN] Action"]
 
