@@ -93,14 +93,14 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     template = ChatTemplate(write_tokenizer(tmp_path / "tokenizer"))
     gate = asyncio.Event()
 
-    async def load(settings: Any, home: Any, turns: Any, engines: Any) -> Any:
-        turns.state = "Converting the model (40%)"
+    async def load(settings: Any, home: Any, tell: Any, engines: Any) -> Any:
+        tell("Converting the model (40%)")
         await gate.wait()
         engine = StubEngine(lambda _prompt: [*template.encode("Hello!"), EOS])
         engine.info = type(engine.info)("stub", "stub", "", 2048, 267, (EOS,), False)  # no weights, so no model files
         return TokenPolicy(engine, template), engine, None
 
-    monkeypatch.setattr(server, "_embedded", load)
+    monkeypatch.setattr(server, "make_policy", load)
     return gate
 
 
