@@ -13,6 +13,7 @@ import psutil
 from ..api_models import uses_api
 from ..config import Config
 from ..home import COMPONENTS, Home, read_record, remove_record
+from ..mesh import identity
 from . import jaeger, supervisor
 from .status import ask
 
@@ -100,6 +101,20 @@ def check_engine(config: Config) -> None:
 
     if found := problems(policy):
         raise StartError("\n".join(found))
+
+
+def check_certificates(home: Home, config: Config, names: list[str]) -> None:
+    """The certificates of the components that are to be started, and of `operator`, are there and can be used, where
+    the mesh needs some.
+
+    Raises:
+        ConfigError: one is not, or the mesh is to be open to the network without; the text says what to do.
+    """
+    if identity.wanted(config):
+        from ..mesh import tls
+
+        for role in (*names, "operator"):
+            tls.credentials(config, home, role)
 
 
 def check_ports(config: Config, names: list[str]) -> None:

@@ -41,7 +41,7 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
     Raises:
         StartError: something stands in the way or failed; nothing was started when it is a check.
         NoJaeger: it is not installed, did not come up, or the mesh runs without it.
-        ConfigError: an API model has no key.
+        ConfigError: an API model has no key, or the mesh no certificates that it needs.
     """
     if config.mode == "distributed":
         raise StartError("mode: distributed is for several hosts: `openclaw-rl distributed-start`; "
@@ -64,6 +64,7 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
     with _step(console, "checking configuration, keys, ports and disk"):
         checks.check_home(home, config)
         checks.check_packages(config)
+        checks.check_certificates(home, config, wanted)
         check_credentials(config)
         layout = checks.check_trainer(config, home) if "trainer" in wanted else ""
         checks.check_ports(config, wanted)
