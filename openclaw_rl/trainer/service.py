@@ -56,12 +56,12 @@ class TrainerService:
     Args:
         config: the trainer's.
         store: samples and versions.
-        learner: trains; None when the policy has no weights (an API model).
+        learner: trains.
         make_publisher: makes what brings versions to the policy servers, once there is a place for them.
         policy: the mesh's own policy server, for the watch; None: nothing goes back by itself.
     """
 
-    def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner | None,
+    def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner,
                  make_publisher: Callable[[TrainerService, VersionStore], Fleet] | None = None,
                  policy: PolicyDoor | None = None) -> None:
         self.events = Events()
@@ -85,13 +85,11 @@ class TrainerService:
     def start(self) -> None:
         """Begin to train when there is something to train on."""
         self._task = asyncio.create_task(self._run(), name="training")
-        if self._learner is not None:
-            self._watcher.start()
+        self._watcher.start()
 
     async def stop(self, grace: float = 5.0) -> None:
         """End. A running step is given up, at the latest behind its present sample; its samples wait on disk."""
-        if self._learner is not None:
-            self._learner.stop()
+        self._learner.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=grace)
@@ -109,8 +107,6 @@ class TrainerService:
         traces.accepted([sample for sample, ack in zip(samples, acks, strict=True)
                          if ack.status == common_pb2.ACK_STATUS_ACCEPTED and not self._store.forgot(sample)],
                         self._store.statuses)
-        if self._learner is None:
-            self._store.drop([sample.transition.turn.turn_id for sample in samples], "no weights to train")
         self._wake.set()
         self._watcher.judged()
         return acks
@@ -151,18 +147,16 @@ class TrainerService:
             MeshError: UNAVAILABLE, it is not known yet which versions there are; or the store can't be written.
             OSError: a version's files can't be deleted; it is void all the same, and can be asked for again.
         """
-        if self._learner is not None and not self.ready.is_set():
+        if not self.ready.is_set():
             raise unavailable(f"the trainer is not ready to forget: {self._problem or 'preparing the model'}",
                               retry_after=5.0)
-        usable: set[int] = set()
-        if self._learner is not None:
-            usable = self._learner.usable()
-            if (there := await self._policy_now()) is not None:  # it must be able to go back to where training does
-                usable.intersection_update({0, *there.kept_versions})
+        usable = self._learner.usable()
+        if (there := await self._policy_now()) is not None:  # it must be able to go back to where training does
+            usable.intersection_update({0, *there.kept_versions})
         done = await asyncio.to_thread(self._store.forget, target, usable)
         if self._publisher is not None:
             self._publisher.take_back(set(done.void))
-        if self._learner is not None and (done.void or done.waited):
+        if done.void or done.waited:
             await asyncio.to_thread(self._learner.delete, done.void)
         if done.base is not None:
             log.warning("a session was forgotten: versions %s are void, training goes on from version %d",
@@ -243,17 +237,15 @@ class TrainerService:
         """Where the versions' weights are.
 
         Raises:
-            MeshError: NO_WEIGHTS of an API model; UNAVAILABLE until the model was prepared.
+            MeshError: UNAVAILABLE until the model was prepared.
         """
-        if self._learner is None:
-            raise failed_precondition("NO_WEIGHTS", "the policy is an API model: there are no weights to fetch")
         if not self.ready.is_set():
             raise unavailable("the trainer is preparing the model", retry_after=5.0)
         return self._learner.versions
 
     def keeps(self, version: int) -> bool:
         """The version's weights are on disk."""
-        return self._learner is not None and self.ready.is_set() and version in self._learner.versions.versions()
+        return self.ready.is_set() and version in self._learner.versions.versions()
 
     def sending(self, version: int) -> bool:
         """The version is on its way to a policy server."""
@@ -264,8 +256,6 @@ class TrainerService:
         return self._publisher.deliveries(version, own) if self._publisher is not None else []
 
     async def _run(self) -> None:
-        if self._learner is None:
-            return
         opened = False
         while True:
             try:
@@ -370,9 +360,9 @@ class TrainerService:
     def control_alarms(self) -> list[tuple[str, str]]:
         """What the gate keeps from being served and what the watch took back, by alarm name."""
         raised = self._watcher.alarms()
-        if self._learner is not None and self.ready.is_set() and (problem := self._learner.gate.problem):
+        if self.ready.is_set() and (problem := self._learner.gate.problem):
             raised.append(("gate_cannot_run", f"the gate can't run, so nothing is trained: {problem}"))
-        if self._learner is not None and (problem := self._learner.material.problem):
+        if (problem := self._learner.material.problem):
             raised.append(("playbook_writer", f"the playbook's writer does not work: {problem}; samples that ask "
                            "for an instruction wait"))
         newest = self._store.newest()
@@ -387,11 +377,7 @@ class TrainerService:
         """State, detail and figures."""
         pending, counters = self._store.pending(), self._store.counters()
         missing = self._missing()
-        if self._learner is None:
-            state, detail = component_pb2.COMPONENT_STATE_RUNNING, (
-                "the policy is an API model: there are no weights to train; samples are taken and dropped (what "
-                "becomes of them instead, the playbook, comes in a later release)")
-        elif not self.ready.is_set() and not self._problem:
+        if not self.ready.is_set() and not self._problem:
             state, detail = component_pb2.COMPONENT_STATE_STARTING, "preparing the model"
         else:
             state = component_pb2.COMPONENT_STATE_RUNNING
@@ -405,7 +391,7 @@ class TrainerService:
             gauges={"training": float(self._training), "pending": float(pending.total),
                     "rebuilding": float(self._store.rebuilding()), "paused": float(self.paused),
                     **{gauge: self._metrics[name] for gauge, name in _GAUGES.items() if name in self._metrics}})
-        damaged = self._learner.damaged() if self._learner is not None and self.ready.is_set() else []
+        damaged = self._learner.damaged() if self.ready.is_set() else []
         self._alarms.report(
             status, paused=self._scheduler.paused is not None or self._training, missing=missing,
             problem=self._problem, metrics=self._metrics, policy=self._policy,

@@ -50,13 +50,14 @@ def received(api: Mesh, text: str) -> list[Any]:
 
 
 def test_an_api_model_learns_and_goes_back(api: Mesh, tmp_path: Path) -> None:
-    # As it stands but for the ports, so that it disturbs no mesh on the default ones, and the length of what the gate
-    # asks for, since the API is a slow one.
+    # As it stands but for the ports, so that it disturbs no mesh on the default ones, and the length of what the
+    # trainer asks for, since the API is a slow one.
     data = yaml.safe_load(CONFIG.read_text())
     for section in data["components"].values():
         section["port"] = 0
     data["components"]["policy_server"]["grpc_port"] = 0
-    data["components"]["trainer"]["gate"] = {"max_new_tokens": 12, "min_tokens_ratio": 0.0, "max_degenerate": 1.0}
+    data["components"]["trainer"] |= {
+        "gate": {"max_new_tokens": 12, "min_tokens_ratio": 0.0, "max_degenerate": 1.0}, "playbook": {"max_tokens": 50}}
     home = Home(tmp_path / "home").create()
     file = tmp_path / "local_config.yaml"
     file.write_text(yaml.safe_dump(data))

@@ -321,13 +321,6 @@ async def test_while_training_is_paused_nothing_is_rebuilt_and_the_answer_says_s
         await until(lambda: rig.publisher.offered == [1, 2])
 
 
-async def test_an_api_model_has_no_versions_to_take_back(tmp_path: Path, model: Path) -> None:
-    async with trainer(tmp_path, model, with_model=False) as rig:
-        await rig.submit(sample("a1"))
-        done = await forget(rig, "a")
-        assert list(done.turn_ids) == ["a1"] and not done.versions and not done.HasField("base_version")
-
-
 async def test_before_the_versions_are_known_it_is_asked_for_again(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         rig.service.ready.clear()

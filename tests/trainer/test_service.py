@@ -66,11 +66,11 @@ class FakePublisher:
 class Rig:
     """A trainer that serves."""
 
-    def __init__(self, root: Path, model: Path, config: TrainerConfig, with_model: bool) -> None:
+    def __init__(self, root: Path, model: Path, config: TrainerConfig) -> None:
         self.store = TrainerStore(root / "trainer" / "state.db", "group", config)
         self.learner = Learner(config, self.store, root / "trainer", lambda: model, 3, FakeBackend)
         self.publisher = FakePublisher()
-        self.service = TrainerService(config, self.store, self.learner if with_model else None,
+        self.service = TrainerService(config, self.store, self.learner,
                                       lambda service, versions: self.publisher)  # type: ignore[arg-type,return-value]
         self.server = ComponentServer("trainer", "127.0.0.1", 0, Home(root).create(), self.service.status)
         self.server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
@@ -89,16 +89,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def trainer(root: Path, model: Path, with_model: bool = True, **settings: object) -> AsyncIterator[Rig]:
+async def trainer(root: Path, model: Path, **settings: object) -> AsyncIterator[Rig]:
     config = TrainerConfig(**{"min_samples": 2, "update_interval": 3600, **settings})
-    rig = Rig(root, model, config, with_model)
+    rig = Rig(root, model, config)
     await rig.server.start()
     rig.service.start()
     try:
         async with connect(rig.server.address) as channel:
             rig.stub = trainer_pb2_grpc.TrainerServiceStub(channel)  # type: ignore[assignment]
-            if with_model:
-                await asyncio.wait_for(rig.service.ready.wait(), 10)
+            await asyncio.wait_for(rig.service.ready.wait(), 10)
             yield rig
     finally:
         await rig.server.stop(0)
@@ -390,17 +389,6 @@ async def test_the_model_is_given_back_when_idle(
         await until(lambda: rig.learner._backend is None)
 
 
-async def test_a_policy_without_weights_drops_what_has_no_tokens(tmp_path: Path, model: Path) -> None:
-    async with trainer(tmp_path, model, with_model=False) as rig:
-        sample = make_sample("a")
-        sample.transition.turn.ClearField("tokens")
-        await rig.submit(sample)
-        await rig.submit(make_sample("b"))
-        assert dict(rig.status.dropped) == {"no token ids": 1, "no weights to train": 1}
-        assert rig.status.state == component_pb2.COMPONENT_STATE_RUNNING
-        assert rig.status.detail.startswith("the policy is an API model")
-
-
 async def test_a_stop_does_not_wait_for_a_step_to_end(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         FakeBackend.during = staticmethod(lambda: _wait(lambda: rig.learner._stopping))
@@ -448,6 +436,3 @@ async def test_versions_can_be_fetched(tmp_path: Path, model: Path) -> None:
         assert offer.manifest.version == 1 and 0 < len(changed) < len(data) / 10, "one tensor differs"
         with pytest.raises(grpc.aio.AioRpcError, match="base_version 9 is not here"):
             await fetch(rig, base_version=9)
-    async with trainer(tmp_path / "b", model, with_model=False) as rig:
-        with pytest.raises(grpc.aio.AioRpcError, match="no weights to fetch"):
-            await fetch(rig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import openai
@@ -19,11 +20,9 @@ from openclaw_rl.v1.playbook_pb2 import Playbook
 log = logging.getLogger(__name__)
 
 #: Answers that are asked for until one can be used.
-TRIES = 3
+TRIES = 2
 #: Seconds for one answer, and for trying again when the API fails.
-TIMEOUT, RETRY_SECONDS = 120.0, 60.0
-#: Tokens of an answer.
-_MAX_TOKENS = 1200
+TIMEOUT, RETRY_SECONDS = 300.0, 60.0
 
 PROMPT = f"""\
 You keep the playbook of an assistant: a short list of general instructions that stands in its system prompt. You are \
@@ -84,11 +83,12 @@ class Writer:
         Raises:
             WriterError: there is no answer at all.
         """
+        fields: dict[str, Any] = {"max_tokens": 200 + 2 * max_tokens, "response_format": {"type": "json_object"}}
         messages = [{"role": "system", "content": PROMPT},
                     {"role": "user", "content": question(playbook, evidence, max_tokens, max_entries)}]
         async with api_calls.client(self.api, TIMEOUT) as connection:
             for _ in range(TRIES):
-                answer = await self._ask(connection, messages)
+                answer = await self._ask(connection, messages, fields)
                 try:
                     return edits.read(answer, playbook, evidence)
                 except edits.BadAnswer as error:
@@ -97,11 +97,19 @@ class Writer:
                                                 "Answer again, with the JSON object alone."}]
         return None
 
-    async def _ask(self, connection: openai.AsyncOpenAI, messages: list[dict[str, str]]) -> str:
+    async def _ask(self, connection: openai.AsyncOpenAI, messages: list[dict[str, str]],
+                   fields: dict[str, Any]) -> str:
         async def attempt() -> str:
             await self.budget.take()
-            reply = await connection.chat.completions.create(
-                model=self.api.model, messages=messages, max_tokens=_MAX_TOKENS)  # type: ignore[arg-type]
+            try:
+                reply = await connection.chat.completions.create(
+                    model=self.api.model, messages=messages, **fields)  # type: ignore[arg-type, call-overload]
+            except openai.BadRequestError as error:
+                unknown = [name for name in fields if name in str(error)]
+                if not unknown:
+                    raise
+                del fields[unknown[0]]  # not every API can be held to JSON, or knows this name of the bound
+                return await attempt()
             return (reply.choices[0].message.content or "") if reply.choices else ""
 
         try:
