@@ -110,15 +110,15 @@ class Box:
                 *command]
 
     def run(self, command: str | Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float = 120,
-            input: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+            input: str | None = None, check: bool = True, folder: str = "/") -> subprocess.CompletedProcess[str]:
         """Run a command in it, a string by the shell.
 
         Raises:
             BoxError: it failed, unless `check` is false.
         """
         command = ["sh", "-c", command] if isinstance(command, str) else list(command)
-        done = subprocess.run(self.inside(command), env={**self.env, **(env or {})}, capture_output=True, text=True,
-                              timeout=timeout, check=False, input=input)
+        done = subprocess.run(self.inside(command, folder), env={**self.env, **(env or {})}, capture_output=True,
+                              text=True, timeout=timeout, check=False, input=input)
         if check and done.returncode:
             raise BoxError(f"{self.name}: {shlex.join(command)}: exit {done.returncode}: {done.stdout}{done.stderr}")
         return done
