@@ -22,6 +22,7 @@ from openclaw_rl.gateway.errors import ApiError
 
 #: Most bytes of a request line and its headers together, most headers, and most requests ahead of their answers.
 HEAD_BYTES, HEADERS, PIPELINE = 64 * 2**10, 100, 16
+_CHUNKS, _CHUNK_BYTES = 1000, 64  # from how many on they must have so many bytes on average
 _DISCARDED = 4 * 2**20  # bytes of a refused request that are still read, so that its sender sees the answer
 
 
@@ -50,7 +51,7 @@ class Connection(HttpToolsProtocol):
         self._awaited: Literal["head", "body"] | None = "head"
         self._since = time.monotonic()  # of what is awaited
         self._head = self._raw = self._body = 0  # bytes: of headers, of a head that isn't complete, of a body
-        self._begun = 0  # requests
+        self._begun = self._chunks = 0  # requests, and chunks of a body
         self._headers_done = False
         self._open: deque[RequestResponseCycle] = deque()  # requests whose answers aren't complete, the oldest first
         self._stuck_since: float | None = None  # the client doesn't read
@@ -84,10 +85,11 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Some clients offer HTTP/2 or the like with every request. It is answered as if they didn't.
+            # Some clients offer HTTP/2 or the like with every request. It is answered as if they didn't; the parser
+            # takes what follows for the other protocol, so it is given the request again.
+            head = self._without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
-            if rest := data[upgrade.args[0]:]:
-                self.data_received(rest)
+            self.data_received(head + data[upgrade.args[0]:])
             return
         except httptools.HttpParserError:
             self._refuse(self._refusal)
@@ -127,6 +129,10 @@ class Connection(HttpToolsProtocol):
         self._headers_done = True
         if not self.url.startswith((b"/", b"http://", b"https://")):
             self._stop(ApiError(400, "The request's target must be a path, such as /v1/models.", code="bad_target"))
+        if self.parser.get_method() == b"CONNECT":
+            self._stop(ApiError(405, "Not allowed to CONNECT.", code="bad_method"))
+        if self.parser.should_upgrade():
+            return
         super().on_headers_complete()
         self._open.append(self.cycle)
         self._await("body")
@@ -138,9 +144,17 @@ class Connection(HttpToolsProtocol):
             return
         super().on_body(body)
 
+    def on_chunk_header(self) -> None:
+        """A chunk of a body begins. Each costs time, however small it is."""
+        self._chunks += 1
+        if self._chunks > _CHUNKS and self._body < _CHUNK_BYTES * self._chunks:
+            self._stop(ApiError(400, f"The body's chunks are too small: at least {_CHUNK_BYTES} bytes on average are "
+                                     "needed.", code="tiny_chunks"))
+
     def on_message_complete(self) -> None:
-        self._awaited = None
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            self._awaited = None
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         if self._open:
@@ -187,8 +201,18 @@ class Connection(HttpToolsProtocol):
         elif self._awaited == "body" and now - self._since > patience.body + self._body / patience.body_rate:
             self._refuse(ApiError(408, "The request's body arrives too slowly.", code="request_timeout"))
 
+    def _without_upgrade(self) -> bytes:
+        """The request's head as it would be if its client offered no other protocol."""
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b"close" if b"close" in value.lower() else b"keep-alive"
+            if name not in (b"upgrade", b"http2-settings"):
+                lines.append(name + b": " + value)
+        return b"\r\n".join([*lines, b"", b""])
+
     def _await(self, what: Literal["head", "body"]) -> None:
-        self._awaited, self._since, self._body = what, time.monotonic(), 0
+        self._awaited, self._since, self._body, self._chunks = what, time.monotonic(), 0, 0
 
     def _stop(self, refusal: ApiError) -> None:
         """Out of the parser."""

@@ -81,9 +81,11 @@ class Limiter:
         return state
 
     def _forget(self) -> None:
-        for _ in range(len(self._clients) - REMEMBERED):
+        for _ in range(100):
+            if len(self._clients) <= REMEMBERED:
+                return
             client, state = next(iter(self._clients.items()))
-            if state.running:  # one of few, since connections are bounded: look at it again later
+            if state.running:  # one of few, since connections are bounded
                 self._clients.move_to_end(client)
             else:
                 del self._clients[client]

@@ -62,6 +62,7 @@ class Delta:
 
     text: str = ""
     tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
+    reasoning: str = ""  #: what a reasoning parser told from the text
     tokens: list[SampledToken] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)  #: of OpenAI's shape, when asked for
 

@@ -42,14 +42,16 @@ class ChatReply:
 
     def chunk(self, choice: int, delta: Delta) -> bytes:
         """A chunk; empty when there is nothing to show yet."""
-        if not delta.tool_calls and not self.logprobs:
+        if not delta.tool_calls and not self.logprobs and not delta.reasoning:
             if not delta.text:
                 return b""
             before, after = self._plain[choice]
             return before + orjson.dumps(delta.text) + after
-        if not (delta.text or delta.tool_calls or delta.logprobs):
+        if not (delta.text or delta.tool_calls or delta.logprobs or delta.reasoning):
             return b""
         shown: dict[str, Any] = {"content": delta.text} if delta.text else {}
+        if delta.reasoning:
+            shown["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
             shown["tool_calls"] = [{"index": self._calls[choice] + i, **call_json(call)}
                                    for i, call in enumerate(delta.tool_calls)]
@@ -77,6 +79,8 @@ class ChatReply:
 
     def _choice(self, choice: int, end: End) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": end.message.content, "refusal": None}
+        if end.message.reasoning_content:
+            message["reasoning_content"] = end.message.reasoning_content
         if end.message.tool_calls:
             message["content"] = end.message.content or None
             message["tool_calls"] = [call_json(call) for call in end.message.tool_calls]

@@ -41,6 +41,7 @@ class Door:
     template: ChatTemplate
     desk: Turns
     outbox: Outbox
+    access: Access
 
     def says(self, text: str, end: bool = True) -> None:
         """Make the engine answer with `text`."""
@@ -99,7 +100,7 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
             http = HttpServer("127.0.0.1", 0, connections=settings.connections, patience=patience)
             http.start(create_app(desk, client_digest, access, metrics), metrics.refused)
             stack.push_async_callback(http.stop)
-            door = Door(http.address, engine, template, desk, outbox)
+            door = Door(http.address, engine, template, desk, outbox, access)
             door.says("Hello there!")
             return door
 
