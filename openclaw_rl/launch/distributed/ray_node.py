@@ -26,7 +26,8 @@ MARK = "OPENCLAW_RL_RAY"
 #: Seconds for a node's start, which takes 3 to 6 on an idle machine.
 _START_SECONDS = 120
 #: Seconds that processes have to end after SIGTERM, one kind after the other; all at once they wait for one another.
-_STOP_SECONDS = 10
+#: What is left behind raylet and server has nothing to lose.
+_STOP_SECONDS, _REST_SECONDS = 6, 1
 
 
 class RayError(Exception):
@@ -89,6 +90,8 @@ def variables(certs: str, state: str = "") -> dict[str, str]:
         # The others outlive the head: without it they only aren't started again when they die.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
         "RAY_DEDUP_LOGS": "0",
+        # The components are what the host is for; Ray would let everything else on it come first (nice 15).
+        "RAY_worker_niceness": "0",
     }
     if certs:
         found |= {"RAY_USE_TLS": "1", "RAY_TLS_SERVER_CERT": f"{certs}/operator.crt",
@@ -177,7 +180,7 @@ def end(found: Iterable[psutil.Process]) -> list[str]:
     for kinds in (("raylet",), ("gcs_server",), ()):
         some = [process for process in left if not kinds or _is(process, *kinds)]
         _signal(some, signal.SIGTERM)
-        _, alive = psutil.wait_procs(some, _STOP_SECONDS)
+        _, alive = psutil.wait_procs(some, _STOP_SECONDS if kinds else _REST_SECONDS)
         _signal(alive, signal.SIGKILL)
         psutil.wait_procs(alive, _STOP_SECONDS)
         if some and kinds:  # its workers end with it, a moment later
