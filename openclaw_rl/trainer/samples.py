@@ -73,8 +73,9 @@ class SampleTable:
         self._accepted = 0  # since old fates were last deleted
         self._config = config
         self._max_tokens = config.max_tokens_per_sample if tokens else None
-        rewards = config.algorithm == "binary_rl" or (config.algorithm == "combine" and config.reward_weight > 0)
-        hints = config.algorithm != "binary_rl"
+        algorithm = config.algorithm if tokens else None  # of texts both are of use
+        rewards = algorithm in (None, "binary_rl") or (algorithm == "combine" and config.reward_weight > 0)
+        hints = algorithm != "binary_rl"
         #: Condition of a sample that the algorithm learns something from, beside staying close to the base model.
         self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints)
 
