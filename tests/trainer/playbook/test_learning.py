@@ -12,7 +12,7 @@ from openclaw_rl.trainer.learner import CannotTrain
 from openclaw_rl.trainer.playbook import backend as backends
 from openclaw_rl.trainer.playbook import writer
 from openclaw_rl.trainer.store import TrainerStore
-from openclaw_rl.v1 import weights_pb2
+from openclaw_rl.v1 import turn_pb2, weights_pb2
 from tests.judge.fake_api import FakeApi, error
 from tests.trainer.playbook.rig import KEY, Rig, add, make_sample
 
@@ -198,3 +198,19 @@ def test_rate_limits_are_waited_for(rig: Rig, api: FakeApi) -> None:
     api.answer = lambda body: left.pop() if left and "playbook" in body["messages"][0]["content"] else plain(body)
     rig.script.edits = add(SHORT)
     assert rig.version(make_sample("a", hint="h")).metrics["calls"] == 1 and rig.texts == [SHORT]
+
+
+def test_live_turns_count_for_the_version_that_answered(rig: Rig) -> None:
+    rig.store.accept([make_sample("a", -1), make_sample("b", 1, version=3, session="t")])
+    live = rig.store.live.all()
+    assert (live[0].down, live[3].up) == (1, 1)
+
+
+def test_what_a_step_takes_of_texts(rig: Rig) -> None:
+    looping, side = make_sample("loop", answered="so " * 60), make_sample("side")
+    side.transition.turn.turn_class = turn_pb2.TURN_CLASS_SIDE
+    rig.store.accept([make_sample("a"), looping, side, make_sample("empty", answered="")])
+    assert rig.pending == ["a"]
+    reasons = {status.turn_id: status.reason for status in rig.store.statuses(["loop", "side", "empty"])}
+    assert "again and again" in reasons["loop"] and "not a main turn" in reasons["side"]
+    assert "empty" in reasons["empty"]
