@@ -17,11 +17,13 @@ from openclaw_rl.gateway.port import ChatCall, Delta, End, Event, SampledToken, 
 from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.policy.engines.base import EngineBusy, EngineError, Finished, PromptTooLong, Sampling, TokenEngine
+from openclaw_rl.policy.engines.sglang.parsers import NamedToolParser, Parsers, ReasoningSplitter
 from openclaw_rl.policy.template import ChatTemplate, Prompt, TooLong
 from openclaw_rl.policy.text import Detokenizer, StopTexts
 from openclaw_rl.policy.tools import ToolParser
 from openclaw_rl.v1 import common_pb2, turn_pb2
 
+OURS = Parsers()
 _LONG_TEXT = 20_000  # characters; tokenizing more would hold up the streams that run
 
 
@@ -30,6 +32,7 @@ class Transcript:
     """What a response consists of so far."""
 
     text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
     tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
     prompt_ids: list[int] | None = None  #: None for an API model
     response_ids: list[int] = field(default_factory=list)
@@ -52,7 +55,8 @@ class Transcript:
 
     def message(self) -> turn_pb2.ChatMessage:
         """The response as a message."""
-        return turn_pb2.ChatMessage(role="assistant", content="".join(self.text), tool_calls=self.tool_calls)
+        return turn_pb2.ChatMessage(role="assistant", content="".join(self.text), tool_calls=self.tool_calls,
+                                    reasoning_content="".join(self.reasoning))
 
     def record(self) -> turn_pb2.TokenRecord | None:
         """The response as tokens; None when there are none to tell."""
@@ -91,9 +95,11 @@ class TokenPolicy:
     """A policy over an engine that works on token ids."""
 
     def __init__(self, engine: TokenEngine, template: ChatTemplate, temperature: float = 0.7,
-                 max_tokens: int = 512) -> None:
+                 max_tokens: int = 512, parsers: Parsers = OURS) -> None:
         self.engine = engine
         self.template = template
+        self.parsers = parsers
+        self.shown_tokens = parsers.shown(template.tokens)
         self._temperature, self._max_tokens = temperature, max_tokens
 
     @property
@@ -137,6 +143,8 @@ class TokenPolicy:
                     delta = reader.feed(item)
                     if delta.text:
                         transcript.text.append(delta.text)
+                    if delta.reasoning:
+                        transcript.reasoning.append(delta.reasoning)
                     if delta.tool_calls:
                         transcript.tool_calls.extend(delta.tool_calls)
                     yield delta
@@ -148,8 +156,9 @@ class TokenPolicy:
             yield Start(self.version, len(prompt.ids))
         last = reader.finish()
         transcript.text.append(last.text)
+        transcript.reasoning.append(last.reasoning)
         transcript.tool_calls.extend(last.tool_calls)
-        if last.text or last.tool_calls or last.logprobs:
+        if last.text or last.tool_calls or last.logprobs or last.reasoning:
             yield last
         if transcript.tool_calls:
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
@@ -232,14 +241,21 @@ class _Reader:
     """Turns one response's tokens into deltas: characters, then stop texts, then tool calls."""
 
     def __init__(self, policy: TokenPolicy, call: ChatCall, prompt: Prompt) -> None:
-        self._tokens = policy.template.tokens
+        self._tokens = policy.shown_tokens
         self._text = Detokenizer(self._tokens)
         self._stops = StopTexts(call.sampling.stop)
-        self._parser = None
+        self._parser: ToolParser | NamedToolParser | None = None
+        self._reasoning = None
+        if policy.parsers.reasoning and not prompt.opening and call.prompt is None and call.prompt_ids is None:
+            self._reasoning = ReasoningSplitter(policy.parsers.reasoning)
         if call.tools and call.tool_choice != "none":
             # A forced call by name is one call, as in OpenAI's API.
             single = not call.parallel_tool_calls or call.tool_choice not in ("auto", "required")
-            self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, 1 if single else None)
+            limit = 1 if single else None
+            if policy.parsers.tool and not prompt.opening:  # a forced call began in our own style
+                self._parser = NamedToolParser(policy.parsers.tool, call.tools, lambda: new_id("call_"), limit)
+            else:
+                self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit)
         self._logprobs = call.logprobs
         self._held: list[dict[str, Any]] = []  # log-probabilities of tokens whose text is held back
         self._hidden = self._tokens.special | set(policy.engine.info.eos_ids) | set(call.sampling.stop_token_ids)
@@ -251,12 +267,14 @@ class _Reader:
         text = "" if hidden else self._stops.feed(self._text.feed(token.id))
         if self._logprobs and not hidden:
             self._held.append(self._logprob(token))
+        if self._reasoning is not None:
+            delta.reasoning, text = self._reasoning.feed(text)
         if self._parser is not None:
             delta.text, delta.tool_calls = self._parser.feed(text)
         else:
             delta.text = text
         self.done = self._stops.hit or (self._parser is not None and self._parser.complete)
-        if self._held and (delta.text or delta.tool_calls):
+        if self._held and (delta.text or delta.tool_calls or delta.reasoning):
             delta.logprobs, self._held = self._held, []
         return delta
 
@@ -264,11 +282,16 @@ class _Reader:
         """What was held back."""
         text = self._stops.feed(self._text.finish()) + self._stops.finish()
         calls: list[turn_pb2.ToolCall] = []
+        reasoning = ""
+        if self._reasoning is not None:
+            (reasoning, text), (more_reasoning, rest) = self._reasoning.feed(text), self._reasoning.finish()
+            reasoning, text = reasoning + more_reasoning, text + rest
         if self._parser is not None:
             shown, calls = self._parser.feed(text)
             rest, more = self._parser.finish()
             text, calls = shown + rest, calls + more
-        return Delta(text=text, tool_calls=calls, logprobs=self._held if text or calls else [])
+        return Delta(text=text, tool_calls=calls, reasoning=reasoning,
+                     logprobs=self._held if text or calls or reasoning else [])
 
     def _logprob(self, token: SampledToken) -> dict[str, Any]:
         """The token as OpenAI's `logprobs.content` has it."""

@@ -18,6 +18,7 @@ from openclaw_rl.models.config import ModelError
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.engines.base import EngineError, TokenEngine
+from openclaw_rl.policy.engines.sglang.parsers import Parsers
 from openclaw_rl.policy.template import ChatTemplate
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def problems(settings: PolicyServerConfig) -> list[str]:
         from openclaw_rl.policy.engines.sglang import arguments
 
         found += arguments.problems(settings)
-    return found
+    return found + Parsers(settings.sglang.tool_parser, settings.sglang.reasoning_parser).problems()
 
 
 async def make_policy(settings: PolicyServerConfig, home: Home, tell: Callable[[str], None],
@@ -74,7 +75,7 @@ async def make_policy(settings: PolicyServerConfig, home: Home, tell: Callable[[
     Raises:
         ConfigError: the model or the engine can't be used; the text says what to do.
     """
-    if wrong := problems(settings):
+    if wrong := await asyncio.to_thread(problems, settings):
         raise ConfigError("\n".join(wrong))
     name = engine_name(settings)
     try:
@@ -105,7 +106,8 @@ async def make_policy(settings: PolicyServerConfig, home: Home, tell: Callable[[
     except (ModelError, EngineError, ValueError) as error:
         what = f"{settings.model!r} can't be used" if name == "embedded" else f"SGLang can't serve {settings.model!r}"
         raise ConfigError(f"components.policy_server.model: {what}: {error}") from error
-    policy = TokenPolicy(engine, template, settings.temperature, settings.max_tokens)
+    parsers = Parsers(settings.sglang.tool_parser, settings.sglang.reasoning_parser)
+    policy = TokenPolicy(engine, template, settings.temperature, settings.max_tokens, parsers)
     return policy, engine, folder
 
 
