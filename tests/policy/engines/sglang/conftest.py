@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ from openclaw_rl.policy.engines.base import Finished, Sampling, Token
 from openclaw_rl.policy.engines.sglang import keeper
 from openclaw_rl.policy.engines.sglang.engine import SglangEngine
 
+from ..conftest import until
 from .fake import FakeSglang
 
 Make = Callable[..., Awaitable[SglangEngine]]
@@ -46,8 +46,7 @@ async def make(tiny: Path, tmp_path: Path, fakes: list[FakeSglang]) -> AsyncIter
                                   tmp_path / "sglang", tmp_path / "logs")
             stack.push_async_callback(engine.stop)
             await engine.start()
-            while any(worker.state == "starting" for worker in engine.workers):
-                await asyncio.sleep(0.005)
+            await until(lambda: all(worker.state != "starting" for worker in engine.workers))
             return engine
 
         yield make

@@ -54,7 +54,7 @@ class FakeSglang:
         self._server = uvicorn.Server(config)
         self._server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
         self._task = asyncio.create_task(self._server.serve())
-        while not self._server.started:
+        while not self._server.started:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
 
@@ -125,7 +125,8 @@ class FakeSglang:
                 meta: dict[str, Any] = {
                     "finish_reason": reason, "completion_tokens": len(made),
                     "output_token_ids_logprobs": [[[value, 0, None] for value in marks]],
-                    "output_top_logprobs": [[[-0.5, made[-1], None], [-1.5, 3, None]][:body.get("top_logprobs_num", 0)]]}
+                    "output_top_logprobs": [
+                        [[-0.5, made[-1], None], [-1.5, 3, None]][:body.get("top_logprobs_num", 0)]]}
                 assert mark.asked(body["token_ids_logprob"])
                 if reason:
                     meta["weight_versions"] = [{"version": version, "start": i, "end": i + 1}

@@ -152,7 +152,7 @@ async def test_a_refused_update_leaves_the_old_version_and_no_response_fails(
     await until(lambda: engine.stats()["tokens_total"] > 3)
     fakes[0].refuse[refused] = 1
     await engine.stage(1, other)
-    with pytest.raises(WeightsError, match="version 1 is not active.*shapes do not fit"):
+    with pytest.raises(WeightsError, match=r"version 1 is not active.*shapes do not fit"):
         await engine.activate(1)
     assert {token.version for token in await running} == {0}
     assert engine.active_version == 0 and fakes[0].version == "0"

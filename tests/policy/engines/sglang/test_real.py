@@ -17,7 +17,6 @@ from openclaw_rl.config import EMBEDDED_MODEL, PolicyServerConfig
 from openclaw_rl.gateway.port import ChatCall, Delta, End
 from openclaw_rl.home import Home
 from openclaw_rl.policy.chat import TokenPolicy, Transcript
-from openclaw_rl.policy.engines.base import Sampling
 from openclaw_rl.policy.engines.embedded import EmbeddedEngine
 from openclaw_rl.policy.engines.sglang.engine import SglangEngine
 from openclaw_rl.policy.engines.sglang.process import OWNER, end_leftovers
