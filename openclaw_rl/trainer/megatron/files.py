@@ -14,7 +14,6 @@ from typing_extensions import Buffer
 
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.trainer.megatron.mapping import Part, Rule, rules
-from openclaw_rl.trainer.megatron.optimizer import MOMENTS, Optimizer
 from openclaw_rl.trainer.megatron.parallel import Place
 from openclaw_rl.weights import layout
 from openclaw_rl.weights.digest import ITEM_SIZE
@@ -33,29 +32,21 @@ class Files:
         self._places = places
         self._open: dict[Path, Any] = {}
 
-    def piece(self, part: Part, place: Place, suffix: str = "") -> Tensor:
+    def piece(self, part: Part, place: Place) -> Tensor:
         """A rank's part of a tensor, filled up.
 
-        Args:
-            suffix: of the tensor's name in the file.
         Raises:
             ValueError: it isn't there, or of another shape.
         """
-        name = part.name + suffix
-        found = self._places.get(name)
+        found = self._places.get(part.name)
         if found is None or found.shape != part.shape:
             there = "is missing" if found is None else f"has shape {list(found.shape)}, not {list(part.shape)}"
-            raise ValueError(f"{next(iter(self._places.values())).path}: tensor {name} {there}")
+            raise ValueError(f"{next(iter(self._places.values())).path}: tensor {part.name} {there}")
         file = self._open.get(found.path)
         if file is None:
             file = self._open[found.path] = safe_open(found.path, "pt")
-        cut = file.get_slice(name)[part.place(place.tensor, place.layout.tensor)]
+        cut = file.get_slice(part.name)[part.place(place.tensor, place.layout.tensor)]
         return part.fill(cut, place.layout.tensor)
-
-    def number(self, name: str) -> float:
-        """The value of a tensor of one element."""
-        with safe_open(self._places[name].path, "pt") as file:
-            return float(file.get_tensor(name))
 
 
 @torch.no_grad()
@@ -67,22 +58,6 @@ def load(files: Files, made_of: dict[str, Rule], parameters: dict[str, Any], pla
     """
     for name, rule in made_of.items():
         parameters[name].copy_(rule.join([files.piece(part, place) for part in rule.parts]))
-
-
-def load_optimizer(path: Path, made_of: dict[str, Rule], optimizer: Optimizer, place: Place) -> None:
-    """Go on with what the torch back end kept of its optimizer in a file.
-
-    Raises:
-        ValueError: it is of another model.
-    """
-    files = Files(layout.read_header(path))
-    moments = {}
-    for name, rule in made_of.items():
-        like = optimizer.masters[name]
-        moments[name] = {key: rule.join([files.piece(part, place, f":{key}") for part in rule.parts]).to(like)
-                         for key in MOMENTS}
-    first = next(iter(made_of.values())).parts[0].name
-    optimizer.restore(moments, int(files.number(f"{first}:step")))
 
 
 def gathered(folder: Path, parameters: dict[str, Any], place: Place,

@@ -66,8 +66,8 @@ class MegatronPolicy:
         folder: of the base model.
         config: the trainer's.
         layout: how the model is dealt to the ranks.
-        start: where to go on from: WEIGHTS_FOLDER and OPTIMIZER_FOLDER that a group of any layout saved, or files with
-            Hugging Face's tensors (a version's own, or those of the torch back end).
+        start: where to go on from: WEIGHTS_FOLDER and OPTIMIZER_FOLDER that a group of any layout saved, or a file with
+            all of Hugging Face's tensors, as versions have it, and no optimizer.
     Raises:
         OSError, ValueError: the model can't be trained so, or the start point can't be read.
     """
@@ -107,8 +107,7 @@ class MegatronPolicy:
             files.load(source, self._rules, self._optimizer.masters, self._place)
             self._optimizer.publish()
         if start.optimizer is not None:
-            load = shards.load_optimizer if start.optimizer.is_dir() else files.load_optimizer
-            load(start.optimizer, self._rules, self._optimizer, self._place)
+            shards.load_optimizer(start.optimizer, self._rules, self._optimizer, self._place)
 
     def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
         """See Backend.step. `stop` may be asked of any rank; the figures are the same on all of them."""
