@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..client.facts import Version
     from ..client.versions import TrainedTurn, VersionDiff, VersionStory
 
-_METRICS = ("loss", "kl")  #: those that matter first
+_METRICS = ("loss", "kl", "entries", "added", "dropped")  #: those that matter first, of weights and of playbooks
 _COLOURS = {"active": "green", "pinned": "green", "refused": "red", "taken back": "red", "rejected": "red",
             "rolled back": "yellow"}
 _group = typer.Typer(invoke_without_command=True)

@@ -77,7 +77,7 @@ def test_an_api_model_learns_and_goes_back(api: Mesh, tmp_path: Path) -> None:
         def active() -> int:
             return next((v["version"] for v in mesh.json("versions") if v["active"]), -1)
 
-        until(lambda: active() == 1, 240, f"version 1 is active{mesh.logs()}")
+        until(lambda: active() == 1, 400, f"version 1 is active{mesh.logs()}")
         response = mesh.chat([{"role": "user", "content": "What is an owl?"}])
         assert response.headers["x-openclaw-policy-version"] == "1"
         system, asked = received(api, "What is an owl?")[-1]

@@ -83,7 +83,7 @@ class Writer:
         Raises:
             WriterError: there is no answer at all.
         """
-        fields: dict[str, Any] = {"max_tokens": 200 + 2 * max_tokens, "response_format": {"type": "json_object"}}
+        fields: dict[str, Any] = {"max_tokens": 100 + 2 * max_tokens, "response_format": {"type": "json_object"}}
         messages = [{"role": "system", "content": PROMPT},
                     {"role": "user", "content": question(playbook, evidence, max_tokens, max_entries)}]
         async with api_calls.client(self.api, TIMEOUT) as connection:
