@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,18 @@ class Reply:
         return self.text
 
 
+def _trusted(home: Home) -> ssl.SSLContext:
+    """The CAs of the system, and the mesh's own where it is there."""
+    from .launch.status import running_config
+    from .mesh.identity import certificates_folder
+
+    context = ssl.create_default_context()
+    authority = certificates_folder(running_config(home), home) / "ca.crt"
+    if authority.exists():
+        context.load_verify_locations(authority)
+    return context
+
+
 class PolicyClient:
     """A conversation with the policy over its OpenAI-compatible door.
 
@@ -55,7 +68,8 @@ class PolicyClient:
 
     def __init__(self, base_url: str | None = None, *, api_key: str | None = None, model: str | None = None,
                  system: str | None = None, timeout: float = 600, home: Home | None = None) -> None:
-        """
+        """An https:// door's certificate may be of the mesh's CA in `home`, or of one that the system trusts.
+
         Args:
             base_url: http://HOST:PORT, with or without /v1; None takes the running mesh's of `home`.
             api_key: when the door asks for one; default the first of OPENCLAW_RL_API_KEYS.
@@ -69,7 +83,8 @@ class PolicyClient:
         key = api_key or os.environ.get("OPENCLAW_RL_API_KEYS", "").split(",")[0].strip()
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(base_url=self.base_url, timeout=httpx.Timeout(timeout, connect=5),
-                                  headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False)
+                                  headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False,
+                                  verify=_trusted(home or Home.default()) if base_url.startswith("https") else True)
         self._model = model
         self._system = system
         self.messages: list[dict[str, Any]] = []
