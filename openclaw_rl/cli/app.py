@@ -56,4 +56,4 @@ def addresses() -> dict[str, str]:
     return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}
 
 
-from . import certs, chat, distributed, forget, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)
+from . import certs, chat, distributed, forget, keys, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)

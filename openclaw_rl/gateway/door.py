@@ -16,7 +16,7 @@ from openclaw_rl.gateway.https import Certificate
 from openclaw_rl.gateway.metrics import Metrics
 from openclaw_rl.gateway.port import TurnDesk
 from openclaw_rl.home import Home
-from openclaw_rl.keys import KeyFileError, KeyRing
+from openclaw_rl.keys import KeyRing
 from openclaw_rl.mesh import identity
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,7 @@ def check_keys(config: Config, home: Home, environ: Mapping[str, str] = os.envir
         ConfigError: they can't be used, or the door is on a network and there is none.
     """
     host = config.components.policy_server.host
-    try:
-        ring = KeyRing.of(config, home, environ)
-    except KeyFileError as error:
-        raise ConfigError(str(error)) from None
+    ring = KeyRing.of(config, home, environ)
     if not identity.is_loopback(host) and not any(not key.dead() for key in ring.all()):
         raise ConfigError(f"components.policy_server.host: {host} lets others on the network in, and there is no key "
                           "that they could be asked for: make one with `openclaw-rl keys add NAME --scope chat` (in "

@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.config import ConfigError
 from openclaw_rl.home import write_atomically
 from openclaw_rl.keys.key import Key, check_name, check_scopes, new_key
 
 _FORMAT = 1
 
 
-class KeyFileError(Exception):
+class KeyFileError(ConfigError):
     """The file can't be used, or a change of it is not possible; the text says why and what to do."""
 
 

@@ -1,0 +1,147 @@
+"""keys: who may use the doors."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..home import Home
+from .app import Json, app, err, out, print_json
+
+if TYPE_CHECKING:
+    from ..keys import Key, KeyFile
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+keys = typer.Typer(invoke_without_command=True, help="Bearer keys of the policy server's doors: list, add, revoke, "
+                   "rotate. A change holds from the next request on, without a restart.",
+                   epilog="Example: openclaw-rl keys add laptop --scope chat; openclaw-rl keys; openclaw-rl keys "
+                   "revoke laptop")
+app.add_typer(keys, name="keys")
+
+Name = Annotated[str, typer.Argument(help="Its name, for lists, logs and metrics.")]
+
+
+@keys.callback()
+def default(context: typer.Context, as_json: Json = False) -> None:
+    if context.invoked_subcommand is None:
+        _list(as_json)
+
+
+@keys.command("list", epilog="Example: openclaw-rl keys list --json")
+def list_keys(as_json: Json = False) -> None:
+    """Show the keys by name: scopes, end, state. Keys themselves are kept nowhere."""
+    _list(as_json)
+
+
+@keys.command(epilog="Example: openclaw-rl keys add laptop --scope chat; openclaw-rl keys add grafana --scope read "
+              "--expires 90d")
+def add(name: Name,
+        scope: Annotated[list[str], typer.Option("--scope", help="chat: requests and feedback; read: models, metrics, "
+                                                 "state; admin: everything. May be given several times.")],
+        expires: Annotated[str | None, typer.Option("--expires", help="How long it is good, such as 12h, 30d or 8w; "
+                                                    "default until it is revoked.", show_default=False)] = None,
+        as_json: Json = False) -> None:
+    """Make a key. It is printed once, and only its digest is kept."""
+    with _told():
+        shown, key = _file().add(name, scope, None if expires is None else time.time() + _seconds("expires", expires))
+    _show(shown, key, as_json)
+
+
+@keys.command(epilog="Example: openclaw-rl keys revoke laptop")
+def revoke(name: Annotated[str, typer.Argument(help="Its name or id.")], as_json: Json = False) -> None:
+    """Revoke a key: its next request is refused, and its responses that run are ended within a second."""
+    file = _file()
+    revoked = file.revoke(name)
+    left = [key for key in file.read() if not key.dead()]
+    if as_json:
+        print_json({"revoked": [_facts(key) for key in revoked]})
+        return
+    out.print(f"revoked {name}", highlight=False, markup=False)
+    if not left:
+        out.print(f"no key is left: nobody comes in until `openclaw-rl keys add` makes one. On 127.0.0.1 the door can "
+                  f"do without: remove {file.path} and restart the policy server", soft_wrap=True, highlight=False,
+                  markup=False)
+
+
+@keys.command(epilog="Example: openclaw-rl keys rotate laptop --keep 1h")
+def rotate(name: Annotated[str, typer.Argument(help="Its name or id.")],
+           keep: Annotated[str | None, typer.Option("--keep", help="How long the old key stays good, such as 1h; "
+                                                    "default it is revoked at once.", show_default=False)] = None,
+           as_json: Json = False) -> None:
+    """Give a name a new key with the same scopes."""
+    with _told():
+        shown, key = _file().rotate(name, 0.0 if keep is None else _seconds("keep", keep))
+    _show(shown, key, as_json)
+
+
+def _file() -> KeyFile:
+    from ..keys import KeyFile
+    from ..keys.ring import key_path
+    from ..launch.status import running_config
+
+    home = Home.default()
+    return KeyFile(key_path(running_config(home), home))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A name, scope or time that is not allowed is wrong usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _seconds(option: str, text: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]+)?)([mhdw])", text.strip())
+    if not match or float(match[1]) == 0:
+        raise ValueError(f"--{option}: {text!r} is not allowed: a time such as 30m, 12h, 30d or 8w")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _show(shown: str, key: Key, as_json: bool) -> None:
+    if as_json:
+        print_json({"key": shown, **_facts(key)})
+        return
+    print(shown)  # alone on stdout, for `KEY=$(openclaw-rl keys add ...)`
+    err.print(f"key {key.name} with {', '.join(sorted(key.scopes))}: it is shown only now. Clients send it as "
+              "`Authorization: Bearer KEY` (OpenAI's SDKs: api_key); `openclaw-rl chat` takes it from "
+              "OPENCLAW_RL_API_KEY", soft_wrap=True, highlight=False, markup=False)
+
+
+def _list(as_json: bool) -> None:
+    file = _file()
+    found = file.read()
+    if as_json:
+        print_json({"file": str(file.path), "keys": [_facts(key) for key in found]})
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "id", "scopes", "made", "state"):
+        table.add_column(column, no_wrap=True)
+    for key in found:
+        state = key.dead().removeprefix("has ").removeprefix("been ") or (
+            "good" if key.expires is None else f"good until {_when(key.expires)}")
+        table.add_row(key.name, key.id, ", ".join(sorted(key.scopes)), _when(key.created), state)
+    if found:
+        out.print(table)
+    else:
+        out.print("there are no keys; `openclaw-rl keys add NAME --scope chat` makes one", highlight=False,
+                  markup=False)
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    times = {name: None if at is None else datetime.fromtimestamp(at).astimezone().isoformat()
+             for name, at in (("created", key.created), ("expires", key.expires), ("revoked", key.revoked))}
+    return {"id": key.id, "name": key.name, "scopes": sorted(key.scopes), **times, "good": not key.dead()}
+
+
+def _when(at: float) -> str:
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
