@@ -48,8 +48,8 @@ async def run(engine: SglangEngine, requests: int, tokens: int) -> dict[str, flo
     seconds = time.perf_counter() - began
     gaps.sort()
     return {"tokens_per_s": round(made / seconds, 1), "tokens": made, "failed": failed,
-            "gap_ms_p50": round(statistics.median(gaps) * 1000), "gap_ms_p99": round(gaps[len(gaps) * 99 // 100] * 1000),
-            "gap_ms_max": round(gaps[-1] * 1000)}
+            "gap_ms_p50": round(statistics.median(gaps) * 1000),
+            "gap_ms_p99": round(gaps[len(gaps) * 99 // 100] * 1000), "gap_ms_max": round(gaps[-1] * 1000)}
 
 
 def variant(base: Path, folder: Path, scale: float) -> Path:
@@ -84,8 +84,8 @@ async def main(args: argparse.Namespace) -> None:
             busy = asyncio.create_task(run(engine, args.requests, args.tokens))
             pauses = []
             for version, folder in enumerate(folders, 1):
-                while engine.stats()["tokens_total"] < made + args.requests * args.tokens * version // (
-                        args.updates + 2) and not busy.done():
+                wanted = made + args.requests * args.tokens * version // (args.updates + 2)
+                while engine.stats()["tokens_total"] < wanted and not busy.done():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
                 await engine.stage(version, folder)
                 pauses.append(round((await engine.activate(version)).ms))
