@@ -117,6 +117,19 @@ def check_certificates(home: Home, config: Config, names: list[str]) -> None:
             tls.credentials(config, home, role)
 
 
+def check_door(home: Home, config: Config, names: list[str]) -> None:
+    """The policy server's HTTP door is closed to strangers, and its keys and certificate can be used.
+
+    Raises:
+        ConfigError: they can't, or it is on a network without a key or HTTPS; the text says what to do.
+    """
+    if "policy_server" in names:
+        from ..gateway.door import check_keys, https_certificate
+
+        check_keys(config, home)
+        https_certificate(config, home)
+
+
 def check_ports(config: Config, names: list[str]) -> None:
     """The ports of the components that are to be started are free, and no two components want the same.
 
