@@ -34,7 +34,8 @@ class StatusBoard:
         stats = self._outbox.stats()
         status = component_pb2.ComponentStatus(
             state=component_pb2.COMPONENT_STATE_RUNNING if turns.ready else component_pb2.COMPONENT_STATE_STARTING,
-            detail="; ".join(filter(None, [turns.state, self._pin(), self._source()])), counters=recorder.counters,
+            detail="; ".join(filter(None, [turns.state, self._pin(), self._source(),
+                                               self._workers()])), counters=recorder.counters,
             gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
             *(("state_damaged", problem) for problem in self._store.problems),
@@ -54,6 +55,12 @@ class StatusBoard:
 
     def _pin(self) -> str:
         return self.weights.pin if self.weights else ""
+
+    def _workers(self) -> str:
+        """How many of an engine's workers answer; empty for an engine that has none."""
+        workers = getattr(self.engine, "workers", [])
+        serving = sum(worker.state == "serving" for worker in workers)
+        return f"{serving} of {len(workers)} {self.engine.info.name} workers serve" if workers else ""
 
     def _source(self) -> str:
         """Where the versions come from, unless it is the trainer."""
