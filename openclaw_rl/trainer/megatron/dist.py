@@ -3,8 +3,8 @@
 Their keys are Hugging Face's names, so a checkpoint knows nothing of the layout that wrote it, and every other one can
 go on from it: the values of a parameter are `NAME`, the moments of AdamW `exp_avg.NAME` and `exp_avg_sq.NAME`.
 
-The format holds pickles (`.metadata`, common.pt). Only what this trainer wrote itself may be given to `load`: compare
-the files' digests first.
+The format has a pickle in it (`.metadata`, see metadata.py). Only what this trainer wrote itself may be given to
+`load`: compare the files' digests first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _STEPS = "steps"
 
 
 def save_weights(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, place: Place) -> None:
-    """Write the fp32 values of all parameters into an empty folder. Collective."""
+    """Write the fp32 values of all parameters into an empty folder. Collective.
+
+    Raises:
+        OSError: they can't be written.
+    """
     _save(_shards(rules, optimizer.masters, place), folder)
 
 
@@ -49,7 +53,11 @@ def load_weights(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, pla
 
 
 def save_optimizer(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, place: Place) -> None:
-    """Write the optimizer's state into an empty folder. Collective."""
+    """Write the optimizer's state into an empty folder. Collective.
+
+    Raises:
+        OSError: it can't be written.
+    """
     moments = optimizer.moments()
     shards: dict[str, Any] = {}
     for key in MOMENTS:
@@ -92,7 +100,10 @@ def _save(shards: dict[str, Any], folder: Path) -> None:
     # megatron-core would fork two writers and start a manager of multiprocessing, which outlives a rank that is killed.
     with replaced((filesystem_async, "_get_write_results_queue", Queue),
                   (FileSystemWriterAsync, "write_preloaded_data_multiproc", staticmethod(_write))):
-        dist_checkpointing.save(shards, str(folder))
+        try:
+            dist_checkpointing.save(shards, str(folder))
+        except CheckpointException as error:  # on all ranks; the first knows why
+            raise OSError(f"{folder}: the shards can't be written: {_why(error)}") from None
 
 
 def _write(transforms: list[Any], _: bool, rank: int, buckets: list[Any], results: Queue[Any]) -> None:
@@ -115,9 +126,13 @@ def _load(folder: Path, rules: dict[str, Rule], like: dict[str, Any], place: Pla
         with guarded():
             found = dist_checkpointing.load(wanted, str(folder))
     except CheckpointException as error:  # the same on all ranks
-        why = str(next(iter(error.failures.values()))[0])
-        raise ValueError(f"{folder}: does not hold the shards of this model: {why[:300]}") from None
+        raise ValueError(f"{folder}: does not hold the shards of this model: {_why(error)}") from None
     except (CheckpointingException, KeyError, RuntimeError) as error:
         raise ValueError(f"{folder}: does not hold the shards of this model: {str(error)[:300]}") from None
     return {name: rule.join([found[prefix + part.name].to(like[name].device) for part in rule.parts])
             for name, rule in rules.items()}
+
+
+def _why(error: CheckpointException) -> str:
+    failures = [str(failure) for failure, _ in error.failures.values()]
+    return failures[0][:300] if failures else "see what another rank says"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,6 +135,18 @@ def test_a_checkpoint_of_another_model_does_not_fit(model: Path, tmp_path: Path)
         policy(other, StartPoint(tmp_path / WEIGHTS_FOLDER))
     with pytest.raises(ValueError, match=r"model.safetensors: tensor .*bias is missing"):
         policy(other, StartPoint(model / "model.safetensors"))
+
+
+def test_a_full_disk_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    backend = policy(model)
+    monkeypatch.setattr(filesystem_async, "_write_item", full)
+    with pytest.raises(OSError, match=r"weights: the shards can't be written: .*No space left on device"):
+        backend.save(tmp_path)
 
 
 def test_it_says_what_it_cannot_do(model: Path) -> None:

@@ -1,6 +1,6 @@
 """A step of the Megatron trainer against the torch back end's (`method: full`), in one process and run.
 
-    python tools/bench/megatron.py [--samples 4] [--tokens 256] [--steps 2]
+    python tools/bench/megatron_step.py [--samples 4] [--tokens 256] [--steps 2]
 
 Both train all weights of the embedded model in fp32 on the CPU, one rank and one thread, on the same made-up samples
 (a quarter prompt, the rest response; half of them with a hint), in turns, after one step that is not counted. Prints
