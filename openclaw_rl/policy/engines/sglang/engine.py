@@ -202,9 +202,12 @@ class SglangEngine:
                 "worker_restarts_total": self._keeper.restarts}
 
     async def _take(self, session: str, ids: Sequence[int]) -> Worker:
-        worker = await self._pool.take(session, ids)
-        assert isinstance(worker, Worker)
-        return worker
+        while True:
+            worker = await self._pool.take(session, ids)
+            assert isinstance(worker, Worker)
+            if worker.takes:
+                return worker
+            self._pool.give(worker)  # an update began between the handing out and now: its prompt belongs behind it
 
     def _changed(self) -> None:
         self._pool.settle()
