@@ -110,6 +110,8 @@ def status(as_json: Json = False) -> None:
             if entry["state"] != "up":
                 out.print(f"[red]host {host}[/] is {entry['state']} since {entry['since']} {escape(entry['detail'])}",
                           soft_wrap=True, highlight=False)
+        for problem in mesh.problems:
+            out.print(f"[yellow]mesh[/]: {escape(problem)}", soft_wrap=True, highlight=False)
         for c in mesh.components:
             for alarm in c.alarms:
                 out.print(f"[yellow]{c.name}[/]: {escape(alarm.message)} [dim]({_since(alarm.since)}, {alarm.name})[/]",

@@ -75,7 +75,7 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         _say_already(supervisor, config, console)
         return report(home, config)
     if not uses_api(config.components.policy_server):
-        _prepare_model(home, config, console)
+        _prepare_model(home, config, console, wanted)
     policy = config.components.policy_server
     if policy.engine == "sglang" and "policy_server" in wanted:  # it takes a minute on a CPU, large models take more
         timeout = max(timeout, policy.sglang.start_timeout)
@@ -143,12 +143,13 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
             console.print(f"[green]✓[/] {layout}", highlight=False)
         checks.check_ports(config, [name])
     if name in ("policy_server", "trainer") and not uses_api(config.components.policy_server):
-        _prepare_model(home, config, console)
+        _prepare_model(home, config, console, [name])
     start_components(home, with_absolute_model(config), [name], console, timeout)
 
 
-def _prepare_model(home: Home, config: Config, console: Console) -> None:
+def _prepare_model(home: Home, config: Config, console: Console, names: list[str]) -> None:
     from ..models.prepare import ensure_model
+    from .memory import check_memory
 
     columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -158,6 +159,7 @@ def _prepare_model(home: Home, config: Config, console: Console) -> None:
                                   lambda text, share: bar.update(task, description=text, completed=share))
         except Exception as error:
             raise StartError(f"the model can't be prepared: {error}") from error
+    check_memory(config, folder, names)
     console.print(f"[green]✓[/] model in {folder}", soft_wrap=True)
 
 

@@ -68,6 +68,19 @@ class MeshReport:
         return next(component for component in self.components if component.name == name)
 
     @property
+    def problems(self) -> list[str]:
+        """What is wrong with the mesh as a whole, for a person."""
+        versions: dict[str, list[str]] = {}
+        for component in self.components:
+            if component.status is not None and component.status.package_version:
+                versions.setdefault(component.status.package_version, []).append(component.name)
+        if len(versions) < 2:
+            return []
+        told = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))
+        return [f"the components have different versions of openclaw-rl: {told}; install the same one everywhere and "
+                "restart those that have another"]
+
+    @property
     def all_running(self) -> bool:
         return all(component.state == "RUNNING" for component in self.components)
 
@@ -94,6 +107,7 @@ class MeshReport:
             beside["hosts"] = self.hosts
         return {
             "components": [component.json() for component in self.components],
+            "problems": self.problems,
             "policy_version": self.policy_version,
             "turns": {name: self.counter("env_server", f"turns_{name}") for name in ("main", "side", "unknown")},
             "samples": {

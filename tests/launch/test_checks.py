@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import save_file
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.home import Home
-from openclaw_rl.launch import checks, start
+from openclaw_rl.launch import checks, memory, start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.supervisor import Supervisor
+from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.trainer.megatron import hardware
 
 
 def test_a_port_in_use_names_key_port_and_owner() -> None:
@@ -86,3 +92,74 @@ def test_a_model_folder_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Mon
     config = Config.model_validate({"components": {"policy_server": {"model": "model"}}})
     assert start.with_absolute_model(config).components.policy_server.model == str(tmp_path / "model")
     assert start.with_absolute_model(Config()) == Config()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny model, whole but for its tokenizer's content."""
+    config = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "vocab_size": 32, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+              "eos_token_id": 1, "tie_word_embeddings": True}
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    write_tensors(folder)
+    return folder
+
+
+def write_tensors(folder: Path, **other: tuple[int, ...] | None) -> None:
+    """The model's tensors, but for those that are to have another shape or (None) be missing."""
+    shapes = ModelConfig.read(folder).tensors() | {name.replace("__", "."): shape for name, shape in other.items()}
+    save_file({name: np.zeros(shape, np.float16) for name, shape in shapes.items() if shape is not None},
+              folder / "model.safetensors")
+
+
+def local_start(home: Path, **policy: object) -> None:
+    """As far as it comes: nothing is started."""
+    config = Config.model_validate({"components": {
+        "policy_server": {"port": 0, "grpc_port": 0, **policy},
+        **{name: {"port": 0} for name in ("env_server", "prm_judge", "trainer")}}})
+    start.local_start(Home(home), config, Console(quiet=True), timeout=5)
+
+
+@pytest.mark.parametrize(("damage", "text"), [
+    (lambda folder: (folder / "tokenizer.json").unlink(), r"tiny: tokenizer\.json is missing.*save_pretrained"),
+    (lambda folder: write_tensors(folder, model__norm__weight=None),
+     r"tiny.*tensor model\.norm\.weight is missing \(1 of 11"),
+    (lambda folder: write_tensors(folder, model__norm__weight=(9,)),
+     r"model\.safetensors: tensor model\.norm\.weight has shape \[9\]; config\.json asks for \[8\]"),
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 100), r"model\.safetensors"),
+    (lambda folder: (folder / "model.safetensors").unlink(), r"neither model\.safetensors nor"),
+    (lambda folder: (folder / "config.json").unlink(), r"config\.json"),
+    (lambda folder: (folder / "tokenizer.json").write_text("not JSON"), r"tokenizer\.json")],
+    ids=["no tokenizer", "missing tensor", "shape", "damaged", "no tensors", "no config", "tokenizer"])
+def test_a_model_folder_that_can_not_be_used(tmp_path: Path, model: Path, damage: Callable[[Path], object],
+                                             text: str) -> None:
+    damage(model)
+    with pytest.raises(StartError, match=text):
+        local_start(tmp_path / "home", model=str(model))
+    assert not Supervisor(Home(tmp_path / "home")).running()
+
+
+def test_too_little_memory_for_the_model(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "find", lambda: hardware.Hardware([], 2 * 2**30))
+    monkeypatch.setattr(memory.ModelConfig, "tensors", lambda _self: {"x": (8_000_000_000,)})
+    with pytest.raises(StartError, match=r"8\.00 billion weights.* 59\.6 GB .*policy_server 29\.8 GB, trainer 29\.8 "
+                                         r"GB.*, and 2\.0 GB are free"):
+        memory.check_memory(Config(), model, ["policy_server", "trainer"])
+    memory.check_memory(Config(), model, ["env_server"])
+    full = Config.model_validate({"components": {"trainer": {"method": "full"}}})
+    with pytest.raises(StartError, match="method: lora needs less"):
+        memory.check_memory(full, model, ["trainer"])
+    monkeypatch.setattr(hardware, "find", lambda: hardware.Hardware([80 * 2**30], 2 * 2**30))
+    memory.check_memory(Config(), model, ["policy_server", "trainer"])  # it is the GPU's memory that counts then
+
+
+def test_a_door_on_a_network_is_not_started_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENCLAW_RL_API_KEYS", raising=False)
+    config = Config.model_validate({"components": {"policy_server": {"host": "0.0.0.0"}}})
+    with pytest.raises(ConfigError, match="openclaw-rl keys add NAME --scope chat"):
+        checks.check_door(Home(tmp_path), config, ["policy_server"])
+    checks.check_door(Home(tmp_path), config, ["trainer"])

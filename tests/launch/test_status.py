@@ -45,3 +45,15 @@ def test_alarms_in_json(mesh: MeshReport) -> None:
         {"name": "judge_failing", "message": "judge llm[x] does not work: key refused", "since": since},
         {"name": "transitions_waiting", "message": "7 turns wait", "since": since}]
     assert mesh.json()["components"][0]["alarms"] == []
+
+
+def test_different_versions_in_one_mesh(mesh: MeshReport) -> None:
+    for component, version in zip(mesh.components, ("0.4.0", "0.4.0", "0.3.9", ""), strict=True):
+        assert component.status is not None
+        component.status.package_version = version
+    output = CliRunner().invoke(app, ["status"]).output
+    assert "mesh: the components have different versions of openclaw-rl: 0.3.9 (prm_judge), " \
+           "0.4.0 (policy_server, env_server); install the same one" in output
+    assert len(mesh.json()["problems"]) == 1
+    mesh["prm_judge"].status.package_version = "0.4.0"  # type: ignore[union-attr]
+    assert mesh.json()["problems"] == []

@@ -1,0 +1,57 @@
+"""Whether the model fits into this machine's memory, found before anything is started.
+
+What is counted is what is needed for certain, so that nothing that would run is refused: weights, and what training
+keeps for each of them. Caches, activations and the processes themselves come on top.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+from ..config import Config
+from ..models.config import ModelConfig, ModelError
+
+#: Bytes for each weight of the model. Served: the active version and one that takes its place, two bytes each; trained
+#: (lora): the model as it is computed with, two bytes at least, and the version that is merged for the others; trained
+#: (full): float32 weights, gradients and Adam's two moments, and the frozen model, two bytes.
+_SERVED, _LORA, _FULL = 4, 4, 18
+
+
+def check_memory(config: Config, folder: Path, names: list[str]) -> None:
+    """The components that are to be started have room for the model.
+
+    Args:
+        folder: of the model.
+        names: the components.
+
+    Raises:
+        StartError: they haven't; the text has what is needed and what there is.
+    """
+    from ..trainer.backend import method
+    from ..trainer.megatron import hardware
+    from .checks import StartError
+
+    found = hardware.find()
+    policy, trainer = config.components.policy_server, config.components.trainer
+    try:
+        weights = sum(map(prod, ModelConfig.read(folder).tensors().values()))
+    except ModelError:
+        return  # who can't read it says so
+    parts = {}
+    if "policy_server" in names and not (found.gpus and policy.device != "cpu"):
+        parts["policy_server"] = _SERVED * weights
+    if "trainer" in names and trainer.backend in ("auto", "torch") and not (found.gpus and trainer.device != "cpu"):
+        parts["trainer"] = (_LORA if method(trainer) == "lora" else _FULL) * weights
+    needed = sum(parts.values())
+    if needed > found.free_memory:
+        shares = ", ".join(f"{name} {_size(share)}" for name, share in parts.items())
+        less = "; components.trainer.method: lora needs less" if parts.get("trainer", 0) == _FULL * weights else ""
+        raise StartError(f"components.policy_server.model: {policy.model!r} has {weights / 1e9:.2f} billion weights, "
+                         f"for which at least {_size(needed)} of memory are needed here ({shares}), and "
+                         f"{_size(found.free_memory)} are free: take a smaller model, put a component on another "
+                         f"machine, or end other programs{less}")
+
+
+def _size(number: float) -> str:
+    return f"{number / 2**30:.1f} GB"
