@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from openclaw_rl.home import COMPONENTS
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.mesh.errors import MeshError, exhausted
 
 if TYPE_CHECKING:
+    from openclaw_rl.config import LimitsConfig
+    from openclaw_rl.gateway.limits import Limiter
     from openclaw_rl.keys import Key, KeyRing, Scope
     from openclaw_rl.mesh.certificates import Identity
 
@@ -78,31 +81,66 @@ OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerRefl
                  "/grpc.reflection.v1.ServerReflection/")
 
 
+@dataclass(eq=False)
+class Visit:
+    """A call that was let in."""
+
+    who: str  #: for people: a role, or "the key NAME"
+    key: Key | None = None
+    task: asyncio.Task[Any] | None = None
+    refused: MeshError | None = None  #: its key was revoked meanwhile
+
+
 class Authorizer:
     """Lets a call in or refuses it.
 
     Args:
         identity: who this component is; certificates of other meshes are refused.
         keys: the bearer keys, for the port that takes clients without a certificate.
+        limits: what one key may take of that port.
     """
 
-    def __init__(self, identity: Callable[[], Identity], keys: KeyRing | None = None) -> None:
+    def __init__(self, identity: Callable[[], Identity], keys: KeyRing | None = None,
+                 limits: LimitsConfig | None = None) -> None:
         self._identity, self._keys = identity, keys
+        self._limiter: Limiter | None = None
+        if keys is not None and limits is not None:
+            from openclaw_rl.gateway.limits import Limiter
 
-    def __call__(self, context: grpc.aio.ServicerContext, method: str) -> None:
-        """Look at who calls.
+            self._limiter = Limiter(limits)
+        self._visits: set[Visit] = set()  # those with a key
+
+    def enter(self, context: grpc.aio.ServicerContext, method: str) -> Visit:
+        """Look at who calls. `leave` ends the visit. Call it in the call's own task.
 
         Args:
             method: full name, such as /openclaw_rl.v1.PolicyService/Chat.
 
         Raises:
-            MeshError: UNAUTHENTICATED or PERMISSION_DENIED; the reason says why.
+            MeshError: UNAUTHENTICATED, PERMISSION_DENIED, or RESOURCE_EXHAUSTED for a key that takes too much; the
+                reason says why.
         """
         certificates = context.auth_context().get("x509_pem_cert")
-        who = self._certified(certificates[0], method) if certificates else self._with_key(context, method)
+        visit = (Visit(self._certified(certificates[0], method)) if certificates
+                 else self._with_key(context, method))
         rule = TABLE.get(method)
         if rule is not None and rule.scope == "admin":
-            log.info("%s called by %s at %s", method.rpartition("/")[2], who, context.peer())
+            log.info("%s called by %s at %s", method.rpartition("/")[2], visit.who, context.peer())
+        return visit
+
+    def leave(self, visit: Visit) -> None:
+        """The call has ended."""
+        self._visits.discard(visit)
+        if visit.key is not None and self._limiter is not None:
+            self._limiter.give_back(visit.key.id)
+
+    def end_revoked(self) -> None:
+        """End the running calls whose keys are no good any more."""
+        for visit in list(self._visits):
+            if visit.key is not None and self._keys is not None and visit.task is not None \
+                    and visit.refused is None and not self._keys.holds(visit.key):
+                visit.refused = _no_good("has been revoked or has expired")
+                visit.task.cancel()
 
     def _certified(self, certificate: bytes, method: str) -> str:
         mine, peer = self._identity(), _identity_of(certificate)
@@ -121,7 +159,7 @@ class Authorizer:
                             metadata={"role": peer.role})
         return peer.role
 
-    def _with_key(self, context: grpc.aio.ServicerContext, method: str) -> str:
+    def _with_key(self, context: grpc.aio.ServicerContext, method: str) -> Visit:
         from openclaw_rl.keys import shown_in
 
         shown = shown_in(_authorization(context))
@@ -131,11 +169,18 @@ class Authorizer:
                             "`openclaw-rl keys add NAME` makes one")
         key = self._keys.match(shown)
         if key is None or key.dead():
-            raise MeshError(grpc.StatusCode.UNAUTHENTICATED, "UNKNOWN_KEY",
-                            f"the bearer key {(key and key.dead()) or 'is not one of this mesh'}; "
-                            "`openclaw-rl keys` lists them by name")
+            raise _no_good((key and key.dead()) or "is not one of this mesh")
         self._check_scope(key, method)
-        return f"the key {key.name}"
+        if self._limiter is not None:
+            from openclaw_rl.gateway.errors import ApiError
+
+            try:
+                self._limiter.take(key.id, f"the key {key.name}")
+            except ApiError as error:
+                raise exhausted(error.message, float(error.headers.get("Retry-After", 1))) from None
+        visit = Visit(f"the key {key.name}", key, asyncio.current_task())
+        self._visits.add(visit)
+        return visit
 
     def _check_scope(self, key: Key, method: str) -> None:
         if method.startswith(OPEN_SERVICES):
@@ -148,6 +193,11 @@ class Authorizer:
             raise MeshError(grpc.StatusCode.PERMISSION_DENIED, "WRONG_SCOPE",
                             f"{method.rpartition('/')[2]} needs the scope {rule.scope}; the key {key.name} has "
                             f"{', '.join(sorted(key.scopes))}", metadata={"scope": rule.scope})
+
+
+def _no_good(why: str) -> MeshError:
+    return MeshError(grpc.StatusCode.UNAUTHENTICATED, "UNKNOWN_KEY",
+                     f"the bearer key {why}; `openclaw-rl keys` lists them by name")
 
 
 def _authorization(context: grpc.aio.ServicerContext) -> str:

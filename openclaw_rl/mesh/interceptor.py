@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.errors import MeshError, internal, unavailable, unimplemented
 from openclaw_rl.mesh.helpers import new_id
 
@@ -27,11 +28,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     first answer. Handlers of streams must therefore not send initial metadata themselves.
 
     Args:
-        authorize: asked first, with the context and the method's full name; raises MeshError when the caller may not.
+        authorizer: asked first whether the caller may.
     """
 
-    def __init__(self, authorize: Callable[[grpc.aio.ServicerContext, str], None] | None = None) -> None:
-        self.authorize = authorize
+    def __init__(self, authorizer: Authorizer | None = None) -> None:
+        self.authorizer = authorizer
         self._streams: set[asyncio.Task[Any]] = set()
         self._ending = False
 
@@ -46,14 +47,18 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         """What happens before and after a handler."""
         task = asyncio.current_task()
         assert task is not None  # grpc.aio runs each call in a task of its own
+        visit = None
         try:
-            if self.authorize is not None:
-                self.authorize(context, method)
+            if self.authorizer is not None:
+                visit = self.authorizer.enter(context, method)
             if streaming:
                 self._streams.add(task)
                 await context.send_initial_metadata(())
             yield
         except asyncio.CancelledError:
+            if visit is not None and visit.refused is not None:
+                task.uncancel()
+                await _abort(context, method, visit.refused)
             if not (self._ending and streaming):
                 raise
             task.uncancel()
@@ -62,6 +67,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             await _abort(context, method, error)
         finally:
             self._streams.discard(task)
+            if self.authorizer is not None and visit is not None:
+                self.authorizer.leave(visit)
 
     async def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails],
                                                              Awaitable[grpc.RpcMethodHandler | None]],

@@ -134,7 +134,7 @@ class ComponentServer:
                                   "network could read and change everything. Run `openclaw-rl init`, which makes "
                                   "certificates, and let security.tls be auto or on; or listen on 127.0.0.1")
             return self._bound(self._port, self._server.add_insecure_port)
-        self._interceptor.authorize = Authorizer(lambda: credentials.identity, credentials.keys)
+        self._interceptor.authorizer = Authorizer(lambda: credentials.identity, credentials.keys, credentials.limits)
         port = self._bound(self._port, self._server.add_secure_port, credentials.server())
         if credentials.keys_port is not None:
             other = self._bound(credentials.keys_port, self._server.add_secure_port,
@@ -156,6 +156,8 @@ class ComponentServer:
     async def _watch_alarms(self) -> None:
         while True:
             await asyncio.sleep(ALARM_SECONDS)
+            if self._interceptor.authorizer is not None:
+                self._interceptor.authorizer.end_revoked()
             await self._tell_alarms()
 
     async def _tell_alarms(self) -> None:

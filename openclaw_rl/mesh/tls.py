@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.config import Config, ConfigError, LimitsConfig
 from openclaw_rl.home import COMPONENTS, Home
 from openclaw_rl.keys import KeyFileError, KeyRing
 from openclaw_rl.mesh import identity
@@ -67,15 +67,16 @@ class Credentials:
         warn_days: days before its end from which `problems` warns.
         keys: bearer keys of clients without a certificate.
         keys_port: port for them; 0 for any free one, None for none.
+        limits: what one of them may take.
 
     Raises:
         CertificateError: they can't be used; the text says what to do.
     """
 
     def __init__(self, folder: Path, role: str, warn_days: int = 30, *, keys: KeyRing | None = None,
-                 keys_port: int | None = None) -> None:
+                 keys_port: int | None = None, limits: LimitsConfig | None = None) -> None:
         self.folder, self.role = folder, role
-        self.keys, self.keys_port = keys, keys_port
+        self.keys, self.keys_port, self.limits = keys, keys_port, limits
         self._warn = datetime.timedelta(days=warn_days)
         self._lock = threading.Lock()
         self._problem = ""
@@ -226,7 +227,7 @@ def credentials(config: Config, home: Home, role: str) -> Credentials | None:
     folder = identity.certificates_folder(config, home)
     port = getattr(config.components, role).keys_port if role in COMPONENTS else None
     try:
-        return Credentials(folder, role, config.security.warn_days, keys_port=port,
+        return Credentials(folder, role, config.security.warn_days, keys_port=port, limits=config.security.limits,
                            keys=None if port is None else KeyRing.of(config, home))
     except KeyFileError as error:
         raise ConfigError(str(error)) from None

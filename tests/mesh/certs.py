@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from openclaw_rl.config import LimitsConfig
 from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyRing
 from openclaw_rl.mesh import ca, identity
@@ -55,11 +56,12 @@ def acting(credentials: Credentials | None) -> Iterator[None]:
 
 @asynccontextmanager
 async def secure_server(folder: Path, home: Home, servicer: Any, role: str = "prm_judge",
-                        keys: KeyRing | None = None) -> AsyncIterator[ComponentServer]:
+                        keys: KeyRing | None = None, limits: LimitsConfig | None = None
+                        ) -> AsyncIterator[ComponentServer]:
     """A component's server with TLS, and with a port for keys when there are some."""
     server = ComponentServer(role, "127.0.0.1", 0, home, lambda: pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING))
     server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, servicer, JUDGE)
-    with acting(Credentials(folder, role, keys=keys, keys_port=None if keys is None else 0)):
+    with acting(Credentials(folder, role, keys=keys, keys_port=None if keys is None else 0, limits=limits)):
         await server.start()
     try:
         yield server

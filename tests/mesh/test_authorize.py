@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from openclaw_rl.config import LimitsConfig
 from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyFile, KeyRing
 from openclaw_rl.mesh.authorize import TABLE
@@ -42,6 +44,10 @@ class Judge(judge_pb2_grpc.JudgeServiceServicer):
     async def JudgeTransitions(self, request_iterator, context):
         async for _ in request_iterator:
             yield judge_pb2.JudgeTransitionsResponse()
+
+    async def WatchJudgements(self, request, context):
+        yield judge_pb2.WatchJudgementsResponse(session_id="s")
+        await asyncio.sleep(60)
 
     async def ListJudgements(self, request, context):
         return judge_pb2.ListJudgementsResponse()
@@ -193,6 +199,44 @@ async def test_no_key_a_wrong_one_and_a_revoked_one(server, certs, keys) -> None
             assert "authorization: Bearer KEY" in error.message
     # A key is none at the components' own port, which needs a certificate.
     assert await call(server.address, good, "GetStatus") == "UNAVAILABLE"
+
+
+async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> None:
+    shown, _ = keys.add("watcher", ["read"])
+    credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
+    async with connect(server.keys_address, "prm_judge", credentials) as channel:
+        stream = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest(),
+                                                                          timeout=30)
+        assert (await stream.read()).session_id == "s"
+        keys.revoke("watcher")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+    assert from_rpc_error(caught.value).reason == "UNKNOWN_KEY"
+
+
+async def test_one_key_takes_no_more_than_its_limits(certs, keys, tmp_path) -> None:
+    root, limits = (certs / "ca.crt").read_bytes(), LimitsConfig(requests_per_minute=3, concurrent=1)
+    one, other = (OutsideCredentials(keys.add(name, ["read"])[0], root) for name in ("one", "other"))
+    async with secure_server(certs, Home(tmp_path).create(), Judge(), keys=KeyRing(keys.path),
+                             limits=limits) as server:
+        async with connect(server.keys_address, "prm_judge", one) as channel:
+            stream = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest())
+            await stream.read()
+            assert await call(server.keys_address, one, "GetStatus") == "RESOURCE_EXHAUSTED"  # two at the same time
+            stream.cancel()
+            component = component_pb2_grpc.ComponentServiceStub(channel)
+            async with asyncio.timeout(10):  # until the server has noticed that the stream has ended
+                while await call(server.keys_address, one, "GetStatus"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            await component.GetStatus(component_pb2.GetStatusRequest())
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await component.GetStatus(component_pb2.GetStatusRequest())
+        error = from_rpc_error(caught.value)
+        assert error.reason == "RESOURCE_EXHAUSTED" and "3 requests per minute" in error.message
+        assert error.retry_after and error.retry_after <= 21
+        assert await call(server.keys_address, other, "GetStatus") == ""
+        for _ in range(5):  # certificates have no such limits
+            assert await call(server.address, Credentials(certs, "operator"), "GetStatus") == ""
 
 
 async def test_what_changes_the_mesh_is_logged_with_who_did_it(server, certs, keys, caplog) -> None:
