@@ -194,6 +194,14 @@ def _wrong(model: ModelConfig, overrides: MegatronConfig) -> list[str]:
     return problems
 
 
+def unsupported(config: ModelConfig) -> str | None:
+    """What megatron-core's layers can't compute of a model, or None."""
+    for key, value in (("attention_bias", config.out_bias), ("mlp_bias", config.mlp_bias)):
+        if value:
+            return f"{key}: true is not supported by the megatron back end; use the torch back end"
+    return None
+
+
 def _as_set(layout: Layout, overrides: MegatronConfig) -> bool:
     return all(wanted in (None, there) for wanted, there in (
         (overrides.tensor_parallel, layout.tensor), (overrides.pipeline_parallel, layout.pipeline),

@@ -84,14 +84,6 @@ class Rule:
         return [piece.reshape(-1, *rest) for piece in pieces]
 
 
-def unsupported(config: ModelConfig) -> str | None:
-    """What megatron-core's layers can't compute of a model, or None."""
-    for key, value in (("attention_bias", config.out_bias), ("mlp_bias", config.mlp_bias)):
-        if value:
-            return f"{key}: true is not supported by the megatron back end; use the torch back end"
-    return None
-
-
 def rules(config: ModelConfig, layout: Layout, stage: int) -> dict[str, Rule]:
     """Parameters of megatron-core's GPTModel on a pipeline stage, by name, with what each is made of."""
     shapes = config.tensors()

@@ -26,6 +26,7 @@ from openclaw_rl.trainer.megatron.layout import (
     parse_size,
     same_size,
     size_text,
+    unsupported,
 )
 
 #: The embedded model's sizes, for a machine on which it was not prepared yet.
@@ -119,6 +120,8 @@ def _contradictions(trainer: TrainerConfig, model: ModelConfig) -> list[str]:
     problems = []
     if trainer.method == "lora":
         problems.append(f"{_KEYS}.method: lora is not there with backend megatron; allowed: auto, full")
+    if problem := unsupported(model):
+        problems.append(f"components.policy_server.model: its config.json says {problem}")
     if trainer.model_size is not None:
         try:
             named = parse_size(trainer.model_size)

@@ -45,7 +45,7 @@ from openclaw_rl.trainer.held_out import HeldOut
 from openclaw_rl.trainer.megatron import dist as shards
 from openclaw_rl.trainer.megatron import files, mapping
 from openclaw_rl.trainer.megatron.cpu import redirected
-from openclaw_rl.trainer.megatron.layout import Layout
+from openclaw_rl.trainer.megatron.layout import Layout, unsupported
 from openclaw_rl.trainer.megatron.model import Model, build
 from openclaw_rl.trainer.megatron.optimizer import Optimizer
 from openclaw_rl.trainer.megatron.parallel import Place, device_of
@@ -79,7 +79,7 @@ class MegatronPolicy:
         torch.set_num_threads(config.threads)
         self._config, self._folder = config, folder
         model = ModelConfig.read(folder)
-        if problem := mapping.unsupported(model):
+        if problem := unsupported(model):
             raise ValueError(f"{folder / 'config.json'}: {problem}")
         self._vocab_size, self._width = model.vocab_size, model.hidden_size
         device = device_of(config.device)

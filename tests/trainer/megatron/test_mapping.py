@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from openclaw_rl.models.config import ModelConfig
-from openclaw_rl.trainer.megatron.layout import Layout
-from openclaw_rl.trainer.megatron.mapping import Part, rules, unsupported
+from openclaw_rl.trainer.megatron.layout import Layout, unsupported
+from openclaw_rl.trainer.megatron.mapping import Part, rules
 from tests.trainer.megatron.families import FAMILIES, make
 
 

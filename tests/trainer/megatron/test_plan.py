@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def test_a_size_that_is_not_the_models() -> None:
 
 def test_what_the_back_end_can_not_do() -> None:
     assert "method: lora is not there with backend megatron; allowed: auto, full" in problem(method="lora")
+    assert "config.json says mlp_bias: true is not supported" in problem(model=replace(EMBEDDED, mlp_bias=True))
     text = problem(Hardware([], 4 * GB), megatron={"processes": 2})
     assert text.startswith("components.trainer.megatron.processes: 2, each with 2.0 GB of memory, are too little for a "
                            "model of 135M: ")
