@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...config import Config
 from ...home import COMPONENTS, Home
 from ...mesh import ca, identity
 from . import host as hosts
@@ -20,60 +19,41 @@ RAY_FOLDER = "certs/ray"
 _RAY_ROLE = "operator"
 
 
-def provide(home: Home, plan: Plan, reached: Mapping[str, Host], homes: Mapping[str, str]) -> None:
+def provide(home: Home, plan: Plan, reached: Mapping[str, Host], homes: Mapping[str, str], ray: bool) -> None:
     """Give each host the certificates of the components that run there, or may run there later, and this home the
     operator's.
 
     Args:
         homes: folder by host.
+        ray: also those for a Ray cluster of ours.
 
     Raises:
         CertificateError: no CA, or it can't sign.
         HostError: a host can't be asked; the text names all of them.
     """
     config = plan.config
-    if not identity.wanted(config) or config.security.certs is not None:
-        return  # the user's own certificates are where he put them
-    ca.make_authority(home.certs)
-    ca.issue(home.certs, "operator")
-    everywhere = list(COMPONENTS) if config.distributed.elsewhere else None
+    authorities: dict[str, Path] = {}
+    if identity.wanted(config) and config.security.certs is None:  # the user's own are where he put them
+        ca.make_authority(home.certs)
+        ca.issue(home.certs, "operator")
+        authorities["certs"] = home.certs
+    if ray:
+        authorities[RAY_FOLDER] = home.certs / "ray-ca"
+        ca.make_authority(authorities[RAY_FOLDER], "ray")
 
     def one(host: Host) -> None:
-        roles = everywhere or plan.components(host.name)
-        _certify(host, home.certs, "certs", homes[host.name], roles, _names(plan, host.name))
+        roles = {"certs": list(COMPONENTS) if config.distributed.elsewhere else plan.components(host.name),
+                 RAY_FOLDER: [_RAY_ROLE]}
+        wanted = {folder: roles[folder] for folder in authorities if roles[folder]}
+        if not wanted:
+            return
+        names = list(dict.fromkeys([host.name, plan.names.get(host.name, host.name)]))
+        requests = host.call("request", home=homes[host.name], roles=wanted)
+        host.call("install", home=homes[host.name], certificates={
+            folder: {role: ca.sign(authorities[folder], request.encode(), role, names).decode()
+                     for role, request in some.items()} for folder, some in requests.items()},
+            authorities={folder: (authorities[folder] / "ca.crt").read_text() for folder in requests})
 
-    _on_all(reached, one)
-
-
-def provide_ray(home: Home, plan: Plan, reached: Mapping[str, Host], homes: Mapping[str, str]) -> dict[str, str]:
-    """Give each host its certificate for a Ray cluster of ours; their folders. Raises as `provide`."""
-    authority = home.certs / "ray-ca"
-    ca.make_authority(authority, "ray")
-    return _on_all(reached, lambda host: _certify(host, authority, RAY_FOLDER, homes[host.name], [_RAY_ROLE],
-                                                  _names(plan, host.name)))
-
-
-def _certify(host: Host, authority: Path, folder: str, home: str, roles: list[str], names: list[str]) -> str:
-    if not roles:
-        return ""
-    requests: dict[str, str] = host.call("request", home=home, folder=folder, roles=roles)
-    signed = {role: ca.sign(authority, request.encode(), role, names).decode() for role, request in requests.items()}
-    place: str = host.call("install", home=home, folder=folder, certificates=signed,
-                           authority=(authority / "ca.crt").read_text())
-    return place
-
-
-def _names(plan: Plan, host: str) -> list[str]:
-    return list(dict.fromkeys([host, plan.names.get(host, host)]))
-
-
-def _on_all(reached: Mapping[str, Host], one: object) -> dict[str, str]:
-    done, errors = hosts.on_all(reached, one)  # type: ignore[arg-type]
+    _, errors = hosts.on_all(reached, one)
     if errors:
         raise HostError("; ".join(f"{name}: {why}" for name, why in errors.items()))
-    return done
-
-
-def expected(config: Config) -> bool:
-    """The mesh's own CA signs."""
-    return identity.wanted(config) and config.security.certs is None

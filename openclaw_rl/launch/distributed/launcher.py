@@ -25,8 +25,6 @@ from .stop import LAUNCHER_FILES
 
 #: Seconds for `ray up`, and for one host's part.
 _UP, _PART = 240, 150
-#: Where Ray's launcher keeps the state of a cluster.
-_STATE = Path("/tmp/ray")
 
 
 def why_not(settings: DistributedConfig, reached: Mapping[str, Host]) -> str:
@@ -103,9 +101,6 @@ def _ray_up(config: dict[str, Any], log: Path) -> None:
                 timeout=_UP, check=False).returncode
         except subprocess.TimeoutExpired:
             code = 124
-        finally:
-            for suffix in ("state", "lock"):
-                (_STATE / f"cluster-{config['cluster_name']}.{suffix}").unlink(missing_ok=True)
     if code:
         last = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()][-4:]
         raise HostError(f"`ray up` failed: {' / '.join(last)[:600]} (all of it in {log})")

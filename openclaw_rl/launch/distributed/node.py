@@ -47,25 +47,22 @@ def _put(home: str | None, files: dict[str, str]) -> None:
         write_atomically(path, base64.b64decode(content))
 
 
-def _request(folder: str, home: str | None, roles: list[str]) -> dict[str, str]:
-    """New private keys, which stay, and signing requests for them."""
+def _request(home: str | None, roles: dict[str, list[str]]) -> dict[str, dict[str, str]]:
+    """New private keys, which stay, and signing requests for them: by folder in the home and role."""
     from ...mesh import ca
 
-    place = _folder(folder, home)
-    return {role: ca.new_request(place, role).decode() for role in roles}
+    root = home_of(home).create().root
+    return {folder: {role: ca.new_request(root / folder, role).decode() for role in some}
+            for folder, some in roles.items()}
 
 
-def _install(folder: str, home: str | None, certificates: dict[str, str], authority: str) -> str:
+def _install(home: str | None, certificates: dict[str, dict[str, str]], authorities: dict[str, str]) -> None:
+    """What was signed, by folder and role, and the CA's certificate by folder."""
     from ...mesh import ca
 
-    place = _folder(folder, home)
-    for role, certificate in certificates.items():
-        ca.install(place, role, certificate.encode(), authority.encode())
-    return str(place)
-
-
-def _folder(folder: str, home: str | None) -> Path:
-    return home_of(home).root / Path(folder).expanduser()
+    for folder, signed in certificates.items():
+        for role, certificate in signed.items():
+            ca.install(home_of(home).root / folder, role, certificate.encode(), authorities[folder].encode())
 
 
 def _model(home: str | None, model: str) -> str:

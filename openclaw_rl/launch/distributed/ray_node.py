@@ -7,6 +7,7 @@ by that it is known, whatever it calls itself.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -113,14 +114,22 @@ def start(node: RayNode, state: Path) -> bool:
     Raises:
         RayError: it does not start.
     """
-    here = processes(node.temp)
-    if any(_is(process, "raylet") for process in here):
-        return False
-    end(here)
     temp = Path(node.temp)
     temp.mkdir(mode=0o700, parents=True, exist_ok=True)
     if temp.stat().st_uid != os.getuid():
         raise RayError(f"{temp} belongs to user {temp.stat().st_uid}; remove it")
+    # Ray's launcher, the keeper and distributed-start may all want the same at the same time.
+    with (temp / "start.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        here = processes(node.temp)
+        if any(_is(process, "raylet") for process in here):
+            return False
+        end(here)
+        _start(node, state, temp)
+    return True
+
+
+def _start(node: RayNode, state: Path, temp: Path) -> None:
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", f"--node-ip-address={node.ip}",
                "--num-cpus=1", f"--object-store-memory={node.memory}", f"--temp-dir={node.temp}",
                "--disable-usage-stats", "--log-style=record", "--log-color=false"]
@@ -147,7 +156,6 @@ def start(node: RayNode, state: Path) -> bool:
         end(processes(node.temp))
         last = [line for line in out.read_text(errors="replace").splitlines() if line.strip()][-4:]
         raise RayError(f"Ray does not start: {' / '.join(last)}")
-    return True
 
 
 def stop(node: RayNode) -> list[str]:

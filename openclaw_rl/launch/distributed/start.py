@@ -188,9 +188,9 @@ class DistributedStart:
         """Everything on the hosts that is no process."""
         config = self.config
         with self._step("making certificates"):
-            certificates.provide(self.home, self.plan, self.reached, self._roots)
+            certificates.provide(self.home, self.plan, self.reached, self._roots, ray=not self.join)
             if not self.join:
-                self._certs = certificates.provide_ray(self.home, self.plan, self.reached, self._roots)[self.head]
+                self._certs = f"{self._roots[self.head]}/{certificates.RAY_FOLDER}"
         keys = self._keys()
         self._prepare_model()
         with self._step("writing the configuration of each host"):

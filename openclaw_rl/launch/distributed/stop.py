@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from .ray_node import RayNode
 _FILES = ("config.yaml", "hosts.json", "keeper.json", "environment.json")
 #: What Ray's cluster launcher leaves in the head's home folder.
 LAUNCHER_FILES = ("~/ray_bootstrap_config.yaml", "~/ray_bootstrap_key.pem")
+#: Where it keeps the state of a cluster.
+_STATE = Path("/tmp/ray")
 
 
 def clear(home: Home) -> None:
@@ -31,6 +35,23 @@ def clear(home: Home) -> None:
         with contextlib.suppress(OSError):
             if Path(node.temp).stat().st_uid == os.getuid():
                 shutil.rmtree(node.temp, ignore_errors=True)
+
+
+def clear_launcher(mesh: str) -> None:
+    """Remove what Ray's cluster launcher left on this machine: configuration, key, state, control sockets of ssh."""
+    import getpass
+
+    for name in LAUNCHER_FILES:
+        Path(name).expanduser().unlink(missing_ok=True)
+    for suffix in ("state", "lock"):
+        with contextlib.suppress(OSError):
+            (_STATE / f"cluster-{mesh}.{suffix}").unlink(missing_ok=True)
+    # As ray.autoscaler._private.command_runner names them.
+    user, cluster = (hashlib.sha256(text.encode()).hexdigest()[:10] for text in (getpass.getuser(), mesh))
+    shutil.rmtree(f"/tmp/ray_ssh_{user}/{cluster}", ignore_errors=True)
+    for folder in (Path(f"/tmp/ray_ssh_{user}"), _STATE):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def state_folder(home: Home) -> Path:
@@ -51,8 +72,7 @@ def here(home: Home) -> list[str]:
         return left
     clear(home)
     if node is not None and node.launcher:
-        for name in LAUNCHER_FILES:
-            Path(name).expanduser().unlink(missing_ok=True)
+        clear_launcher(node.mesh)
     for name in (*_FILES, "ray.json"):
         (home.run / name).unlink(missing_ok=True)
     for name in COMPONENTS:
@@ -62,7 +82,8 @@ def here(home: Home) -> list[str]:
 
 
 def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str]:
-    """End a mesh from the machine that started it, or from its head.
+    """End a mesh from the machine that started it, or from its head. Without Ray's head, which would end the components
+    gracefully, they are ended with Ray.
 
     Returns:
         Names of the components that were ended.
@@ -81,6 +102,8 @@ def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str
     ended: list[str] = []
     say("ending the components")
     try:
+        if cluster.ours and not _listens(cluster.address):
+            raise HostError("Ray's head does not run")
         answers: dict[str, list[str] | None] = on_ray(home, mesh, reached[cluster.head]).call(
             "on-ray", timeout=150, **ray_payload(home, mesh), what="down", hosts=cluster.hosts)
         ended = [name for names in answers.values() for name in names or ()]
@@ -100,9 +123,19 @@ def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str
     if problems:
         raise SupervisorError("\n".join(f"{name}: {why}" for name, why in problems.items())
                               + "\nRepeat `openclaw-rl stop-all` when the host can be reached")
+    clear_launcher(cluster.mesh)
     mesh_file.remove(home)
     order = {name: i for i, name in enumerate(COMPONENTS)}
     return sorted(set(ended), key=lambda name: order.get(name, 99))
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), 3).close()
+        return True
+    except OSError:
+        return False
 
 
 def _clear_joined(home: Home, mesh: mesh_file.MeshFile, reached: dict[str, Host]) -> None:

@@ -1,0 +1,99 @@
+"""Everything that stands in the way, in one list."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from openclaw_rl.home import Home
+from openclaw_rl.launch.distributed import checks, probe
+from openclaw_rl.launch.distributed import plan as plans
+from openclaw_rl.launch.distributed.host import HostError
+from openclaw_rl.launch.distributed.plan import Plan
+from openclaw_rl.launch.distributed.probe import Facts
+
+from .conftest import FakeHost, make_config
+
+GOOD = Facts("1.0", "3.11.9", "/root/.openclaw-rl", disk=2**40, available=2**36, cpus=8)
+
+
+def checked(plan: Plan, facts: dict[str, Facts | HostError], environ: dict[str, str] | None = None) -> list[str]:
+    def answer(name: str) -> Any:
+        found = facts.get(name, GOOD)
+        return lambda step, payload: found if isinstance(found, HostError) else asdict(
+            replace(found, clock=found.clock or time.time()))
+
+    hosts = {name: FakeHost(name, answer(name)) for name in plan.all_hosts}
+    _, problems = checks.check(plan, hosts, environ or {}, temps=dict.fromkeys(hosts, ""),
+                               homes=dict.fromkeys(hosts))
+    for host in hosts.values():
+        assert [step for step, _ in host.asked] == ["probe"]
+    return problems
+
+
+def test_all_is_well(plan: Plan) -> None:
+    assert checked(plan, {}) == []
+
+
+def test_the_problems_of_all_hosts_are_in_one_list(plan: Plan) -> None:
+    images = {"openclaw/terminal-env:latest": False, "openclaw/gui-env:latest": True}
+    problems = checked(plan, {
+        "10.0.0.1": replace(GOOD, running=["policy_server"], ports={"components.policy_server.port": "taken"}),
+        "10.0.0.2": replace(GOOD, images=images, engine="docker", available=10**8),
+        "10.0.0.3": HostError("can't be reached by ssh: No route to host"),
+        "10.0.0.4": replace(GOOD, clock=time.time() - 60, disk=10**6, missing=["ray", "torch"], problems=["no gpus"],
+                            ports={"components.trainer.port": "10.0.0.4:50054 is in use by pid 7 (x)"})})
+    text = "\n".join(problems)
+    for sentence in (
+            "10.0.0.1: policy_server of a mesh in /root/.openclaw-rl runs there already: `openclaw-rl stop-all`",
+            "10.0.0.2: components.env_server.environments.terminal.image: openclaw/terminal-env:latest is not there: "
+            "`docker pull openclaw/terminal-env:latest`",
+            "10.0.0.2: 95 MB of memory are free", "10.0.0.3: can't be reached by ssh: No route to host",
+            "10.0.0.4: no gpus", "10.0.0.4: its clock is 60 s off", "start NTP",
+            "10.0.0.4: components.trainer.port: 10.0.0.4:50054 is in use by pid 7 (x); set another port",
+            "10.0.0.4: ray, torch can't be imported: pip install 'openclaw-rl[distributed,embedded]==1.0'"):
+        assert sentence in text, text
+    assert "gui-env" not in text and "taken" not in text, "the mesh that runs is the reason"
+    assert len(problems) == 8
+
+
+def test_images_without_an_engine(plan: Plan) -> None:
+    problems = checked(plan, {"10.0.0.2": replace(GOOD, images={"openclaw/gui-env:latest": False})})
+    assert len(problems) == 1 and "docker or podman: install one" in problems[0]
+
+
+def test_what_the_configuration_alone_tells(tmp_path: Path) -> None:
+    config = make_config(environment=["OPENAI_API_KEY", "OTHER"])
+    problems = checked(plans.make(config), {}, {"OTHER": "x"})
+    assert len(problems) == 1 and "OPENAI_API_KEY is not set here" in problems[0]
+
+
+@pytest.mark.parametrize(("python", "package", "text"), [
+    ("3.11.9", "", "openclaw-rl is not installed"), ("3.11.9", "0.0.9", "it has openclaw-rl 0.0.9, here it is"),
+    ("3.10.2", None, "its Python is 3.10.2, here it is")])
+def test_versions_that_differ(python: str, package: str | None, text: str) -> None:
+    import importlib.metadata
+
+    assert text in checks._versions(python, importlib.metadata.version("openclaw-rl") if package is None else package)
+
+
+def test_a_probe_of_this_machine(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        facts = probe.look(Home(tmp_path / "home"), ports={"a": ("127.0.0.1", taken.getsockname()[1]),
+                                                           "b": ("127.0.0.1", 0)},
+                           packages=["json", "no_such_package"], model=str(tmp_path / "none"))
+    assert list(facts.ports) == ["a"] and "is in use by pid" in facts.ports["a"]
+    assert facts.missing == ["no_such_package"] and not facts.model and not facts.problems and not facts.running
+    assert facts.memory == psutil.virtual_memory().total and facts.disk > 0
+    assert abs(facts.clock - time.time()) < 60
+    (tmp_path / "file").write_text("")
+    assert "set distributed.home" in probe.look(Home(tmp_path / "file")).problems[0]
