@@ -32,8 +32,8 @@ from openclaw_rl.trainer.megatron.layout import (
 #: The embedded model's sizes, for a machine on which it was not prepared yet.
 EMBEDDED = ModelConfig(
     architecture="llama", hidden_size=576, intermediate_size=1536, layers=30, heads=9, kv_heads=3, head_dim=64,
-    vocab_size=49152, context_length=8192, norm_eps=1e-5, rope_theta=100000.0, rope_scaling=None, rope_factor=1.0,
-    tied=True, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False, eos_ids=(2,))
+    vocab_size=49152, context_length=8192, norm_eps=9.999999747378752e-06, rope_theta=100000.0, rope_scaling=None,
+    rope_factor=1.0, tied=True, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False, eos_ids=(2,))
 _KEYS = "components.trainer"
 
 
