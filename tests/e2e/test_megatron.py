@@ -54,7 +54,7 @@ def test_a_complaint_becomes_a_version_that_answers(ring: tuple[Mesh, str]) -> N
         answered += 1
         return next((v for v in mesh.json("versions") if v["active"] and v["version"] > 0), None)
 
-    version = until(served, 300, "a version that answers")
+    version = until(served, 480, "a version that answers")
     assert answered and version["turns"]
     response = mesh.chat([{"role": "user", "content": "What is rain?"}], max_tokens=4)
     assert int(response.headers["x-openclaw-policy-version"]) >= version["version"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ def main() -> int:
     assert options["max-restarts"] == "0" and options["rdzv-conf"] == "store_type=file"
     ranks = [subprocess.Popen([sys.executable, "-m", sys.argv[-1]], start_new_session=True,
                               env=os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world)}) for rank in range(world)]
-    threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+    threading.Thread(target=lambda: (os.read(0, 1), shutil.rmtree(sys.argv[1]), os._exit(1)), daemon=True).start()
     while True:
         codes = [rank.poll() for rank in ranks]
         for number, code in enumerate(codes):

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -137,22 +138,34 @@ def test_a_start_that_fails(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_ranks_end_with_a_trainer_that_is_killed(quick: Any) -> None:
+    kill_a_trainer("processes._AGENT = 'tests.trainer.megatron.fake_agent'")
+
+
+@pytest.mark.slow
+def test_torchrun_and_its_ranks_end_with_a_trainer_that_is_killed() -> None:
+    kill_a_trainer("")
+
+
+def kill_a_trainer(prepare: str) -> None:
+    """Kill a process whose ranks are busy; nothing is left of them, nor of their folder."""
     code = ("from openclaw_rl.trainer.megatron import processes\n"
-            "processes._AGENT = 'tests.trainer.megatron.fake_agent'\n"
+            f"{prepare}\n"
             "from tests.trainer.megatron.test_group import begun, step\n"
             "group = begun()\n"
-            "print(*group.pids.values(), flush=True)\n"
+            "print(group._processes._folder, *group.pids.values(), flush=True)\n"
             "step(group, 'deaf')\n")
     trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout is not None
-    pids = [int(pid) for pid in trainer.stdout.readline().split()]
-    assert len(pids) == 2 and all(map(psutil.pid_exists, pids))
+    with trainer.stdout:
+        folder, *pids = trainer.stdout.readline().split()
+    assert len(pids) == 2 and all(psutil.pid_exists(int(pid)) for pid in pids)
     children = psutil.Process(trainer.pid).children(recursive=True)
+    assert len(children) == 3
     os.kill(trainer.pid, signal.SIGKILL)
     trainer.wait()
     _, left = psutil.wait_procs(children, 20)
     assert not left
-    trainer.stdout.close()
+    assert not Path(folder).exists()
 
 
 def test_what_torchrun_started_that_never_connected_is_ended_too(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.config import Config, TrainerConfig
+from openclaw_rl.config import EMBEDDED_MODEL, Config, TrainerConfig
 from openclaw_rl.home import Home
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.trainer.backend import kind, method
@@ -141,7 +141,8 @@ def test_a_missing_package_is_named(machine: None, tmp_path: Path, monkeypatch: 
 def test_the_embedded_models_sizes_are_those_of_its_folder() -> None:
     from openclaw_rl.models.prepare import ensure_model
 
-    assert ModelConfig.read(ensure_model("smollm2-135m-instruct", Home.default())) == EMBEDDED
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
+    assert ModelConfig.read(ensure_model(EMBEDDED_MODEL, Home(cache).create())) == EMBEDDED
 
 
 # The machine
