@@ -13,6 +13,8 @@ import pytest
 
 from openclaw_rl.config import EMBEDDED_MODEL, Config, TrainerConfig
 from openclaw_rl.home import Home
+from openclaw_rl.launch import checks
+from openclaw_rl.launch.checks import StartError
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.trainer.backend import kind, method
 from openclaw_rl.trainer.megatron import hardware
@@ -130,6 +132,14 @@ def test_the_check_before_a_start(machine: None, tmp_path: Path) -> None:
     assert check_trainer(config({"gpus": 8}, engine="openai", model="glm-4-flash"), home) == [], "auto: the playbook"
     assert "has none; allowed: auto, playbook" in check_trainer(
         config({"backend": "megatron"}, engine="openai", model="glm-4-flash"), home)[0]
+
+
+def test_a_start_is_refused_with_all_of_it_before_anything_runs(machine: None, tmp_path: Path) -> None:
+    with pytest.raises(StartError) as error:
+        checks.check_trainer(config({"gpus": 8, "model_size": "8B"}), Home(tmp_path))
+    assert "contradicts the model" in str(error.value) and "gpus: 8, found 0 GPUs" in str(error.value)
+    assert checks.check_trainer(config({"backend": "megatron"}), Home(tmp_path)).startswith("Megatron tensor 1 ")
+    assert checks.check_trainer(config({}), Home(tmp_path)) == ""
 
 
 def test_a_missing_package_is_named(machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
