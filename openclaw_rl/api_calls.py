@@ -25,6 +25,8 @@ from openclaw_rl.api_models import ApiModel, is_glm
 
 #: A minute, in seconds.
 _MINUTE = 60.0
+#: Seconds for a connection.
+_CONNECT = 10.0
 _backoff = wait_random_exponential(multiplier=0.5, max=8)
 #: Codes of a 429 that no waiting helps against.
 _NO_CREDIT = ("insufficient_quota", "billing_hard_limit_reached")
@@ -158,8 +160,9 @@ def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
     Args:
         timeout: seconds for one answer.
     """
-    return openai.AsyncOpenAI(api_key=api.api_key, base_url=api.base_url, timeout=timeout, max_retries=0,
-                              http_client=openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=timeout))
+    limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
+    return openai.AsyncOpenAI(api_key=api.api_key, base_url=api.base_url, timeout=limits, max_retries=0,
+                              http_client=openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits))
 
 
 async def canary(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, seconds: float = 60.0) -> str:

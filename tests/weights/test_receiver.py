@@ -245,7 +245,7 @@ async def test_an_aborted_transfer_can_go_on(bench):
 
 async def test_an_api_model_takes_no_weights(bench):
     bench.target.accepts = False
-    await bench.rejected("UNSUPPORTED", text="API", offer=bench.make(1))
+    await bench.rejected("UNSUPPORTED", text="takes no weights", offer=bench.make(1))
 
 
 async def test_weights_of_another_model(bench):

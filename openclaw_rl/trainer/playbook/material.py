@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -40,19 +41,28 @@ class Texts:
 
     def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
         self.problem = ""
+        self._asked = False  # a step asked the writer
         self._config, self._environ = config, environ
         self._settings, policy = config.components.trainer.playbook, config.components.policy_server
         self.policy_names = Names.of("components.policy_server", policy.model, policy.api_key_env)
         self._budget = Budget(self._settings.requests_per_minute)
 
     def open(self, folder: Path) -> None:
-        """Find out whether the writer works; what is wrong is told, and tried again with the next step."""
+        """Begin to find out whether the writer works; what is wrong is told, and tried again with the next step."""
         try:
-            self.problem = asyncio.run(self.writer().canary())
+            writer = self.writer()
         except ConfigError as error:
             self.problem = str(error)
-        if self.problem:
-            log.error("the playbook's writer does not work: %s", self.problem)
+            log.error("the playbook's writer does not work: %s", error)
+            return
+        threading.Thread(target=self._ask, args=(writer,), name="playbook writer", daemon=True).start()
+
+    def _ask(self, writer: Writer) -> None:
+        problem = asyncio.run(writer.canary())
+        if not self._asked:  # else a step knows better
+            self.problem = problem
+        if problem:
+            log.error("the playbook's writer does not work: %s", problem)
 
     def foreign(self, sample: turn_pb2.Sample, newest: int | None) -> str | None:
         return from_the_future(sample, newest)
@@ -95,7 +105,7 @@ class Texts:
                                self._budget if same else Budget(None), lineage, next_version, self._tell)
 
     def _tell(self, problem: str) -> None:
-        self.problem = problem
+        self._asked, self.problem = True, problem
 
 
 def make_learner(config: Config, store: TrainerStore, folder: Path, home: Home, keep: int) -> Learner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,7 @@ def test_an_unusable_writer_leaves_the_hints(rig: Rig) -> None:
 
 
 def test_a_bad_answer_is_told_and_asked_again(rig: Rig, api: FakeApi) -> None:
-    answers = ["{", add("Write to me@localhost."), add(SHORT)]
+    answers = ["{", add(SHORT), add("Write to me@localhost."), add("Use metric units.")]
     plain = rig.script.answer
     said: list[str] = []
 
@@ -91,8 +92,9 @@ def test_a_bad_answer_is_told_and_asked_again(rig: Rig, api: FakeApi) -> None:
 
     api.answer = answer
     rig.version(make_sample("a", hint="h"))
-    assert rig.texts == [SHORT]
-    assert "not JSON" in said[1] and "e-mail" in said[2]
+    rig.version(make_sample("b", hint="h"))
+    assert rig.texts == [SHORT, "Use metric units."]
+    assert "not JSON" in said[1] and "e-mail" in said[3]
 
 
 @pytest.mark.parametrize(("reply", "words"), [
@@ -214,3 +216,13 @@ def test_what_a_step_takes_of_texts(rig: Rig) -> None:
     reasons = {status.turn_id: status.reason for status in rig.store.statuses(["loop", "side", "empty"])}
     assert "again and again" in reasons["loop"] and "not a main turn" in reasons["side"]
     assert "empty" in reasons["empty"]
+
+
+def test_a_canary_at_the_start_tells_what_is_wrong(rig: Rig, api: FakeApi) -> None:
+    api.answer = lambda _: error(401, f"Incorrect API key provided: {KEY}")
+    rig.restart()
+    deadline = time.monotonic() + 10
+    while not rig.learner.material.problem:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "refuses the key" in rig.learner.material.problem and KEY not in rig.learner.material.problem
