@@ -108,9 +108,10 @@ def one_layout(model: Path, layout: Layout, results: Path) -> None:
         examples(), 0, lambda: dist.get_rank() == 1 and next(turns, True)))
     report["evaluation stopped"] = raised(Stopped, lambda: policy.evaluate(
         PROMPTS, 12, lambda: dist.get_rank() == 1))
-    keep = policy._optimizer.finite
-    policy._optimizer.finite = lambda: dist.get_rank() == 0 and keep()  # type: ignore[method-assign]
+    policy._optimizer.finite = lambda: dist.get_rank() == 0  # type: ignore[method-assign]
     report["abnormal"] = raised(AbnormalStep, lambda: policy.step(examples(), 0, never))
+    del policy._optimizer.finite
+    report["one sample"] = policy.step(examples(1), 0, never)
     if dist.get_rank() == 0:
         (results / "report.json").write_text(json.dumps(report))
         save_file(gradients, results / "gradients.safetensors")

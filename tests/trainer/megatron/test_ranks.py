@@ -98,6 +98,8 @@ def test_a_layout_changes_nothing(folder: Path, family: str, layout: str) -> Non
 def test_ranks_act_together(folder: Path, layout: str) -> None:
     report = json.loads((folder / "results" / f"llama-{layout}" / "report.json").read_text())
     assert (report["stopped"], report["evaluation stopped"], report["abnormal"]) == (2, 2, 2)
+    assert report["one sample"]["samples"] == 1  # one of the replicas has none
+    assert report["one sample"]["grad_norm"] > 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
