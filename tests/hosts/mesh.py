@@ -140,7 +140,7 @@ class HostsMesh:
         version: int = self.json("status").get("policy_version") or 0
         return version
 
-    def newer_version(self, than: int, seconds: float = 300) -> int:
+    def newer_version(self, than: int, seconds: float = 600) -> int:
         """Wait until a newer one answers."""
         found: int = until(lambda: (now := self.version()) > than and now, seconds, f"a version after {than}")
         return found

@@ -46,6 +46,11 @@ def waiting(mesh: HostsMesh, stream: str) -> int:
     return count
 
 
+def until_waiting(mesh: HostsMesh, stream: str, some: bool) -> None:
+    """Wait until there are some in it, or none."""
+    until(lambda: bool(waiting(mesh, stream)) == some, 120, f"{'some' if some else 'no'} waiting {stream}")
+
+
 @contextmanager
 def partition(mesh: HostsMesh, a: int, b: int) -> Iterator[None]:
     """Between two hosts by number, for PARTITION_SECONDS or as long as what is done meanwhile takes."""
@@ -105,9 +110,9 @@ def test_partitions_in_the_middle_of_the_streams_of_turns(mesh: HostsMesh) -> No
     until_answered(mesh, 2, 120)
     for stream, (a, b) in {"turns": (1, 2), "transitions": (2, 3), "samples": (3, 4)}.items():
         with partition(mesh, a, b):
-            until(lambda stream=stream: waiting(mesh, stream), 90, f"{stream} that wait")
+            until_waiting(mesh, stream, True)
             until_answered(mesh, 1, 90)
-        until(lambda stream=stream: not waiting(mesh, stream), 120, f"the end of waiting {stream}")
+        until_waiting(mesh, stream, False)
     assert mesh.all_running()
 
 
@@ -143,11 +148,17 @@ def test_a_killed_host_comes_back_with_its_component_and_its_state(mesh: HostsMe
 def test_nothing_was_lost_or_trained_twice_and_nothing_is_left(mesh: HostsMesh) -> None:
     mesh.hush()
     home = mesh.all_stores()
-    until(lambda: not {key for key in read_books(home, files=False).waiting
-                       if key.startswith(("outbox", "judge"))}, 180, "a quiet ring")
+
+    def quiet() -> bool:
+        return not any(key.startswith(("outbox", "judge")) for key in read_books(home, files=False).waiting)
+
+    def newest_served() -> int:
+        books = read_books(home, files=False)
+        return books.head if books.head == books.active else 0
+
+    until(quiet, 180, "a quiet ring")
     mesh.cli("pause")
-    newest = until(lambda: (head := read_books(home, files=False)).head == head.active and head.head, 180,
-                   "the newest version at the policy server")
+    newest = until(newest_served, 300, "the newest version at the policy server")
     mesh.cli("rollback", "0", host=mesh.rig.host2)
     assert mesh.version() == 0
     mesh.cli("rollback", str(newest), host=mesh.rig.host3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,10 @@ from openclaw_rl.weights.store import VersionStore
 from tests.policy.stub import StubEngine, write_tokenizer
 from tests.weights.support import make_base
 
+#: Of a model that is never computed.
+_CONFIG = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+           "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+           "max_position_embeddings": 4096, "vocab_size": 267, "tie_word_embeddings": True, "eos_token_id": 2}
 #: Tokens of a response.
 TOKENS = 32
 #: Turns of a session; the last one ends it.
@@ -41,6 +44,7 @@ _AT_ONCE = 32
 def make_model(folder: Path, size: int) -> Path:
     """A base model of `size` bytes in 16 matrices, with a tokenizer; it could not generate."""
     base = make_base(folder, _tensors(0, size))
+    (base / "config.json").write_text(json.dumps(_CONFIG))
     write_tokenizer(base)
     return base
 
@@ -77,9 +81,8 @@ def serve(config: Path) -> None:
 
 
 async def talk(addresses: list[str], sessions: int, tag: str) -> None:
-    """All sessions at once, turn by turn, each with one policy server; prints the seconds that it took."""
+    """All sessions at once, turn by turn, each with one policy server."""
     stubs = [PolicyServiceStub(connect(address)) for address in addresses]
-    begin = time.monotonic()
     for turn in range(TURNS):
         numbers = iter(range(sessions))
 
@@ -88,12 +91,11 @@ async def talk(addresses: list[str], sessions: int, tag: str) -> None:
                 request = policy_pb2.ChatRequest(
                     messages=[turn_pb2.ChatMessage(role="user" if i % 2 == 0 else "assistant", content=text)
                               for i, text in enumerate(_history(turn))],
-                    turn=policy_pb2.TurnOptions(session_id=f"{tag}-{number}", session_done=turn == TURNS - 1))
+                    turn=turn_pb2.TurnOptions(session_id=f"{tag}-{number}", session_done=turn == TURNS - 1))
                 async for _ in stubs[number % len(stubs)].Chat(request):
                     pass
 
         await asyncio.gather(*(user() for _ in range(_AT_ONCE)))
-    print(json.dumps({"seconds": time.monotonic() - begin}))
 
 
 def _history(turn: int) -> list[str]:
