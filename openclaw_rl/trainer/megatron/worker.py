@@ -97,7 +97,7 @@ class Worker:
             return {"done": "error", "text": text}
 
     def _begin(self, command: dict[str, Any]) -> None:
-        config = TrainerConfig.model_validate(command["config"])
+        config = TrainerConfig.model_validate(command["config"]).model_copy(update={"device": command["device"]})
         self._join(command["device"], config)
         start = StartPoint(*(Path(path) if path else None for path in command["start"]))
         self._policy = self._factory(Path(command["model"]), config, Layout(**command["layout"]), start)

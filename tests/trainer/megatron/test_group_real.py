@@ -13,6 +13,7 @@ import pytest
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer.learner import CannotTrain, Learner
+from openclaw_rl.trainer.megatron import hardware
 from openclaw_rl.trainer.megatron.backend import MegatronBackend
 from openclaw_rl.trainer.store import TrainerStore
 from openclaw_rl.v1 import weights_pb2
@@ -75,6 +76,20 @@ def test_a_rank_is_killed_in_a_step_and_training_goes_on_also_at_another_layout(
         assert (third.version, third.parent, list(third.turn_ids)) == (3, 2, ["c"])
     finally:
         learner.release()
+    assert not ranks()
+
+
+@pytest.mark.gpu
+def test_a_group_on_a_gpu(store: TrainerStore, tmp_path: Path, model: Path) -> None:
+    if not hardware.find().gpus:
+        pytest.skip("needs a GPU")
+    for version in (1, 2):  # the second one from the checkpoint of the first
+        learner = Learner(config().model_copy(update={"gpus": 1}), store, tmp_path, lambda: model, 2)
+        learner.open()
+        try:
+            assert trained(learner, store, f"turn-{version}").version == version
+        finally:
+            learner.release()
     assert not ranks()
 
 
