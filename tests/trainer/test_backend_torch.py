@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.trainer import backend_torch, losses, objective
@@ -27,6 +27,7 @@ from openclaw_rl.trainer.backend_torch import TorchBackend
 from openclaw_rl.trainer.batch import Example
 from openclaw_rl.weights.encoding import Adapted
 from tests.trainer.fakes import encode
+from tests.trainer.megatron.families import make as make_family
 
 PROMPT, RESPONSE = encode("[hello you]:"), encode("a long answer that goes on")
 
@@ -140,6 +141,18 @@ def test_what_is_published_is_what_was_trained(model: Path, method: str) -> None
         expected = backend._model(ids).logits.log_softmax(-1)
         difference = (plain(ids).logits.log_softmax(-1) - expected).abs()
     assert difference.mean() < 0.03  # bf16's rounding
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
+def test_other_families_are_computed_with_all_that_they_have(tmp_path: Path, family: str) -> None:
+    """Biases and norms of heads included."""
+    make_family(tmp_path, family)
+    backend = TorchBackend(tmp_path, config(method="full"), StartPoint())
+    assert {name for name, *_ in backend.tensors()} == load_file(tmp_path / "model.safetensors").keys()
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        ids = torch.tensor([PROMPT])
+        assert torch.allclose(backend._model(ids).logits, expected(ids).logits, atol=1e-5)
 
 
 def test_lora_leaves_the_base_model_alone(model: Path) -> None:
