@@ -72,7 +72,7 @@ class PolicyClient:
 
         Args:
             base_url: http://HOST:PORT, with or without /v1; None takes the running mesh's of `home`.
-            api_key: when the door asks for one; default the first of OPENCLAW_RL_API_KEYS.
+            api_key: when the door asks for one; default OPENCLAW_RL_API_KEY, or the first of OPENCLAW_RL_API_KEYS.
             model: sent with each request; None asks the server for the one that it has.
             system: a system message that opens each session.
             timeout: seconds without anything from the server.
@@ -80,7 +80,8 @@ class PolicyClient:
         if base_url is None:
             record = read_record(home or Home.default(), "policy_server")
             base_url = record.http_address if record and record.http_address else "http://127.0.0.1:30000"
-        key = api_key or os.environ.get("OPENCLAW_RL_API_KEYS", "").split(",")[0].strip()
+        key = api_key or os.environ.get("OPENCLAW_RL_API_KEY", "").strip() or os.environ.get(
+            "OPENCLAW_RL_API_KEYS", "").split(",")[0].strip()
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(base_url=self.base_url, timeout=httpx.Timeout(timeout, connect=5),
                                   headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False,
@@ -185,6 +186,11 @@ class PolicyClient:
         return str(response.json().get("feedback_id", ""))
 
     def _unreachable(self, error: httpx.HTTPError) -> PolicyError:
+        if "WRONG_VERSION_NUMBER" in str(error):
+            return PolicyError(f"{self.base_url} speaks plain HTTP: use http:// in the address")
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return PolicyError(f"{self.base_url} shows a certificate that is not trusted here ({error}): its CA is the "
+                               "mesh's certs/ca.crt, which belongs into this home (`openclaw-rl mesh join`)")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return PolicyError(f"nothing answers at {self.base_url}; start it with `openclaw-rl local-start`")
         return PolicyError(f"{self.base_url}: the answer broke off ({error or type(error).__name__})")
@@ -219,6 +225,8 @@ def _raise_for_status(response: httpx.Response) -> None:
         message = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = response.text[:500]
+    if response.status_code == 401:
+        message = f"{message}; `openclaw-rl keys add` makes one: give it as api_key, or in OPENCLAW_RL_API_KEY"
     raise PolicyError(str(message), response.status_code)
 
 

@@ -16,6 +16,8 @@ from .app import Json, app, clipped, err, out, print_json
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from ..config import Config
+
 _COLOURS = {"RUNNING": "green", "STARTING": "yellow", "DEGRADED": "yellow", "STOPPED": "dim", "FAILED": "red"}
 
 
@@ -68,17 +70,24 @@ def local_start(
     missing = [c for c in mesh.components if c.state != "RUNNING"]
     for component in missing:
         err.print(f"[yellow]{component.name}: {component.state}[/] {component.detail}", soft_wrap=True, highlight=False)
-    _say_what_next(home)
+    _say_what_next(home, loaded)
     raise typer.Exit(0 if all(c.name not in start.checks.started_here(loaded) for c in missing) else 1)
 
 
-def _say_what_next(home: Home) -> None:
+def _say_what_next(home: Home, config: Config) -> None:
     from ..home import read_record
+    from ..keys.ring import key_path
+    from ..mesh.identity import certificates_folder
 
     record = read_record(home, "policy_server")
     if record and record.http_address:
         out.print("try it:", highlight=False)
-        out.print(f"  curl -N {record.http_address}/v1/chat/completions -H 'Content-Type: application/json' -d "
+        needs = ""
+        if record.http_address.startswith("https") and config.security.http_certificate is None:
+            needs = f"--cacert {certificates_folder(config, home) / 'ca.crt'} "
+        if config.components.policy_server.api_keys or key_path(config, home).exists():
+            needs += '-H "Authorization: Bearer $OPENCLAW_RL_API_KEY" '
+        out.print(f"  curl -N {record.http_address}/v1/chat/completions {needs}-H 'Content-Type: application/json' -d "
                   """'{"messages": [{"role": "user", "content": "What is a heron?"}], "stream": true}'""",
                   soft_wrap=True, highlight=False, markup=False)
     out.print(f"logs: {home.logs}\nnext: openclaw-rl chat | status | turns | versions | logs -f | stop-all",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import ssl
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from policy.stub import EOS, StubEngine
 
+from openclaw_rl.api import PolicyClient, PolicyError
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
@@ -152,3 +154,28 @@ def test_a_certificates_key_is_a_secret_and_it_ends(tmp_path: Path) -> None:
         Certificate(certificate, key)
     certificate, key = make_certificate(tmp_path, "ended", days=-1)
     assert "clients refuse it" in Certificate(certificate, key).problem
+
+
+async def test_what_our_own_client_says(home: Home, template: ChatTemplate, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = make_certificate(tmp_path)
+    shown, _ = KeyFile(home.root / "keys.json").add("a", ["chat", "read"])
+
+    def said(url: str, **options: Any) -> str:
+        with PolicyClient(url, home=home, **options) as client:
+            try:
+                return client.chat("Hi").text or "an answer"
+            except PolicyError as error:
+                return str(error)
+
+    async with opened(config(), home, template) as door:
+        assert "use http:// in the address" in await asyncio.to_thread(
+            said, door.address.replace("http:", "https:"))
+        assert "openclaw-rl keys add" in await asyncio.to_thread(said, door.address)
+    async with opened(config(http_certificate=str(certificate), http_key=str(key)), home, template) as door:
+        assert "certs/ca.crt" in await asyncio.to_thread(said, door.address)
+        assert "use https:// in the address" in await asyncio.to_thread(said, door.address.replace("https:", "http:"))
+        home.certs.mkdir(exist_ok=True)
+        shutil.copy(certificate, home.certs / "ca.crt")
+        monkeypatch.setenv("OPENCLAW_RL_API_KEY", shown)
+        assert await asyncio.to_thread(said, door.address) == "an answer"
