@@ -137,7 +137,7 @@ def explain(error: BaseException | None, api: ApiModel, names: Names) -> str:
             return f"{where} can't be reached{cause}; check {names.base_url} and the network"
         case openai.AuthenticationError() | openai.PermissionDeniedError():
             return f"{where} refuses the key in {names.key} ({error.status_code}): {detail}"
-        case openai.NotFoundError() | openai.BadRequestError() if _names_model(error, detail):
+        case openai.NotFoundError() | openai.BadRequestError() if names_model(error):
             return f"{where} has no model {api.model!r} ({error.status_code}): {detail}; check {names.model}"
         case openai.NotFoundError():
             return (f"{where} has no chat/completions (404): {detail}; check {names.base_url} (it often ends with /v1) "
@@ -200,11 +200,11 @@ def _authorities() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _names_model(error: openai.APIStatusError, detail: str) -> bool:
+def names_model(error: openai.APIStatusError) -> bool:
     """Whether an error is about the model's name. Some APIs answer 400 to a wrong one, and say so."""
     if error.code in ("model_not_found", "1211"):  # OpenAI's and GLM's
         return True
-    said = detail.lower()
+    said = error.message.lower()
     if error.status_code == 404:
         return "model" in said
     return "model" in said and any(word in said for word in ("not exist", "not found", "unknown", "no such"))

@@ -130,7 +130,9 @@ class PlaybookBackend:
             async with room:
                 try:
                     return await api_calls.call(attempt, RETRY_SECONDS)
-                except openai.BadRequestError:
+                except openai.BadRequestError as error:
+                    if api_calls.names_model(error):
+                        raise
                     return ""  # such as a content filter's: no answer
 
         async with api_calls.client(self._policy, TIMEOUT) as connection:

@@ -47,6 +47,10 @@ class WriterError(Exception):
     """The writer can't be asked just now; the text says why and what to do, and holds no secret."""
 
 
+class Unfit(Exception):
+    """The writer will never take what it was asked, such as a text that is too long for it; the text says why."""
+
+
 class Writer:
     """Asks a model for changes of a playbook.
 
@@ -88,7 +92,11 @@ class Writer:
                     {"role": "user", "content": question(playbook, evidence, max_tokens, max_entries)}]
         async with api_calls.client(self.api, TIMEOUT) as connection:
             for _ in range(TRIES):
-                answer = await self._ask(connection, messages, fields)
+                try:
+                    answer = await self._ask(connection, messages, fields)
+                except Unfit as error:
+                    log.warning("the playbook's writer does not take what it is asked: %s", error)
+                    return None
                 try:
                     return edits.read(answer, playbook, evidence)
                 except edits.BadAnswer as error:
@@ -115,6 +123,8 @@ class Writer:
         try:
             answer = await api_calls.call(attempt, self._retry_seconds)
         except (openai.OpenAIError, httpx.TransportError) as error:
+            if isinstance(error, openai.BadRequestError) and not api_calls.names_model(error):
+                raise Unfit(api_calls.explain(error, self.api, self.names)) from None
             raise WriterError(api_calls.explain(error, self.api, self.names)) from None
         self.calls += 1
         return answer

@@ -226,3 +226,13 @@ def test_a_canary_at_the_start_tells_what_is_wrong(rig: Rig, api: FakeApi) -> No
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert "refuses the key" in rig.learner.material.problem and KEY not in rig.learner.material.problem
+
+
+def test_a_writer_that_takes_no_such_text_leaves_the_hints(rig: Rig) -> None:
+    rig.script.edits = error(400, "This prompt has 5000 tokens; the context has room for 4096")
+    manifest = rig.version(make_sample("a", hint=SHORT))
+    assert rig.texts == [SHORT] and manifest.metrics["from_hints"] == 1
+    rig.script.edits = error(400, "model does not exist", "1211")
+    with pytest.raises(CannotTrain, match="has no model 'glm-4-flash'"):
+        rig.step(make_sample("b", hint="h"))
+    assert rig.pending == ["b"]
