@@ -125,7 +125,7 @@ def export(file: Annotated[Path, typer.Argument(help="File to write.", show_defa
     from ..launch.distributed import pass_on
 
     pass_on.export(Home.default(), file)
-    out.print(f"wrote {file}; `openclaw-rl mesh join FILE` on another machine uses it, and removes nothing there",
+    out.print(f"wrote {file}; `openclaw-rl mesh join FILE` on another machine uses it",
               soft_wrap=True, highlight=False)
 
 

@@ -13,6 +13,7 @@ import time
 
 from openclaw_rl.config import load_config
 from openclaw_rl.home import Home
+from openclaw_rl.launch.component import end_with_parent
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2
 
@@ -33,6 +34,8 @@ async def run(name: str, config_file: str) -> None:
 
 
 if __name__ == "__main__":
+    if "--with-parent" in sys.argv:
+        end_with_parent(int(sys.argv[5]))
     home = Home.default()
     if (home.root / f"{sys.argv[1]}.crash").exists():
         print("this component was told to crash", file=sys.stderr)

@@ -163,3 +163,19 @@ def test_a_door_on_a_network_is_not_started_open(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="openclaw-rl keys add NAME --scope chat"):
         checks.check_door(Home(tmp_path), config, ["policy_server"])
     checks.check_door(Home(tmp_path), config, ["trainer"])
+
+
+def test_certificates_are_looked_for_before_anything_is_started(tmp_path: Path) -> None:
+    home = Home(tmp_path).create()
+    on = Config.model_validate({"security": {"tls": "on"}})
+    with pytest.raises(ConfigError, match="security.tls is on, and .* lacks ca.crt, trainer.crt"):
+        checks.check_certificates(home, on, ["trainer"])
+    make_certs(home.certs, roles=("trainer",))
+    with pytest.raises(ConfigError, match="lacks operator.crt"):
+        checks.check_certificates(home, on, ["trainer"])
+    make_certs(home.certs, roles=("operator",))
+    checks.check_certificates(home, on, ["trainer"])
+    checks.check_certificates(Home(tmp_path / "other"), Config(), ["trainer"])
+    with pytest.raises(ConfigError, match="security.tls: off is not allowed"):
+        checks.check_certificates(home, Config.model_validate({
+            "security": {"tls": "off"}, "components": {"trainer": {"host": "0.0.0.0"}}}), ["trainer"])

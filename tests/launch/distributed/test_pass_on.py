@@ -1,0 +1,112 @@
+"""A mesh handed on to another machine, and what status says of one that is not reached."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openclaw_rl.config import ConfigError
+from openclaw_rl.home import Home
+from openclaw_rl.launch.checks import StartError
+from openclaw_rl.launch.distributed import pass_on
+from openclaw_rl.launch.distributed import plan as plans
+from openclaw_rl.launch.distributed.plan import Plan
+from openclaw_rl.launch.distributed.stop import everywhere
+from openclaw_rl.launch.start import local_start
+from openclaw_rl.launch.status import report
+from openclaw_rl.launch.supervisor import SupervisorError
+from openclaw_rl.mesh import ca, mesh_file
+from openclaw_rl.mesh.mesh_file import Cluster, MeshFile
+
+
+@pytest.fixture
+def started(tmp_path: Path, plan: Plan) -> Home:
+    """The home of the machine that started the mesh."""
+    home = Home(tmp_path / "head").create()
+    ca.make_authority(home.certs)
+    ca.issue(home.certs, "operator")
+    ca.issue(home.certs, "trainer")
+    config = plans.for_clients(plan.config, plan.hosts)
+    config.components.policy_server.api_keys = ["very-secret"]
+    mesh_file.write(home, MeshFile(config, "https://10.0.0.1:30000", plan.hosts,
+                                   Cluster("m", "10.0.0.1:6379", True, "10.0.0.1", plan.all_hosts)))
+    return home
+
+
+def test_export_and_join(started: Home, tmp_path: Path) -> None:
+    file, home = tmp_path / "access.yaml", Home(tmp_path / "laptop")
+    pass_on.export(started, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "very-secret" not in file.read_text() and "6379" not in file.read_text(), "addresses and certificates only"
+    assert (started.certs / "ca.key").read_text() not in file.read_text()
+    mesh = pass_on.join(home, file)
+    assert mesh.addresses["trainer"] == "10.0.0.4:50054" and mesh.http_address == "https://10.0.0.1:30000"
+    assert mesh_file.read(home) == mesh and mesh.cluster is None
+    assert {entry.name for entry in home.certs.iterdir()} == {"ca.crt", "operator.crt", "operator.key"}
+    assert (home.certs / "operator.key").stat().st_mode & 0o777 == 0o600
+    pass_on.join(home, file)  # once more is no harm
+    with pytest.raises(SupervisorError, match="started elsewhere"):
+        everywhere(home, mesh, lambda text: None)
+    assert pass_on.leave(home) and not pass_on.leave(home) and not list(home.certs.iterdir())
+
+
+def test_what_can_not_be_passed_on_or_joined(started: Home, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other").create()
+    with pytest.raises(ConfigError, match="distributed-start"):
+        pass_on.export(other, tmp_path / "x")
+    pass_on.export(started, tmp_path / "x")
+    with pytest.raises(ConfigError, match="a mesh was started from"):
+        pass_on.join(started, tmp_path / "x")
+    with pytest.raises(ConfigError, match="stop-all"):
+        pass_on.leave(started)
+    ca.make_authority(other.certs)
+    with pytest.raises(ConfigError, match="a CA of its own"):
+        pass_on.join(other, tmp_path / "x")
+    (tmp_path / "y").write_text(yaml.safe_dump(["no mesh"]))
+    with pytest.raises(ConfigError, match="no file of `openclaw-rl mesh export`"):
+        pass_on.join(Home(tmp_path / "z"), tmp_path / "y")
+
+
+def test_local_start_leaves_such_a_home_alone(started: Home) -> None:
+    from rich.console import Console
+
+    from openclaw_rl.config import Config
+
+    with pytest.raises(StartError, match="belongs to a mesh on several hosts"):
+        local_start(started, Config(), Console(quiet=True))
+
+
+def test_status_of_hosts(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's word is told where a component is silent, unless it is old."""
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address: None)
+    home, now = Home(tmp_path).create(), time.time()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        config = plans.for_clients(plan.config, plan.hosts)
+        config.components.env_server.address = f"127.0.0.1:{port}"
+        mesh_file.write(home, MeshFile(config, "", {**plan.hosts, "env_server": "127.0.0.1"}))
+        told = {"at": now, "hosts": {
+            "10.0.0.4": {"state": "gone", "since": now - 60, "detail": "no answer: timed out"},
+            "10.0.0.1": {"state": "reachable", "since": now - 9, "detail": ""},
+            "10.0.0.3": {"state": "up", "since": 1.0, "detail": ""}},
+            "components": {"prm_judge": {"host": "10.0.0.3", "state": "BACKOFF", "pid": 7, "failures": 4, "since": now,
+                                         "last": "no key"}}}
+        (home.run / "hosts.json").write_text(json.dumps(told))
+        mesh = report(home)
+    assert mesh["trainer"].state == "STOPPED" and mesh["trainer"].host == "10.0.0.4"
+    assert "host 10.0.0.4 is gone since" in mesh["trainer"].detail and "for 60 s" in mesh["trainer"].detail
+    assert mesh["policy_server"].state == "STARTING" and "brought back" in mesh["policy_server"].detail
+    assert mesh["prm_judge"].state == "DEGRADED" and "ended 4 times" in mesh["prm_judge"].detail
+    assert "no key" in mesh["prm_judge"].detail
+    assert "is there, and nothing listens" in mesh["env_server"].detail
+    assert mesh.json()["hosts"]["10.0.0.4"]["state"] == "gone"
+    assert mesh.json()["components"][3]["host"] == "10.0.0.4"
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status._probe", lambda host, address: f"asked {host} itself")
+    (home.run / "hosts.json").write_text(json.dumps(told | {"at": now - 3600}))
+    assert report(home)["trainer"].detail == "asked 10.0.0.4 itself" and not report(home).hosts
