@@ -179,21 +179,25 @@ def fanout(policy_servers: int, fan: int, mbit: int, mib: int) -> dict[str, Any]
         trainer, *servers = rig.hosts[:policy_servers + 1]
         _distribute(folder, base, [trainer, *servers])
         tree = sources(policy_servers, fan)
+        processes: list[subprocess.Popen[Any]] = []
         for host, source in zip(servers, tree, strict=True):
             section = {"host": host.address, "model": "/root/model", **(
                 {"weights_from": f"{servers[source].address}:50051"} if source is not None else {})}
             configuration(host.home / "config.yaml", policy_server=section,
                           env_server={"address": "10.0.0.1:50052"})
-            host.popen([*_PEERS, "serve", "/root/config.yaml"], cwd=REPOSITORY, env=_env(),
-                       stderr=(host.home / "log").open("wb"))
-        for host in servers:
-            until(lambda host=host: "is ready" in (host.home / "log").read_text(), 180, f"{host.name}'s policy server")
+            processes.append(host.popen([*_PEERS, "serve", "/root/config.yaml"], env=_env(),
+                                        stderr=(host.home / "log").open("wb")))
+        for host, process in zip(servers, processes, strict=True):
+            log = host.home / "log"
+            until(lambda log=log, process=process: "is ready" in log.read_text() or process.poll(), 180, host.name)
+            if process.poll():
+                raise SystemExit(log.read_text()[-2000:])
         configuration(trainer.home / "config.yaml", trainer={"host": trainer.address},
                       policy_server={"address": f"{servers[0].address}:50051"})
         targets = [f"{host.address}:50051" for host, source in zip(servers, tree, strict=True) if source is None]
         paths = ["/root/config.yaml", "/root/versions", "/root/model"]
         sender = trainer.popen([*_PEERS, "publish", *paths, "1", *targets],
-                               cwd=REPOSITORY, env=_env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                               env=_env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         sender.stdout.readline()
         for host in rig.hosts:
             rig.limit(host, f"{mbit}mbit")
@@ -215,7 +219,7 @@ def fanout(policy_servers: int, fan: int, mbit: int, mib: int) -> dict[str, Any]
 
 
 def _env() -> dict[str, str]:
-    return {"OPENCLAW_RL_HOME": "/root/home"}
+    return {"OPENCLAW_RL_HOME": "/root/home", "OPENCLAW_RL_API_KEYS": "nobody-uses-it", "PYTHONPATH": str(REPOSITORY)}
 
 
 def _distribute(folder: Path, base: Path, hosts: Sequence[Host]) -> None:
