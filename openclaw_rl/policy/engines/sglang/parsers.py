@@ -74,11 +74,16 @@ class NamedToolParser:
 
     def feed(self, text: str) -> tuple[str, list[turn_pb2.ToolCall]]:
         """New text and the calls that are complete with it."""
-        if self.complete or not text:
-            return "", []
-        shown, items = self._parser.parse_stream_chunk(text)
-        self._take(items)
-        return shown, self._ready()
+        shown: list[str] = []
+        calls: list[turn_pb2.ToolCall] = []
+        for char in text:  # SGLang 0.5.23 loses text that comes in one piece with the beginning of a call
+            if self.complete:
+                break
+            new, items = self._parser.parse_stream_chunk(char)
+            shown.append(new)
+            self._take(items)
+            calls += self._ready()
+        return "".join(shown), calls
 
     def finish(self) -> tuple[str, list[turn_pb2.ToolCall]]:
         """What was held back."""
