@@ -50,7 +50,10 @@ def test_the_gate_asks_with_and_without_it(rig: Rig) -> None:
     base = rig.store.version(0)
     assert base is not None and base.manifest.gate.answers[0].answer == "A heron is a bird by the water."
     assert "perplexity" not in manifest.gate.metrics and manifest.gate.metrics["refusing"] == 0
-    rig.version(make_sample("b"))
+    rig.version(make_sample("b", 1))
+    assert len(rig.script.asked) == 16, "the same text is not asked again"
+    rig.restart()
+    rig.version(make_sample("c", 1))
     assert len(rig.script.asked) == 24, "version 0 is asked once"
 
 
