@@ -19,6 +19,7 @@ from openclaw_rl.home import Home
 from openclaw_rl.launch import checks, memory, start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.supervisor import Supervisor
+from tests.mesh.certs import make_certs
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.trainer.megatron import hardware
 
