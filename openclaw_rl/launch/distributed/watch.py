@@ -87,11 +87,13 @@ class Watch:
         return moves
 
     def _target(self, name: str) -> str | None:
-        """The host that is up, has the ports free, and has the fewest components."""
+        """The host that is up, has the ports free, and has the fewest components; rather not the policy server's, whose
+        answers would wait."""
         wanted = set(plan.ports(self.config, name).values())
         fit = [host for host, state in self.states.items() if state.state == "up" and not wanted & {
             port for other in self.components(host) for port in plan.ports(self.config, other).values()}]
-        return min(fit, key=lambda host: len(self.components(host)), default=None)
+        return min(fit, key=lambda host: (len(self.components(host)), host == self.hosts.get("policy_server")),
+                   default=None)
 
     @property
     def moved(self) -> dict[str, str]:
