@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -141,12 +142,11 @@ async def test_a_killed_server_comes_back_with_the_active_version(engine: Sglang
 
 async def test_a_server_dies_with_its_policy_server(tmp_path: Path) -> None:
     """Also when that is killed: nobody can clean up then."""
-    import sys
-
+    root = Path(__file__).parents[4]
     script = ("import asyncio, pathlib, sys\n"
               "from openclaw_rl.policy.engines.sglang.process import ServerProcess\n"
               "async def main():\n"
-              f"    server = ServerProcess([], {{}}, pathlib.Path({str(tmp_path)!r}), "
+              f"    server = ServerProcess([], {{'PYTHONPATH': {str(root)!r}}}, pathlib.Path({str(tmp_path)!r}), "
               f"pathlib.Path({str(tmp_path / 'log')!r}), 'tests.policy.engines.sglang.sleeper')\n"
               "    await server.start()\n"
               "    print(server.pid, flush=True)\n"
