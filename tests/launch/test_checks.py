@@ -19,9 +19,9 @@ from openclaw_rl.home import Home
 from openclaw_rl.launch import checks, memory, start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.supervisor import Supervisor
-from tests.mesh.certs import make_certs
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.trainer.megatron import hardware
+from tests.mesh.certs import make_certs
 
 
 def test_a_port_in_use_names_key_port_and_owner() -> None:
@@ -169,14 +169,14 @@ def test_a_door_on_a_network_is_not_started_open(tmp_path: Path, monkeypatch: py
 def test_certificates_are_looked_for_before_anything_is_started(tmp_path: Path) -> None:
     home = Home(tmp_path).create()
     on = Config.model_validate({"security": {"tls": "on"}})
-    with pytest.raises(ConfigError, match="security.tls is on, and .* lacks ca.crt, trainer.crt"):
+    with pytest.raises(ConfigError, match=r"security\.tls is on, and .* lacks ca\.crt, trainer\.crt"):
         checks.check_certificates(home, on, ["trainer"])
     make_certs(home.certs, roles=("trainer",))
-    with pytest.raises(ConfigError, match="lacks operator.crt"):
+    with pytest.raises(ConfigError, match=r"lacks operator\.crt"):
         checks.check_certificates(home, on, ["trainer"])
     make_certs(home.certs, roles=("operator",))
     checks.check_certificates(home, on, ["trainer"])
     checks.check_certificates(Home(tmp_path / "other"), Config(), ["trainer"])
-    with pytest.raises(ConfigError, match="security.tls: off is not allowed"):
+    with pytest.raises(ConfigError, match=r"security\.tls: off is not allowed"):
         checks.check_certificates(home, Config.model_validate({
             "security": {"tls": "off"}, "components": {"trainer": {"host": "0.0.0.0"}}}), ["trainer"])
