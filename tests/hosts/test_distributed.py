@@ -139,7 +139,7 @@ def test_a_killed_host_comes_back_with_its_component_and_its_state(mesh: HostsMe
     known = {v["version"] for v in mesh.json("versions")}
     rig.kill(rig.host4)
     until(lambda: mesh.states().get("trainer") not in ("RUNNING", "DEGRADED"), 60, "status says that it is gone")
-    assert mesh.json("status")["hosts"]["10.0.0.4"]["state"] == "gone"
+    until(lambda: mesh.json("status")["hosts"]["10.0.0.4"]["state"] == "gone", 90, "the keeper's word for it")
     until_answered(mesh, 2, 120)
     rig.start(rig.host4)
     until(mesh.all_running, 180, "the trainer's return")
