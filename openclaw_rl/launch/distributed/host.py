@@ -34,7 +34,7 @@ class Host(Protocol):
 
     name: str
 
-    def call(self, step: str, timeout: float = 60, say: Say | None = None, **payload: Any) -> Any:
+    def call(self, step: str, /, timeout: float = 60, say: Say | None = None, **payload: Any) -> Any:
         """Do a step of `node` there.
 
         Args:
@@ -68,7 +68,7 @@ class _ByCommand:
             raise HostError(self._explain(code, errors))
         return output.decode(errors="replace")
 
-    def call(self, step: str, timeout: float = 60, say: Say | None = None, **payload: Any) -> Any:
+    def call(self, step: str, /, timeout: float = 60, say: Say | None = None, **payload: Any) -> Any:
         command = [self.python, "-P", "-m", NODE_MODULE, step]
         code, output, errors = _communicate(self._line(command), json.dumps(payload).encode(), timeout, say)
         try:

@@ -21,7 +21,7 @@ class ByRay:
     def __init__(self, name: str, ask: Callable[..., Any], cluster: dict[str, Any]) -> None:
         self.name, self._ask, self._cluster = name, ask, cluster
 
-    def call(self, step: str, timeout: float = 60, say: Say | None = None, **payload: Any) -> Any:
+    def call(self, step: str, /, timeout: float = 60, say: Say | None = None, **payload: Any) -> Any:
         """See host.Host."""
         return self._ask("on-ray", timeout=timeout + 60, say=say, **self._cluster, what="call", host=self.name,
                          step=step, step_payload=payload, seconds=timeout)

@@ -38,7 +38,7 @@ class FakeHost:
         self.name, self.answer = name, answer
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
-    def call(self, step: str, timeout: float = 60, say: Any = None, **payload: Any) -> Any:
+    def call(self, step: str, /, timeout: float = 60, say: Any = None, **payload: Any) -> Any:
         self.asked.append((step, payload))
         found = self.answer(step, payload)
         if isinstance(found, HostError):

@@ -11,6 +11,7 @@ import pytest
 from openclaw_rl.config import DistributedConfig
 from openclaw_rl.launch.distributed import host as hosts
 from openclaw_rl.launch.distributed.host import Here, HostError, Ssh, on_all
+from openclaw_rl.launch.distributed.join import by_ray
 
 
 @pytest.fixture
@@ -83,3 +84,19 @@ def test_this_machine_is_known_by_its_addresses() -> None:
     assert hosts.is_here("127.0.0.1") and not hosts.is_here("192.0.2.1")
     reached = hosts.reach(["127.0.0.1", "192.0.2.1"], DistributedConfig())
     assert isinstance(reached["127.0.0.1"], Here) and isinstance(reached["192.0.2.1"], Ssh)
+
+
+def test_a_step_through_a_cluster_that_was_joined() -> None:
+    asked: list[dict[str, object]] = []
+
+    def ask(step: str, /, timeout: float = 60, say: object = None, **payload: object) -> str:
+        asked.append(payload)
+        return step
+
+    cluster = {"address": "10.0.0.1:6379", "mesh": "m", "variables": {}}
+    [host] = by_ray(["10.0.0.2"], ask, cluster).values()
+    assert host.call("put", home=None, files={}) == "on-ray"
+    assert asked == [{**cluster, "what": "call", "host": "10.0.0.2", "step": "put", "seconds": 60,
+                      "step_payload": {"home": None, "files": {}}}]
+    with pytest.raises(HostError):
+        host.run(["true"])
