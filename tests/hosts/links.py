@@ -76,10 +76,14 @@ class Network:
         self._switches[number] = subprocess.Popen(
             [*self._hub.beside(), sys.executable, str(_SWITCH), str(milliseconds), str(loss), link, inner])
 
-    def heal(self) -> None:
-        """All links as they were made."""
+    def reconnect(self) -> None:
+        """End all partitions."""
         self._partitions.clear()
         self._write_rules()
+
+    def heal(self) -> None:
+        """All links as they were made."""
+        self.reconnect()
         for number in list(self._switches):
             self._stop_switch(number)
         for number, host in self._limits:

@@ -187,10 +187,14 @@ class Rig:
         host.kill()
 
     def partition(self, a: Host, b: Host | None = None) -> None:
-        """Let nothing through between two hosts, or between one and all others, until `heal`."""
+        """Let nothing through between two hosts, or between one and all others, until `reconnect`."""
         for other in self.hosts if b is None else [b]:
             if other is not a:
                 self.network.partition(a.address, other.address)
+
+    def reconnect(self) -> None:
+        """End all partitions; links stay as slow as they are."""
+        self.network.reconnect()
 
     def heal(self) -> None:
         """End all partitions, limits and delays."""
