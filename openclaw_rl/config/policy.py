@@ -17,6 +17,9 @@ class SglangConfig(Section):
     process."""
     addresses: list[str] = []
     """http://HOST:PORT of SGLang servers that run already; nothing is started then, and `workers` is their number."""
+    api_key_env: str | None = None
+    """Name of the variable that holds the api-key of the servers at `addresses`; default: they have none. Servers that
+    are started here get a key of their own."""
     update: Literal["auto", "tensors", "disk", "distributed"] = "auto"
     """How new weights reach SGLang. auto: tensors where it runs on this machine, else disk, which needs a folder that
     the server sees too."""

@@ -14,6 +14,7 @@ from ..api_models import uses_api
 from ..config import Config
 from ..home import COMPONENTS, Home, read_record, remove_record
 from ..mesh import identity
+from ..policy.engines.sglang.process import end_leftovers
 from . import jaeger, supervisor
 from .status import ask
 
@@ -221,6 +222,7 @@ def end_orphans(home: Home, timeout: float = 20) -> list[str]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, 5)
+    end_leftovers(home.component("policy_server") / "sglang")
     names = [name for name in (*COMPONENTS, jaeger.NAME) if name in {name for name, _ in orphans}]
     for name in names:
         remove_record(home, name)

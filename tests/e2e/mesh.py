@@ -31,9 +31,9 @@ class Mesh:
         self.home = home
         self.env = {**os.environ, "OPENCLAW_RL_HOME": str(home.root), **(env or {})}
 
-    def command(self, *args: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def command(self, *args: str, text: str | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(Path(sys.executable).parent / "openclaw-rl"), *args], env=self.env, text=True,
-                              capture_output=True, timeout=300, check=False, input=text)
+                              capture_output=True, timeout=timeout, check=False, input=text)
 
     def cli(self, *args: str) -> str:
         """Run a command that has to succeed."""

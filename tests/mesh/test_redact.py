@@ -41,10 +41,13 @@ PEM = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEI\n-----END EC PRIVATE KEY-----"
     (f"it is {PEM}\nand more", f"it is {BLOT}\nand more"),
     (PEM[:40], BLOT),
     ("the key sk-proj-abcdefghijklmnop is wrong", f"the key {BLOT} is wrong"),
-    (f"{new_key('x', ['chat'])[0]} is wrong", f"{BLOT} is wrong"),
 ])
 def test_what_has_the_form_of_a_secret(text: str, left: str) -> None:
     assert Redactor().text(text) == left
+
+
+def test_a_key_of_the_mesh_goes() -> None:
+    assert Redactor().text(f"{new_key('x', ['chat'])[0]} is wrong") == f"{BLOT} is wrong"
 
 
 @pytest.mark.parametrize("text", [

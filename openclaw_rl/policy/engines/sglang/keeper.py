@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -194,7 +195,7 @@ class Keeper:
             await worker.process.stop()
         elif isinstance(worker.link, HttpLink):
             await worker.link.close()
-            worker.link = HttpLink(worker.link.address)
+            worker.link = HttpLink(worker.link.address, worker.link.key)
 
     async def _try_back(self, worker: Worker) -> None:
         """One attempt: a server that answers and has the active version takes requests again."""
@@ -232,7 +233,7 @@ class Keeper:
         process.command = arguments.command_line(
             arguments.engine_arguments(self._settings, active.folder, active.version, self._context))
         await process.start()
-        worker.link = HttpLink(process.address)
+        worker.link = HttpLink(process.address, process.key)
         link = worker.link
 
         async def ask() -> None:
@@ -285,7 +286,9 @@ class Keeper:
     def _make(self) -> list[Worker]:
         settings = self._settings
         if settings.sglang.addresses:
-            return [Worker(i, HttpLink(address)) for i, address in enumerate(settings.sglang.addresses)]
+            key = os.environ.get(settings.sglang.api_key_env or "", "")
+            return [Worker(i, HttpLink(address, key))
+                    for i, address in enumerate(settings.sglang.addresses)]
         if settings.sglang.mode == "in_process":
             return [Worker(0, None)]
         environment = arguments.environment(settings.device, settings.threads)

@@ -59,13 +59,19 @@ class Link(Protocol):
 
 
 class HttpLink:
-    """Over HTTP."""
+    """Over HTTP.
 
-    def __init__(self, address: str) -> None:
-        self.address = address.rstrip("/")
+    Args:
+        address: http://HOST:PORT.
+        key: SGLang's `api-key`; empty when it has none.
+    """
+
+    def __init__(self, address: str, key: str = "") -> None:
+        self.address, self.key = address.rstrip("/"), key
         self._client = httpx.AsyncClient(
             base_url=self.address, trust_env=False, timeout=httpx.Timeout(COMMAND_SECONDS, read=None, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64))
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={"authorization": f"Bearer {key}"} if key else None)
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(self, body: Body) -> AsyncIterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 #: Names the policy server's folder in the environment of its SGLang processes: by it leftovers are known.
 OWNER = "OPENCLAW_RL_SGLANG_OWNER"
+#: Gives a server its `api-key`; on its command line every user of the machine could read it.
+KEY = "OPENCLAW_RL_SGLANG_KEY"
 _MODULE = "openclaw_rl.policy.engines.sglang.serve"
 _STOP_SECONDS = 5.0
 _LOG_BYTES = 20 * 2**20
@@ -28,6 +31,8 @@ _LOG_BYTES = 20 * 2**20
 
 class ServerProcess:
     """One server. It has a process group of its own, and the kernel ends it when this process ends.
+
+    It obeys only who has `key`: other users of the machine reach its port too, and a weight update unpickles.
 
     Args:
         command: SGLang's arguments, without host and port.
@@ -42,6 +47,7 @@ class ServerProcess:
         self.command, self._environment, self._owner, self._module = list(command), environment, owner, module
         self.log_file = log_file
         self.address = ""
+        self.key = secrets.token_urlsafe(32)
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -58,12 +64,13 @@ class ServerProcess:
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_BYTES:
             self.log_file.rename(self.log_file.with_name(self.log_file.name + ".1"))
+        self.log_file.touch(mode=0o600)  # SGLang writes all its settings down, the key among them
         with self.log_file.open("ab") as output:
             self._log_start = output.tell()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", self._module, str(os.getpid()), *self.command, "--host", "127.0.0.1",
                 "--port", str(port), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, env={**os.environ, **self._environment, OWNER: str(self._owner)})
+                start_new_session=True, env={**os.environ, **self._environment, OWNER: str(self._owner), KEY: self.key})
 
     async def ended(self) -> str:
         """Wait for its end; how it ended."""

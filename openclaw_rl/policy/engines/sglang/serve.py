@@ -30,6 +30,7 @@ def die_with(parent: int) -> None:
 
 def main(arguments: list[str]) -> None:
     from openclaw_rl.policy.engines.sglang.arguments import environment
+    from openclaw_rl.policy.engines.sglang.process import KEY
 
     parent = int(arguments[0])
     if parent:
@@ -37,7 +38,8 @@ def main(arguments: list[str]) -> None:
     else:
         for name, value in environment().items():
             os.environ.setdefault(name, value)
-    sys.argv = ["sglang.launch_server", *arguments[1:]]
+    key = os.environ.pop(KEY, "")
+    sys.argv = ["sglang.launch_server", *arguments[1:], *(["--api-key", key] if key else [])]
     runpy.run_module("sglang.launch_server", run_name="__main__")
 
 

@@ -1,4 +1,4 @@
-"""A whole ring whose trainer is megatron-core: a complaint becomes a version that answers."""
+"""A whole ring: SGLang serves, megatron-core trains, and a complaint becomes a version that answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openclaw_rl.trainer.megatron.frames import TOKEN_VARIABLE
 from .mesh import Mesh, until
 from .test_ring import COMPLAINT, check_books
 
-NEEDED = 9 << 30  # bytes: the policy server, and one rank with the policy and the frozen model in fp32
+NEEDED = 11 << 30  # bytes: SGLang, and one rank with the policy and the frozen model in fp32
 
 
 @pytest.fixture(scope="module")
@@ -25,20 +25,22 @@ def ring(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     """A mesh, and what its start said; nothing is left of it afterwards."""
     if psutil.virtual_memory().available < NEEDED:
         pytest.skip(f"needs {NEEDED >> 30} GB of memory")
-    home = Home(tmp_path_factory.mktemp("megatron") / "home").create()
+    home = Home(tmp_path_factory.mktemp("engines") / "home").create()
     (home.models / EMBEDDED_MODEL).symlink_to(models)
     prompts = home.root / "prompts.jsonl"
     prompts.write_text('{"prompt": "What is rain?", "answer": "Water that falls from clouds."}\n')
     home.config_file.write_text(yaml.safe_dump({"components": {
-        "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 32}, "env_server": {"port": 0},
+        "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 32, "engine": "sglang"}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {
             "port": 0, "backend": "megatron", "model_size": "135M", "megatron": {"processes": 1}, "min_samples": 2,
             "max_batch": 4, "update_interval": 5, "gate": {"prompts": str(prompts), "max_new_tokens": 4}}}}))
     mesh = Mesh(home)
-    started = mesh.command("local-start")
-    assert started.returncode == 0, started.stderr + mesh.logs()
-    yield mesh, started.stderr + started.stdout
-    mesh.cli("stop-all")
+    try:
+        started = mesh.command("local-start", timeout=900)
+        assert started.returncode == 0, started.stderr + mesh.logs()
+        yield mesh, started.stderr + started.stdout
+    finally:
+        mesh.cli("stop-all")
     assert not mesh.processes(), "stop-all leaves no rank behind"
 
 
