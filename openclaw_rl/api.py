@@ -265,8 +265,18 @@ class _Component:
         return component
 
     def stop(self) -> None:
-        """End it. One that was started elsewhere, without the mesh's supervisor, is left alone."""
+        """End it. One that was started elsewhere, without the mesh's supervisor, is left alone.
+
+        Raises:
+            StartError: it belongs to a mesh on several hosts, which would start it again.
+        """
+        from .launch.checks import StartError
         from .launch.supervisor import Supervisor
+        from .mesh import mesh_file
+
+        if mesh_file.read(self.home) is not None:
+            raise StartError(f"{self.name} belongs to a mesh on several hosts, which keeps it: `openclaw-rl stop-all` "
+                             "ends all of it")
 
         supervisor = Supervisor(self.home)
         if supervisor.running():

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from ..home import Home
 from ..mesh.errors import MeshError
 from ..mesh.spans import FIELDS, MAX_VALUES
 from ..telemetry.read import Ask
@@ -17,20 +18,21 @@ from .component import ComponentServiceClient
 _TIMEOUT = 30.0
 
 
-def elsewhere(addresses: dict[str, str]) -> dict[str, Ask]:
+def elsewhere(addresses: dict[str, str], home: Home | None = None) -> dict[str, Ask]:
     """A function for each component that asks it for spans.
 
     Args:
         addresses: HOST:PORT by component.
+        home: as of the clients.
     """
-    return {name: _asking(name, address) for name, address in addresses.items()}
+    return {name: _asking(name, address, home) for name, address in addresses.items()}
 
 
-def _asking(name: str, address: str) -> Ask:
+def _asking(name: str, address: str, home: Home | None) -> Ask:
     def ask(column: str, values: Sequence[str | int]) -> list[Span]:
         found: list[Span] = []
         try:
-            with ComponentServiceClient(address, component=name) as client:
+            with ComponentServiceClient(address, component=name, home=home) as client:
                 for start in range(0, len(values), MAX_VALUES):
                     fields: dict[str, Any] = {FIELDS[column]: values[start : start + MAX_VALUES]}
                     for part in client.list_spans(timeout=_TIMEOUT, **fields):

@@ -56,7 +56,7 @@ def find(home: Home, config: Config, *, turn: str = "", session: str = "", versi
         NoTrace: there are none.
     """
     addresses = {name: address for name in COMPONENTS if (address := getattr(config.components, name).address)}
-    reader = SpanReader(home, elsewhere=elsewhere(addresses))
+    reader = SpanReader(home, elsewhere=elsewhere(addresses, home))
     result = Trace(problems=reader.problems)
     if turn:
         spans = reader.turn(turn)

@@ -13,7 +13,7 @@ import psutil
 from ..api_models import uses_api
 from ..config import Config
 from ..home import COMPONENTS, Home, read_record, remove_record
-from ..mesh import identity
+from ..mesh import identity, mesh_file
 from ..policy.engines.sglang.process import end_leftovers
 from . import jaeger, supervisor
 from .status import ask
@@ -195,7 +195,10 @@ def is_component(process: psutil.Process, name: str, home: Home) -> bool:
 
 def clear_leftovers(home: Home) -> None:
     """Make the run folder true again when no supervisor runs: end components whose supervisor was killed, forget the
-    records of processes that are no more. One that somebody runs on his own, and that answers, is left alone."""
+    records of processes that are no more. One that somebody runs on his own, and that answers, is left alone; so is all
+    that runs on a host of a mesh on several, where no supervisor does."""
+    if mesh_file.read(home) is not None:
+        return
     for name in end_orphans(home):
         logger.warning("ended %s, whose supervisor was gone", name)
     for name in COMPONENTS:

@@ -128,6 +128,12 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
     Raises:
         StartError: it can't be started.
     """
+    if mesh_file.read(home) is not None:  # an agent keeps what runs here, no supervisor
+        component = report(home)[name]
+        if component.state in ("RUNNING", "DEGRADED") and component.status is not None:
+            return
+        raise StartError(f"{name} {component.detail or component.state}; `openclaw-rl distributed-start` keeps this "
+                         "mesh")
     if not Supervisor(home).running():
         checks.check_home(home, config)
         checks.clear_leftovers(home)

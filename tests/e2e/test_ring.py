@@ -139,7 +139,8 @@ def test_a_second_local_start_leaves_all_as_it_is(mesh: Mesh) -> None:
 
 def test_every_figure_of_status_is_there(mesh: Mesh) -> None:
     facts = mesh.json("status")
-    assert set(facts) == {"components", "policy_version", "turns", "samples"}
+    assert set(facts) == {"components", "problems", "policy_version", "turns", "samples"}
+    assert facts["problems"] == []
     assert facts["turns"]["main"] >= 9 and facts["turns"]["side"] >= 1
     assert facts["samples"]["trained"] >= 9
     assert mesh.command("status").returncode == 0

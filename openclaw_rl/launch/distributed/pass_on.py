@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -46,10 +47,13 @@ def export(home: Home, path: Path) -> None:
 
 def _bare(config: Config) -> Config:
     """Addresses, and what a client must know of the encryption; nothing else."""
+    components: dict[str, dict[str, Any]] = {
+        name: {"address": section.address, "enabled": section.enabled} for name in COMPONENTS
+        if (section := getattr(config.components, name))}
+    components["trainer"]["policy_servers"] = config.components.trainer.policy_servers
     return Config.model_validate({
         "mode": config.mode, "security": {"tls": config.security.tls, "http_tls": config.security.http_tls},
-        "components": {name: {"address": section.address, "enabled": section.enabled} for name in COMPONENTS
-                       if (section := getattr(config.components, name))}})
+        "components": components})
 
 
 def join(home: Home, path: Path) -> MeshFile:

@@ -25,18 +25,19 @@ def report(home: Home, mesh: MeshFile) -> MeshReport:
     told = hosts_file(home)
     fresh = told is not None and abs(time.time() - told["at"]) < _FRESH
     with ThreadPoolExecutor(len(COMPONENTS)) as pool:
-        components = list(pool.map(lambda name: _component(mesh, name, told if fresh else None), COMPONENTS))
+        components = list(pool.map(lambda name: _component(home, mesh, name, told if fresh else None),
+                                   COMPONENTS))
     hosts = {host: {"state": entry["state"], "since": _iso(entry["since"]), "detail": entry["detail"]}
              for host, entry in (told["hosts"] if told is not None and fresh else {}).items()}
     return MeshReport(components, hosts=hosts)
 
 
-def _component(mesh: MeshFile, name: str, told: dict[str, Any] | None) -> ComponentReport:
+def _component(home: Home, mesh: MeshFile, name: str, told: dict[str, Any] | None) -> ComponentReport:
     address, host = mesh.address(name), mesh.hosts.get(name, "")
     if address is None:
         enabled = getattr(mesh.config.components, name).enabled
         return ComponentReport(name, "STOPPED", detail="" if enabled else f"not enabled (components.{name}.enabled)")
-    status = ask(address)
+    status = ask(address, component=name, home=home)
     if status is not None and status.name == name:
         found = answering(name, status, address)
         found.host = host or found.host

@@ -18,10 +18,11 @@ from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.plan import Plan
 from openclaw_rl.launch.distributed.stop import everywhere
 from openclaw_rl.launch.start import local_start
-from openclaw_rl.launch.status import report
+from openclaw_rl.launch.status import ComponentReport, MeshReport, report
 from openclaw_rl.launch.supervisor import SupervisorError
 from openclaw_rl.mesh import ca, mesh_file
 from openclaw_rl.mesh.mesh_file import Cluster, MeshFile
+from openclaw_rl.v1.component_pb2 import ComponentStatus
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def started(tmp_path: Path, plan: Plan) -> Home:
     ca.issue(home.certs, "trainer")
     config = plans.for_clients(plan.config, plan.hosts)
     config.components.policy_server.api_keys = ["very-secret"]
+    config.components.trainer.policy_servers = ["10.0.0.9:50051"]
     mesh_file.write(home, MeshFile(config, "https://10.0.0.1:30000", plan.hosts,
                                    Cluster("m", "10.0.0.1:6379", True, "10.0.0.1", plan.all_hosts)))
     return home
@@ -45,6 +47,7 @@ def test_export_and_join(started: Home, tmp_path: Path) -> None:
     assert "very-secret" not in file.read_text() and "6379" not in file.read_text(), "addresses and certificates only"
     assert (started.certs / "ca.key").read_text() not in file.read_text()
     mesh = pass_on.join(home, file)
+    assert mesh.config.components.trainer.policy_servers == ["10.0.0.9:50051"], "what `forget` asks as well"
     assert mesh.addresses["trainer"] == "10.0.0.4:50054" and mesh.http_address == "https://10.0.0.1:30000"
     assert mesh_file.read(home) == mesh and mesh.cluster is None
     assert {entry.name for entry in home.certs.iterdir()} == {"ca.crt", "operator.crt", "operator.key"}
@@ -81,9 +84,26 @@ def test_local_start_leaves_such_a_home_alone(started: Home) -> None:
         local_start(started, Config(), Console(quiet=True))
 
 
+def test_the_python_api_leaves_what_an_agent_keeps_alone(started: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    from openclaw_rl import Trainer
+    from openclaw_rl.launch import checks
+
+    monkeypatch.setattr(checks, "end_orphans", lambda home: pytest.fail("the agent's children were ended"))
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: None)
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status._probe", lambda host, address: "is silent")
+    checks.clear_leftovers(started)
+    with pytest.raises(StartError, match="trainer is silent; `openclaw-rl distributed-start` keeps this mesh"):
+        Trainer.start(home=started)
+    with pytest.raises(StartError, match="stop-all"):
+        Trainer(started).stop()
+    answers = ComponentReport("trainer", "RUNNING", status=ComponentStatus())
+    monkeypatch.setattr("openclaw_rl.launch.start.report", lambda home: MeshReport([answers]))
+    assert Trainer.start(home=started).home == started
+
+
 def test_status_of_hosts(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keeper's word is told where a component is silent, unless it is old."""
-    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address: None)
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: None)
     home, now = Home(tmp_path).create(), time.time()
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
