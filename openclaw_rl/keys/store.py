@@ -35,11 +35,15 @@ class KeyFile:
         """All keys, revoked ones too; none when there is no file.
 
         Raises:
-            KeyFileError: it is damaged, can't be read, or others may write it.
+            KeyFileError: it is damaged, can't be read, another user's, or others may write it.
         """
         try:
             with open(self.path, "rb") as file:
-                if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                facts = os.fstat(file.fileno())
+                if facts.st_uid not in (0, os.geteuid()):
+                    raise KeyFileError(f"{self.path} belongs to user {facts.st_uid}, who could add keys of their own: "
+                                       f"chown {os.geteuid()} {self.path}")
+                if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                     raise KeyFileError(f"{self.path} can be written by others than its owner, who could add keys of "
                                        f"their own: chmod 600 {self.path}")
                 data = file.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -90,6 +91,16 @@ def test_a_file_that_others_may_write_is_refused(file: KeyFile) -> None:
     file.add("a", ["chat"])
     file.path.chmod(0o620)
     with pytest.raises(KeyFileError, match="chmod 600"):
+        KeyRing(file.path)
+
+
+def test_a_file_of_another_user_is_refused(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.add("a", ["chat"])
+    if os.geteuid() == 0:
+        os.chown(file.path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(KeyFileError, match="belongs to user"):
         KeyRing(file.path)
 
 
