@@ -100,6 +100,8 @@ def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_ser
     from ..mesh import ca
     from ..mesh.certificates import read_file
 
+    if request is not None and folder is None:  # this machine's own certificate would be for a key that it has not
+        raise typer.BadParameter("--request needs --out: the certificate is for a key that is elsewhere")
     _, own = _where()
     target = folder or own
     if request is not None:

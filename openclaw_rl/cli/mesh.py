@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ..home import Home
+from ..home import Home, write_atomically
 from .app import Json, app, clipped, err, out, print_json
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file t
         if home.config_file.exists() and not force:
             err.print(f"{home.config_file} is there already; --force overwrites it", soft_wrap=True)
             raise typer.Exit(1)
-        home.config_file.write_text(commented_config())
+        write_atomically(home.config_file, commented_config().encode())  # 0600: it may come to hold keys
     except OSError as error:
         err.print(f"{home.root} can't be written: {error.strerror}; set OPENCLAW_RL_HOME to a folder that can",
                   soft_wrap=True)
@@ -155,7 +155,9 @@ def _known(value: int | None) -> str:
 
 
 @app.command("stop-all", epilog="Example: openclaw-rl stop-all")
-def stop_all() -> None:
+def stop_all(forget: Annotated[bool, typer.Option("--forget-unreachable", help="Of a mesh on several hosts: go on "
+                                                  "without the hosts that can't be reached, and forget the mesh. What "
+                                                  "runs on them is not ended.")] = False) -> None:
     """End the components that local-start or distributed-start started, and nothing else."""
     from ..launch import start
     from ..mesh import mesh_file
@@ -166,7 +168,12 @@ def stop_all() -> None:
         if mesh is not None:
             from ..launch.distributed.stop import everywhere
 
-            stopped = everywhere(home, mesh, line.update)
+            def say(text: str) -> None:
+                if forget:  # which hosts were given up is not to pass by
+                    err.print(text, soft_wrap=True, highlight=False, markup=False)
+                line.update(text)
+
+            stopped = everywhere(home, mesh, say, forget)
         else:
             stopped = start.stop_all(home)
     out.print("stopped " + ", ".join(stopped) if stopped else "nothing was running")

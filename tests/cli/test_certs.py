@@ -31,6 +31,7 @@ def run(*args: str) -> tuple[int, str]:
 
 def test_init_makes_certificates_once(home: Path) -> None:
     assert "made certificates" in run("init")[1]
+    assert (home / "config.yaml").stat().st_mode & 0o777 == 0o600
     folder = home / "certs"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == {
@@ -86,6 +87,9 @@ def test_add_makes_one_for_another_machine(home: Path, tmp_path: Path) -> None:
     assert code == 1 and "certs renew --role prm_judge" in text
     request = ca.new_request(tmp_path / "elsewhere", "trainer")
     (tmp_path / "trainer.csr").write_bytes(request)
+    own = (home / "certs" / "trainer.crt").read_bytes()
+    code, text = run("certs", "add", "--role", "trainer", "--request", str(tmp_path / "trainer.csr"))
+    assert code == 2 and "--request needs --out" in text and (home / "certs" / "trainer.crt").read_bytes() == own
     assert run("certs", "add", "--role", "trainer", "--request", str(tmp_path / "trainer.csr"), "--out",
                str(tmp_path / "signed"))[0] == 0
     ca.install(tmp_path / "elsewhere", "trainer", (tmp_path / "signed" / "trainer.crt").read_bytes(),
