@@ -123,7 +123,8 @@ def invalid_many(violations: Iterable[tuple[str, str]]) -> MeshError:
 
 
 def not_found(what: str, id: str, hint: str = "") -> MeshError:
-    """There is no `what` of this id."""
+    """There is no `what` of this id, of which 80 characters are shown."""
+    id = id if len(id) <= 80 else id[:77] + "..."
     return MeshError(_Code.NOT_FOUND, "NOT_FOUND", f"there is no {what} {id!r}" + (f"; {hint}" if hint else ""),
                      metadata={"id": id})
 

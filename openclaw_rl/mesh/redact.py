@@ -29,23 +29,33 @@ _SHORTEST = 8
 
 #: What stands between a name and its value, in headers, YAML, JSON (quoted once more, too) and Python's tuples.
 _BETWEEN = r"""(?:\\?["'])?\s*[:=]\s*(?:b?\\?["'])?|\\?["']\s*,\s*b?\\?["']"""
-_VALUE = r"""[^\s"',;&\\)}\]]{6,}"""
+#: A word; in quotes all that is between them.
+_VALUE = r"""(?:(?<=["'])[^"'\n\\]{6,400}(?=\\?["'])|[^\s"',;&\\)}\]]{6,})"""
 
 _SUBSTITUTIONS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), BLOT),
     (re.compile(rf"(?i)\b((?:proxy-)?authorization)({_BETWEEN})((?:bearer|basic)\s+|(?!(?:bearer|basic)\s))"
                 rf"{_VALUE}"), rf"\1\2\3{BLOT}"),
+    # A short one, too, where there is no doubt what it is; KEY stands for one in texts of ours.
+    (re.compile(rf"""(?i)\b((?:proxy-)?authorization)({_BETWEEN})((?:bearer|basic)\s+)(?!\$|(?-i:KEY\b)|\[redacted)"""
+                r"""[^\s"',;&\\)}\]`]+"""), rf"\1\2\3{BLOT}"),
     # Such words are followed by other words, too; but those have no digits in them, and are short.
     (re.compile(r"(?i)\b(bearer|basic)(\s+)(?=\S*[0-9=+]|\S{20})[A-Za-z0-9._~+/=-]{8,}"), rf"\1\2{BLOT}"),
     (re.compile(rf"(?i)\b(x-api-key|api[ _-]?key|password|passwd|secret)({_BETWEEN}){_VALUE}"), rf"\1\2{BLOT}"),
+    (re.compile(rf"(?i)(--(?:[a-z]{{1,12}}-){{0,3}}(?:api-key|token|password|passwd|secret)\s+)(?!-){_VALUE}"),
+     rf"\1{BLOT}"),
+    (re.compile(rf"""(?i)\b((?:(?:access|auth|refresh|id|api|session|hf|github)[_-]?)?token=["']?){_VALUE}"""),
+     rf"\1{BLOT}"),
     # Keys by the marks that their makers gave them: ours, OpenAI's and others', Hugging Face's, GitHub's, AWS's, JWTs.
     (re.compile(r"\b(?:ocl_[\w-]{20,}|sk-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16}"
-                r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"), BLOT),
+                r")"), BLOT),
+    # With no beginning inside of a word: a long text of many of them would take time without end.
+    (re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"), BLOT),
     (re.compile(r"(\w://)[^/\s:@]*:[^/\s@]+@"), rf"\1{BLOT}@"),
 )
 #: One of these is in each text that a substitution could change: most texts have none, and are done.
 _SIGN = re.compile(r"(?i)PRIVATE KEY|bearer|basic|authorization|api[ _-]?key|passw|secret|ocl_|sk-|hf_|gh[pousr]_|AKIA|"
-                   r"eyJ|://[^/\s]*@")
+                   r"eyJ|token[=\s]|://[^/\s]*@")
 
 
 class Redactor:
@@ -108,7 +118,9 @@ def environment_secrets(environ: Mapping[str, str] = os.environ) -> list[str]:
 def config_secrets(config: Config, environ: Mapping[str, str] = os.environ) -> list[str]:
     """The keys that a configuration has, or names the variables of."""
     policy, judge = config.components.policy_server, config.components.prm_judge
-    return [*policy.api_keys, *(environ.get(name, "") for name in (policy.api_key_env, judge.api_key_env) if name)]
+    names = (policy.api_key_env, policy.sglang.api_key_env, judge.api_key_env,
+             config.components.trainer.playbook.api_key_env)
+    return [*policy.api_keys, *(environ.get(name, "") for name in names if name)]
 
 
 #: This process's. It knows the variables from the start, and the configuration when a component begins.

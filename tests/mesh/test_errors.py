@@ -58,6 +58,11 @@ def test_texts_say_what_is_wrong_and_what_is_allowed():
     assert "abc" in str(errors.internal("abc"))
 
 
+def test_a_long_id_is_not_repeated():
+    error = errors.not_found("session", "x" * 5000)
+    assert len(error.message) < 120 and len(error.metadata["id"]) == 80
+
+
 def test_only_what_may_succeed_later_is_retryable():
     assert errors.unavailable("x").retryable and errors.exhausted("x").retryable
     assert not errors.invalid("a", 1, "2").retryable and not errors.internal("i").retryable

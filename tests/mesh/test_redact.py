@@ -25,6 +25,7 @@ from openclaw_rl.mesh.errors import MeshError, invalid
 from openclaw_rl.mesh.redact import BLOT, Formatter, Redactor, config_secrets, environment_secrets
 from openclaw_rl.v1 import component_pb2 as pb
 
+JWT = ".".join(("eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiIxMjM0NTY3ODkw", "dozjgNryP4J3jVmNHl0w5N"))
 PEM = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEI\n-----END EC PRIVATE KEY-----"
 
 
@@ -40,10 +41,25 @@ PEM = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEI\n-----END EC PRIVATE KEY-----"
     ("https://user:pa55word@host:1/x", f"https://{BLOT}@host:1/x"),
     (f"it is {PEM}\nand more", f"it is {BLOT}\nand more"),
     (PEM[:40], BLOT),
+    ("run --api-key abcdefgh --n 1", f"run --api-key {BLOT} --n 1"),
+    ("run --hf-token abcdefgh", f"run --hf-token {BLOT}"),
+    ("GET /x?token=abcdefgh&n=1", f"GET /x?token={BLOT}&n=1"),
+    ("access_token=abcdefgh", f"access_token={BLOT}"),
+    ("Authorization: Bearer abc", f"Authorization: Bearer {BLOT}"),
+    ('{"password": "ab,cdefgh", "n": 1}', f'{{"password": "{BLOT}", "n": 1}}'),
+    ("password='abcdefg,hi jk' n", f"password='{BLOT}' n"),
+    (f"it is {JWT}.", f"it is {BLOT}."),
     ("the key sk-proj-abcdefghijklmnop is wrong", f"the key {BLOT} is wrong"),
 ])
 def test_what_has_the_form_of_a_secret(text: str, left: str) -> None:
     assert Redactor().text(text) == left
+
+
+@pytest.mark.parametrize("part", ["eyJ-", "eyJ", "eyJaaaaaaaaaaa.", "--a-", "token=", "password ", "bearer "])
+def test_a_long_text_takes_no_long_time(part: str) -> None:
+    began = time.process_time()
+    Redactor().text("secret " + part * (2**16 // len(part)))
+    assert time.process_time() - began < 0.5
 
 
 def test_a_key_of_the_mesh_goes() -> None:
@@ -65,10 +81,13 @@ def test_known_secrets_go_wherever_they_stand() -> None:
         "HOME": "harmless"}))
     assert redactor.text("glm.0123xfirst-key/second-keyz a+b(c)d*e") == f"{BLOT}x{BLOT}/{BLOT}z {BLOT}"
     assert redactor.text("glmx0123 somewhere harmless /root/.ssh/id") == "glmx0123 somewhere harmless /root/.ssh/id"
-    config = Config.model_validate({"components": {"policy_server": {"api_keys": ["door-key-1"], "api_key_env": "MINE"},
+    config = Config.model_validate({"components": {"policy_server": {"api_keys": ["door-key-1"], "api_key_env": "MINE",
+                                                                     "sglang": {"api_key_env": "SERVER"}},
+                                                   "trainer": {"playbook": {"api_key_env": "WRITER"}},
                                                    "prm_judge": {"api_key_env": "THEIRS"}}})
-    assert config_secrets(config, {"MINE": "mine-mine", "THEIRS": "theirs-theirs"}) == [
-        "door-key-1", "mine-mine", "theirs-theirs"]
+    assert config_secrets(config, {"MINE": "mine-mine", "THEIRS": "theirs-theirs", "SERVER": "servers-own",
+                                   "WRITER": "writers-own"}) == [
+        "door-key-1", "mine-mine", "servers-own", "theirs-theirs", "writers-own"]
 
 
 def test_logs_with_arguments_and_tracebacks() -> None:
