@@ -94,15 +94,18 @@ def read_file(path: Path) -> bytes:
         raise CertificateError(f"{path} can't be read: {error.strerror}") from None
 
 
-def read_key(path: Path) -> PrivateKey:
+def read_key(path: Path, pem: bytes | None = None) -> PrivateKey:
     """A private key (PEM, without a passphrase) that only its owner can read.
+
+    Args:
+        pem: what was read of the file already.
 
     Raises:
         CertificateError: it can't be read, or others can.
     """
     check_private(path)
     try:
-        key = serialization.load_pem_private_key(read_file(path), None)
+        key = serialization.load_pem_private_key(read_file(path) if pem is None else pem, None)
     except (ValueError, TypeError) as error:  # the errors' texts don't contain the key
         raise CertificateError(f"{path} is no private key (PEM without a passphrase is needed): {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):

@@ -50,6 +50,7 @@ class Material:
     authority: bytes  #: PEM of one or more CAs
     identity: Identity
     expires: datetime.datetime  #: UTC; the earliest of the certificate's and its CA's
+    authority_ends: bool  #: it is the CA that ends then
 
     @property
     def by_role(self) -> bool:
@@ -161,10 +162,14 @@ class Credentials:
         raised = []
         if left < self._warn:
             when = self.expires.strftime("%Y-%m-%d %H:%M UTC")
-            what = f"the certificate in {self.folder / f'{self.role}.crt'}, or its CA's,"
+            of_authority = self._material.authority_ends
+            what = (f"the CA in {self.folder / 'ca.crt'}" if of_authority
+                    else f"the certificate in {self.folder / f'{self.role}.crt'}")
             raised.append(("certificate_expires", (f"{what} has ended ({when}): nobody connects any more"
                                                    if left < datetime.timedelta() else f"{what} ends on {when}")
-                           + "; `openclaw-rl certs renew` makes a new one, which is taken without a restart"))
+                           + ("; nothing that it signs lasts longer: make another CA, as mesh/SECURITY.md says"
+                              if of_authority else
+                              "; `openclaw-rl certs renew` makes a new one, which is taken without a restart")))
         if self._problem:
             raised.append(("certificate_unusable", f"new certificates can't be used ({self._problem}); those from "
                            "before are in use"))
@@ -247,7 +252,7 @@ def _load(folder: Path, role: str) -> Material:
                                f"`openclaw-rl certs add --role {role}` this one; or set security.certs to a folder "
                                "with your own")
     key_pem, certificate, authority = read_file(key_file), read_file(file), read_file(authority_file)
-    key, chain = read_key(key_file), parse_all(certificate, str(file))
+    key, chain = read_key(key_file, key_pem), parse_all(certificate, str(file))
     leaf = chain[0]
     if not belong(key, leaf):
         raise _NotAPair(f"{file} is not for the key in {key_file}: `openclaw-rl certs renew --role {role}` makes a new "
@@ -262,8 +267,8 @@ def _load(folder: Path, role: str) -> Material:
     signers = [ca for ca in parse_all(authority, str(authority_file)) if signed_by(chain[-1], ca)]
     if not signers:
         raise CertificateError(f"{file} was not signed by a CA in {authority_file}: others would refuse it")
-    expires = min(*(c.not_valid_after_utc for c in chain), max(ca.not_valid_after_utc for ca in signers))
+    own, signer = min(c.not_valid_after_utc for c in chain), max(ca.not_valid_after_utc for ca in signers)
     if leaf.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
         log.warning("%s is valid from %s: this machine's clock, or that of the one which signed it, is wrong",
                     file, leaf.not_valid_before_utc)
-    return Material(certificate, key_pem, authority, owner, expires)
+    return Material(certificate, key_pem, authority, owner, min(own, signer), signer <= own)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -128,6 +130,27 @@ async def test_the_end_of_a_certificate_is_warned_of(certs, home, days, told) ->
         async with secure_server(certs, home, Judge()) as server:
             found = await status(server.address, Credentials(certs, "operator"))
             assert found.alarms[0].name == "certificate_expires" and found.state == pb.COMPONENT_STATE_DEGRADED
+
+
+def test_the_end_of_a_ca_is_told_as_that(tmp_path) -> None:
+    """`certs renew` would help nothing: what it signs ends with the CA."""
+    folder = tmp_path / "short"
+    make_certs(folder, "acme", ("trainer",))
+    material = Credentials(folder, "trainer").material()
+    assert not material.authority_ends
+    mine = Credentials(folder, "trainer")
+    mine._material = dataclasses.replace(material, authority_ends=True, expires=datetime.datetime.now(datetime.UTC))
+    (_, text), = mine.problems()
+    assert "the CA in" in text and "certs renew" not in text and "SECURITY.md" in text
+
+
+def test_the_key_is_read_once(certs, monkeypatch) -> None:
+    """A renewal between two readings would give a pair that doesn't fit."""
+    read: list[str] = []
+    plain = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or plain(path))
+    Credentials(certs, "trainer")
+    assert read.count("trainer.key") == 1
 
 
 async def test_clients_of_a_home_use_the_operators_certificate(server, home) -> None:

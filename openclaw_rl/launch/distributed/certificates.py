@@ -3,6 +3,7 @@ comes here and a certificate goes back."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,12 +20,19 @@ RAY_FOLDER = "certs/ray"
 _RAY_ROLE = "operator"
 
 
-def provide(home: Home, plan: Plan, reached: Mapping[str, Host], homes: Mapping[str, str], ray: bool) -> None:
+def _ends_soon(home: Home, days: int) -> bool:
+    """The operator's certificate is there and has less than so many days left."""
+    file = home.certs / "operator.crt"
+    return file.exists() and ca.expiry(file) - datetime.datetime.now(datetime.UTC) < datetime.timedelta(days=days)
+
+
+def provide(home: Home, plan: Plan, reached: Mapping[str, Host], homes: Mapping[str, str | None], ray: bool
+            ) -> None:
     """Give each host the certificates of the components that run there, or may run there later, and this home the
     operator's.
 
     Args:
-        homes: folder by host.
+        homes: folder by host; None is ~/.openclaw-rl there.
         ray: also those for a Ray cluster of ours.
 
     Raises:
@@ -35,7 +43,7 @@ def provide(home: Home, plan: Plan, reached: Mapping[str, Host], homes: Mapping[
     authorities: dict[str, Path] = {}
     if identity.wanted(config) and config.security.certs is None:  # the user's own are where he put them
         ca.make_authority(home.certs)
-        ca.issue(home.certs, "operator")
+        ca.issue(home.certs, "operator", replace=_ends_soon(home, config.security.warn_days))
         authorities["certs"] = home.certs
     if ray:
         authorities[RAY_FOLDER] = home.certs / "ray-ca"
