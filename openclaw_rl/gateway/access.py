@@ -12,6 +12,7 @@ from openclaw_rl.gateway.errors import ApiError
 from openclaw_rl.gateway.limits import Limiter
 from openclaw_rl.gateway.listener import client_address
 from openclaw_rl.keys import Key, KeyRing, Scope, shown_in
+from openclaw_rl.mesh.identity import is_loopback
 
 #: Seconds after which a revoked key's running responses are ended at the latest.
 REVOKED_SECONDS = 1.0
@@ -29,6 +30,7 @@ class Visit:
     address: str
     headers: dict[str, str]  #: for the response
     key: Key | None = None
+    free: bool = False  #: without limits
     ended: asyncio.Event = field(default_factory=asyncio.Event)  #: the key has been revoked
 
 
@@ -37,7 +39,8 @@ class Access:
 
     Args:
         ring: keys; None: there are none, and everybody may come in.
-        limits: per key, or per address where none is needed; None: none.
+        limits: per key, or per address where none is needed; None: none. Who needs no key and is on this machine has
+            none: nobody else is there to be starved.
         closed: a key is needed even if there is none yet, for a door on a network.
     """
 
@@ -56,7 +59,7 @@ class Access:
             ApiError: 401, 403, 429.
         """
         visit = self._visitor(headers, address)
-        if self._limiter is not None:
+        if self._limiter is not None and not visit.free:
             who = f"key {visit.name}" if visit.key else f"address {visit.client}"
             visit.headers = self._limiter.take(visit.client, who)
         self._visits.add(visit)
@@ -70,8 +73,12 @@ class Access:
         """The request has ended."""
         if visit in self._visits:
             self._visits.remove(visit)
-            if self._limiter is not None:
+            if self._limiter is not None and not visit.free:
                 self._limiter.give_back(visit.client)
+
+    def free(self, address: str) -> bool:
+        """Whether an address has no limits: no key is needed, and it is this machine's."""
+        return self._open() and is_loopback(address)
 
     def name(self, headers: Mapping[str, str]) -> str:
         """What metrics call a client that was refused: the name of a key that there is or was, else ""."""
@@ -102,11 +109,14 @@ class Access:
             if visit.key is not None and ((key := now.get(visit.key.id)) is None or key.revoked is not None):
                 visit.ended.set()
 
+    def _open(self) -> bool:
+        return self._ring is None or not (self._closed or self._ring.needed)
+
     def _visitor(self, headers: Mapping[str, str], address: str) -> Visit:
         shown = shown_in(headers.get("authorization", ""))
         place = client_address(address)
-        if self._ring is None or not (self._closed or self._ring.needed):
-            return Visit(place, "", shown, address, {})
+        if self._ring is None or self._open():
+            return Visit(place, "", shown, address, {}, free=self.free(address))
         try:
             key = _good(self._ring, shown)
         except ApiError:

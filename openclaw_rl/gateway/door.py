@@ -46,7 +46,8 @@ class Door:
 
     def start(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> None:
         """Serve; see `create_app`."""
-        self._http.start(create_app(desk, client_digest, self._access, metrics), metrics.refused)
+        self._http.start(create_app(desk, client_digest, self._access, metrics), metrics.refused,
+                         self._access.free)
         self._watch = asyncio.create_task(self._access.watch(), name="revoked keys")
 
     async def stop(self) -> None:

@@ -60,17 +60,19 @@ class HttpServer:
         self._server: _Uvicorn | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, app: ASGIApp, refused: Callable[[str], None] = lambda _why: None) -> None:
+    def start(self, app: ASGIApp, refused: Callable[[str], None] = lambda _why: None,
+              free: Callable[[str], bool] = lambda _address: False) -> None:
         """Serve, on the running event loop.
 
         Args:
             refused: is told of connections that were refused or ended, with a word for the metrics.
+            free: whether an address may have any number of connections.
         """
         config = uvicorn.Config(app, http=Connection, ws="none", log_config=None, access_log=False, lifespan="off",
                                 server_header=False, timeout_keep_alive=self._patience.idle,
                                 timeout_graceful_shutdown=2)
         listen = functools.partial(Listener, tls=self._tls, per_address=self._connections, patience=self._patience,
-                                   refused=refused)
+                                   refused=refused, free=free)
         self._server = server = _Uvicorn(config, listen, self._patience, refused)
         self._tasks = [asyncio.create_task(server.serve(sockets=[self._socket])),
                        asyncio.create_task(self._watch(server))]

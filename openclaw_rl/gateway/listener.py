@@ -50,14 +50,15 @@ class Listener:
         tls: gives the context for the next connection; None for plain HTTP.
         per_address: most open connections of one address; see `client_address`.
         refused: is told of connections that weren't taken, with a word for the metrics.
+        free: whether an address may have any number of them.
     """
 
     def __init__(self, listening: socket.socket, make: Callable[[], Connection],
                  tls: Callable[[], ssl.SSLContext] | None, per_address: int, patience: Patience,
-                 refused: Callable[[str], None]) -> None:
+                 refused: Callable[[str], None], free: Callable[[str], bool]) -> None:
         listening.setblocking(False)
         self._socket, self._make, self._tls = listening, make, tls
-        self._per_address, self._patience, self._refused = per_address, patience, refused
+        self._per_address, self._patience, self._refused, self._free = per_address, patience, refused, free
         self._most = _room_for_connections()
         self._open: Counter[str] = Counter()
         self._arriving: set[asyncio.Task[None]] = set()
@@ -87,7 +88,8 @@ class Listener:
                     return
                 continue
             address = client_address(peer[0])
-            if self._open[address] >= self._per_address or self._open.total() >= self._most:
+            many = self._open[address] >= self._per_address and not self._free(address)
+            if many or self._open.total() >= self._most:
                 self._refused("connections")
                 if self._tls is None:
                     with contextlib.suppress(OSError):

@@ -98,7 +98,7 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
             metrics = Metrics()
             access = Access(ring or KeyRing.of(fixed, Home(tmp_path / "home"), {}), settings)
             http = HttpServer("127.0.0.1", 0, connections=settings.connections, patience=patience)
-            http.start(create_app(desk, client_digest, access, metrics), metrics.refused)
+            http.start(create_app(desk, client_digest, access, metrics), metrics.refused, access.free)
             stack.push_async_callback(http.stop)
             door = Door(http.address, engine, template, desk, outbox, access)
             door.says("Hello there!")

@@ -124,15 +124,32 @@ async def test_too_many_requests_per_minute(open_door: OpenDoor) -> None:
 
 
 async def test_too_many_requests_at_once(open_door: OpenDoor) -> None:
-    door = await open_door(concurrent=2)  # no key: an address is the client
+    door = await open_door(concurrent=2, api_keys=("one",))
     door.engine.gate = asyncio.Event()
-    running = [asyncio.create_task(ask(door, stream=i == 0)) for i in range(2)]
+    running = [asyncio.create_task(ask(door, "one", stream=i == 0)) for i in range(2)]
     await until(lambda: door.engine.running == 2)
-    refused = await ask(door)
-    assert refused.status_code == 429 and "address 127.0.0.1: 2 requests at the same time" in refused.text
+    refused = await ask(door, "one")
+    assert refused.status_code == 429 and "key config-1: 2 requests at the same time" in refused.text
     door.engine.gate.set()
     assert [reply.status_code for reply in await asyncio.gather(*running)] == [200, 200]
-    assert (await ask(door)).status_code == 200
+    assert (await ask(door, "one")).status_code == 200
+
+
+async def test_an_open_door_has_no_limits_for_its_own_machine(open_door: OpenDoor) -> None:
+    door = await open_door(concurrent=2, requests_per_minute=3, connections=2)
+    door.engine.gate = asyncio.Event()
+    running = [asyncio.create_task(ask(door)) for _ in range(5)]
+    await until(lambda: door.engine.running == 5)
+    door.engine.gate.set()
+    assert [reply.status_code for reply in await asyncio.gather(*running)] == [200] * 5
+    for address, refusals in (("::1", 0), ("10.0.0.1", 2)):  # the latter comes through a proxy on this machine
+        codes = []
+        for _ in range(5):
+            try:
+                door.access.leave(door.access.enter({}, address, "chat"))
+            except ApiError as error:
+                codes.append(error.status)
+        assert codes == [429] * refusals
 
 
 async def test_guesses_use_up_an_address_and_no_key(open_door: OpenDoor) -> None:
@@ -143,10 +160,10 @@ async def test_guesses_use_up_an_address_and_no_key(open_door: OpenDoor) -> None
 
 
 async def test_a_bad_request_gives_its_place_back(open_door: OpenDoor) -> None:
-    door = await open_door(concurrent=1)
+    door = await open_door(concurrent=1, api_keys=("one",))
     for _ in range(3):
-        assert (await ask(door, temperature=9)).status_code == 400
-    assert (await ask(door)).status_code == 200
+        assert (await ask(door, "one", temperature=9)).status_code == 400
+    assert (await ask(door, "one")).status_code == 200
 
 
 async def test_who_floods_does_not_starve_the_others(open_door: OpenDoor) -> None:
