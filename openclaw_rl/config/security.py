@@ -12,7 +12,8 @@ from openclaw_rl.config.base import Int, Section, Size
 
 class LimitsConfig(Section):
     """What one client of the policy server's doors may take, so that it can't starve the rest. A client is a key, or,
-    where none is needed, an address."""
+    where none is needed, an address. At gRPC's `keys_port` only `requests_per_minute` and `concurrent` hold, of each
+    key."""
 
     requests_per_minute: Int = Field(600, ge=1)
     """More are answered 429 with the time to retry after."""

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from openclaw_rl.mesh.certificates import Identity
 
 log = logging.getLogger(__name__)
+
+#: The bearer key of the call that runs, as shown, and its id; empty ones without a key.
+caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("", ""))
 
 _POLICY, _ENV, _JUDGE, _TRAINER = COMPONENTS
 _OPERATOR = "operator"
@@ -44,7 +48,7 @@ def _rules(service: str, **rules: tuple[tuple[str, ...], Scope | None]) -> dict[
     return {f"/openclaw_rl.v1.{service}/{rpc}": Rule(frozenset(roles), scope) for rpc, (roles, scope) in rules.items()}
 
 
-#: Every RPC of the contract. What is not here is for nobody.
+#: Every RPC of the contract. What is not here is for nobody. What tells other users' words needs `admin` of a key.
 TABLE: dict[str, Rule] = {
     **_rules(
         "PolicyService",
@@ -54,8 +58,8 @@ TABLE: dict[str, Rule] = {
         GetPolicy=(_ALL, "read"), WatchPolicy=(_ALL, "read"), ActivateVersion=((_TRAINER, _OPERATOR), "admin")),
     **_rules(
         "EnvironmentService",
-        RecordTurns=((_POLICY,), None), Interact=((_OPERATOR,), "chat"), EndSession=((_OPERATOR,), "chat"),
-        GetSession=((_TRAINER, _OPERATOR), "read"), ListTurns=((_TRAINER, _OPERATOR), "read"),
+        RecordTurns=((_POLICY,), None), Interact=((_OPERATOR,), "chat"), EndSession=((_OPERATOR,), "admin"),
+        GetSession=((_TRAINER, _OPERATOR), "admin"), ListTurns=((_TRAINER, _OPERATOR), "admin"),
         Acquire=((_TRAINER, _OPERATOR), "admin"), Reset=((_TRAINER, _OPERATOR), "admin"),
         Step=((_TRAINER, _OPERATOR), "admin"), Evaluate=((_TRAINER, _OPERATOR), "admin"),
         Renew=((_TRAINER, _OPERATOR), "admin"), Release=((_TRAINER, _OPERATOR), "admin"),
@@ -63,17 +67,17 @@ TABLE: dict[str, Rule] = {
     **_rules(
         "JudgeService",
         JudgeTransitions=((_ENV,), None), Judge=((_ENV, _TRAINER, _OPERATOR), "chat"),
-        WatchJudgements=((_TRAINER, _OPERATOR), "read"), ListJudgements=((_TRAINER, _OPERATOR), "read")),
+        WatchJudgements=((_TRAINER, _OPERATOR), "admin"), ListJudgements=((_TRAINER, _OPERATOR), "admin")),
     **_rules(
         "TrainerService",
         SubmitSamples=((_JUDGE,), None), FetchWeights=((_POLICY,), None),
-        ListSamples=((_OPERATOR,), "read"), GetVersion=((_POLICY, _OPERATOR), "read"),
+        ListSamples=((_OPERATOR,), "admin"), GetVersion=((_POLICY, _OPERATOR), "read"),
         ListVersions=((_POLICY, _OPERATOR), "read"), WatchTraining=((_POLICY, _OPERATOR), "read"),
         TrainNow=((_OPERATOR,), "admin"), Pause=((_OPERATOR,), "admin"), Resume=((_OPERATOR,), "admin")),
     **_rules(
         "ComponentService",
         GetStatus=(_ALL, "read"), WatchStats=(_ALL, "read"), ReadLogs=((_OPERATOR,), "admin"),
-        ListSpans=((_OPERATOR,), "read"), Drain=((_OPERATOR,), "admin"), Forget=((_OPERATOR,), "admin")),
+        ListSpans=((_OPERATOR,), "admin"), Drain=((_OPERATOR,), "admin"), Forget=((_OPERATOR,), "admin")),
 }
 
 #: Services that are open to whoever has a certificate or a key: they tell who serves what, and how it is.
@@ -135,11 +139,13 @@ class Authorizer:
             self._limiter.give_back(visit.key.id)
 
     def end_revoked(self) -> None:
-        """End the running calls whose keys are no good any more."""
+        """End the running calls whose keys were revoked. Expiry is another thing: a call that began in time is
+        finished, as at the HTTP door."""
+        now = {key.id: key for key in self._keys.all()} if self._keys is not None else {}
         for visit in list(self._visits):
-            if visit.key is not None and self._keys is not None and visit.task is not None \
-                    and visit.refused is None and not self._keys.holds(visit.key):
-                visit.refused = _no_good("has been revoked or has expired")
+            if visit.key is not None and visit.task is not None and visit.refused is None \
+                    and ((key := now.get(visit.key.id)) is None or key.revoked is not None):
+                visit.refused = _no_good("has been revoked")
                 visit.task.cancel()
 
     def _certified(self, certificate: bytes, method: str) -> str:
@@ -180,6 +186,7 @@ class Authorizer:
                 raise exhausted(error.message, float(error.headers.get("Retry-After", 1))) from None
         visit = Visit(f"the key {key.name}", key, asyncio.current_task())
         self._visits.add(visit)
+        caller.set((shown, key.id))  # a call has a task, and so a context, of its own
         return visit
 
     def _check_scope(self, key: Key, method: str) -> None:

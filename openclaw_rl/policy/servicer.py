@@ -10,6 +10,7 @@ import grpc
 from openclaw_rl.gateway.messages import check_messages, check_tool_choice, check_tools
 from openclaw_rl.gateway.port import ChatCall, End, Head, SampledToken, Start, pinned
 from openclaw_rl.mesh import errors
+from openclaw_rl.mesh.authorize import caller
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.turns import Turns, client_digest
 from openclaw_rl.policy.weights_service import WeightsService
@@ -35,6 +36,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
                         tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining())
         head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
                                 metadata=dict(request.metadata))
+        head.payer = caller.get()[1]
         async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:
                 if isinstance(event, Start):
@@ -57,6 +59,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         call = ChatCall(**pinned(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
         head = self._turns.open(options=options, client=_client(context), api="grpc.generate", messages=[],
                                 metadata={})
+        head.payer = caller.get()[1]
         async with _traced(head, context, "Generate"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:
                 if isinstance(event, End):
@@ -135,8 +138,9 @@ async def _traced(head: Head, context: grpc.aio.ServicerContext, method: str) ->
 
 
 def _client(context: grpc.aio.ServicerContext) -> str:
-    """Who calls: the peer's address without its port, which changes with each connection."""
-    return client_digest("", context.peer().rpartition(":")[0], "")
+    """Who calls: the bearer key, one owner at both doors, or without one the peer's address without its port, which
+    changes with each connection."""
+    return client_digest(caller.get()[0], context.peer().rpartition(":")[0], "")
 
 
 def _token(token: SampledToken) -> policy_pb2.TokenChunk:

@@ -56,11 +56,12 @@ def acting(credentials: Credentials | None) -> Iterator[None]:
 
 @asynccontextmanager
 async def secure_server(folder: Path, home: Home, servicer: Any, role: str = "prm_judge",
-                        keys: KeyRing | None = None, limits: LimitsConfig | None = None
+                        keys: KeyRing | None = None, limits: LimitsConfig | None = None,
+                        add: Any = judge_pb2_grpc.add_JudgeServiceServicer_to_server, service: str = JUDGE
                         ) -> AsyncIterator[ComponentServer]:
     """A component's server with TLS, and with a port for keys when there are some."""
     server = ComponentServer(role, "127.0.0.1", 0, home, lambda: pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING))
-    server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, servicer, JUDGE)
+    server.add(add, servicer, service)
     with acting(Credentials(folder, role, keys=keys, keys_port=None if keys is None else 0, limits=limits)):
         await server.start()
     try:

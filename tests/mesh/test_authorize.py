@@ -15,12 +15,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from openclaw_rl.config import LimitsConfig
 from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyFile, KeyRing
-from openclaw_rl.mesh.authorize import TABLE
+from openclaw_rl.mesh.authorize import TABLE, caller
 from openclaw_rl.mesh.certificates import ROLES
 from openclaw_rl.mesh.channel import connect
 from openclaw_rl.mesh.errors import CATALOGUE, from_rpc_error
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.mesh.tls import Credentials, OutsideCredentials
+from openclaw_rl.policy.servicer import _client
+from openclaw_rl.policy.turns import client_digest
 from openclaw_rl.v1 import (
     component_pb2,
     component_pb2_grpc,
@@ -28,6 +30,7 @@ from openclaw_rl.v1 import (
     judge_pb2,
     judge_pb2_grpc,
     policy_pb2,
+    policy_pb2_grpc,
     trainer_pb2,
 )
 from tests.mesh.certs import make_certs, secure_server
@@ -173,7 +176,7 @@ async def test_keys_open_what_their_scopes_say(server, certs, keys) -> None:
     assert reasons == {
         ("chat", "Judge"): "", ("chat", "ListJudgements"): no, ("chat", "GetStatus"): no, ("chat", "Forget"): no,
         ("chat", "JudgeTransitions"): no, ("chat", "Health"): "",
-        ("read", "Judge"): no, ("read", "ListJudgements"): "", ("read", "GetStatus"): "", ("read", "Forget"): no,
+        ("read", "Judge"): no, ("read", "ListJudgements"): no, ("read", "GetStatus"): "", ("read", "Forget"): no,
         ("read", "JudgeTransitions"): no, ("read", "Health"): "",
         ("admin", "Judge"): "", ("admin", "ListJudgements"): "", ("admin", "GetStatus"): "",
         ("admin", "Forget"): "UNIMPLEMENTED", ("admin", "JudgeTransitions"): no, ("admin", "Health"): ""}
@@ -202,7 +205,7 @@ async def test_no_key_a_wrong_one_and_a_revoked_one(server, certs, keys) -> None
 
 
 async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> None:
-    shown, _ = keys.add("watcher", ["read"])
+    shown, _ = keys.add("watcher", ["admin"])
     credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
     async with connect(server.keys_address, "prm_judge", credentials) as channel:
         stream = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest(),
@@ -214,9 +217,58 @@ async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> Non
     assert from_rpc_error(caught.value).reason == "UNKNOWN_KEY"
 
 
+async def test_what_runs_for_a_key_that_expires_is_finished(server, certs, keys) -> None:
+    """As at the HTTP door."""
+    shown, key = keys.add("guest", ["admin"])
+    credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
+    async with connect(server.keys_address, "prm_judge", credentials) as channel:
+        stream = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest(),
+                                                                          timeout=30)
+        await stream.read()
+        keys.rotate("guest", keep=0.05)
+        async with asyncio.timeout(10):
+            while await call(server.keys_address, credentials, "GetStatus") != "UNKNOWN_KEY":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        server._interceptor.authorizer.end_revoked()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stream.read(), 0.2)
+
+
+def test_a_scope_below_admin_tells_no_words_of_others() -> None:
+    telling = {"GetSession", "ListTurns", "WatchJudgements", "ListJudgements", "ListSamples", "ListSpans", "EndSession",
+               "ReadLogs"}
+    assert {rule.scope for rpc, rule in TABLE.items() if rpc.rpartition("/")[2] in telling} == {"admin"}
+
+
+class Policy(policy_pb2_grpc.PolicyServiceServicer):
+    async def GetPolicy(self, request, context):
+        shown, id = caller.get()
+        return policy_pb2.GetPolicyResponse(state=policy_pb2.PolicyState(model=f"{_client(context)} {shown} {id}"))
+
+
+async def test_a_handler_sees_the_key_and_one_key_is_one_owner_at_both_doors(certs, keys, tmp_path) -> None:
+    root = (certs / "ca.crt").read_bytes()
+    told = {}
+    async with secure_server(certs, Home(tmp_path).create(), Policy(), keys=KeyRing(keys.path), role="policy_server",
+                             add=policy_pb2_grpc.add_PolicyServiceServicer_to_server,
+                             service="openclaw_rl.v1.PolicyService") as server:
+        for name in ("one", "other"):
+            shown, key = keys.add(name, ["read"])
+            async with connect(server.keys_address, "policy_server", OutsideCredentials(shown, root)) as channel:
+                reply = await policy_pb2_grpc.PolicyServiceStub(channel).GetPolicy(policy_pb2.GetPolicyRequest())
+            client, *seen = reply.state.model.split(" ")
+            assert seen == [shown, key.id]
+            told[name] = client.partition(":")[0]
+            assert told[name] == client_digest(shown, "the address at the HTTP door", "user").partition(":")[0]
+        async with connect(server.address, "policy_server", Credentials(certs, "operator")) as channel:
+            reply = await policy_pb2_grpc.PolicyServiceStub(channel).GetPolicy(policy_pb2.GetPolicyRequest())
+        assert reply.state.model.startswith(":") and reply.state.model.endswith("  ")
+    assert told["one"] and told["one"] != told["other"]
+
+
 async def test_one_key_takes_no_more_than_its_limits(certs, keys, tmp_path) -> None:
     root, limits = (certs / "ca.crt").read_bytes(), LimitsConfig(requests_per_minute=3, concurrent=1)
-    one, other = (OutsideCredentials(keys.add(name, ["read"])[0], root) for name in ("one", "other"))
+    one, other = (OutsideCredentials(keys.add(name, ["admin"])[0], root) for name in ("one", "other"))
     async with secure_server(certs, Home(tmp_path).create(), Judge(), keys=KeyRing(keys.path),
                              limits=limits) as server:
         async with connect(server.keys_address, "prm_judge", one) as channel:
