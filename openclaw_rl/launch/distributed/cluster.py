@@ -8,12 +8,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from . import ray_node
 from .node import StepError
 
 #: Seconds for connecting, and for an agent to end its components.
 _CONNECT, _STOP = 60, 60
+#: How the error begins when nothing answers at the cluster's address.
+NO_CLUSTER = "no Ray cluster answers"
 #: Seconds after which a call that has not been answered is given up, and the next one made.
 _FORGET_CALL = 60.0
 #: Part of a host's resource that an actor or task asks for, which puts it there.
@@ -32,6 +36,8 @@ def do(what: str, address: str, variables: dict[str, str], mesh: str, **payload:
         StepError: it can't be done.
     """
     os.environ.update(variables)
+    if authority := variables.get("RAY_TLS_CA_CERT"):  # who asks may be on another machine, without the token
+        os.environ.update(ray_node.token(str(Path(authority).parent)))
     try:
         import ray
     except ImportError:
@@ -41,7 +47,7 @@ def do(what: str, address: str, variables: dict[str, str], mesh: str, **payload:
         options: dict[str, Any] = {"_node_ip_address": ip} if ip else {}
         ray.init(address=address, namespace=mesh, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
-        raise StepError(f"no Ray cluster answers at {address} ({' '.join(str(error).split())[:300]})") from None
+        raise StepError(f"{NO_CLUSTER} at {address} ({' '.join(str(error).split())[:300]})") from None
     try:
         return WHAT[what](mesh, **payload)
     finally:

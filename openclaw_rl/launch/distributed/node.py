@@ -47,6 +47,25 @@ def _put(home: str | None, files: dict[str, str]) -> None:
         write_atomically(path, base64.b64decode(content))
 
 
+def _keys(home: str | None, content: str) -> None:
+    """Add keys to those of the home (keys.json). What was revoked or ends on either side does so here: a key must not
+    come back."""
+    from ...keys import KeyFile
+
+    file = home_of(home).create().root / "keys.json"
+    KeyFile(file).read()  # raises when it is damaged; it is not overwritten then
+    given: dict[str, Any] = json.loads(content)
+    known: list[dict[str, Any]] = json.loads(file.read_bytes())["keys"] if file.exists() else []
+    merged = {entry["id"]: entry for entry in known}
+    for entry in given["keys"]:
+        other = merged.get(entry["id"], {})
+        ends = {name: min(times) for name in ("expires", "revoked")
+                if (times := [one[name] for one in (entry, other) if one.get(name) is not None])}
+        merged[entry["id"]] = {**entry, **ends}
+    if list(merged.values()) != known:
+        write_atomically(file, json.dumps(given | {"keys": list(merged.values())}, indent=1).encode())
+
+
 def _request(home: str | None, roles: dict[str, list[str]]) -> dict[str, dict[str, str]]:
     """New private keys, which stay, and signing requests for them: by folder in the home and role."""
     from ...mesh import ca
@@ -129,9 +148,8 @@ def _on_ray(**payload: Any) -> Any:
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    "probe": _probe, "put": _put, "request": _request, "install": _install, "model": _model, "clear": _clear,
-    "remove": _remove, "ray-start": _ray_start,
-    "stop": _ray_stop, "on-ray": _on_ray}
+    "probe": _probe, "put": _put, "keys": _keys, "request": _request, "install": _install, "model": _model,
+    "clear": _clear, "remove": _remove, "ray-start": _ray_start, "stop": _ray_stop, "on-ray": _on_ray}
 
 
 def do(step: str, payload: dict[str, Any]) -> Any:

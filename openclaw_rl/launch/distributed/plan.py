@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ...config import Config
 from ...home import COMPONENTS
 from ...mesh.identity import is_loopback
+from .join import address_of
 
 #: Keys of a component's ports, as far as it has them.
 _PORTS = ("port", "grpc_port", "keys_port")
@@ -109,17 +110,17 @@ def make(config: Config, resolve: Callable[[str], str] = _resolve) -> Plan:
         problems += [f"components.{name}.host: {getattr(config.components, name).host!r} is loopback, which no other "
                      "host can reach: write the host's own address" for name, host in hosts.items()
                      if is_loopback(host)]
-    problems += _port_problems(config, hosts)
-    head = config.distributed.head
-    number = place("distributed.head", head) if head else None
-    return Plan(config, hosts, names, number or next(iter(hosts.values()), ""), list(dict.fromkeys(problems)))
+    named = config.distributed.head
+    head = (place("distributed.head", named) if named else None) or next(iter(hosts.values()), "")
+    problems += _port_problems(config, hosts, head)
+    return Plan(config, hosts, names, head, list(dict.fromkeys(problems)))
 
 
-def _port_problems(config: Config, hosts: dict[str, str]) -> list[str]:
+def _port_problems(config: Config, hosts: dict[str, str], head: str) -> list[str]:
     problems: list[str] = []
     wanted: dict[tuple[str, int], str] = {}
-    if hosts and not config.distributed.ray_address:
-        wanted[next(iter(hosts.values())), config.distributed.ray_port] = "distributed.ray_port"
+    if address_of(config) is None:
+        wanted[head, config.distributed.ray_port] = "distributed.ray_port"
     for name, host in hosts.items():
         for key, port in ports(config, name).items():
             if port == 0:
@@ -147,7 +148,9 @@ def _with(config: Config, host: str | None, hosts: dict[str, str]) -> Config:
         section = getattr(config.components, name)
         here = at == host
         updates[name] = section.model_copy(update={"host": at, "address": None if here else address(config, name, at)})
-    return config.model_copy(update={"components": config.components.model_copy(update=updates)})
+    security = config.security.model_copy(update={"keys": None})  # they are copied into each host's home
+    return config.model_copy(update={"security": security,
+                                     "components": config.components.model_copy(update=updates)})
 
 
 def for_clients(config: Config, hosts: dict[str, str]) -> Config:

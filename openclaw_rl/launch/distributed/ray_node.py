@@ -24,6 +24,9 @@ from ...home import Home, write_atomically
 
 #: Names a node's processes.
 MARK = "OPENCLAW_RL_RAY"
+#: File beside a node's certificates with what Ray's processes show one another: the same on all hosts, made by each
+#: start anew.
+TOKEN_FILE = "token"
 #: Seconds for a node's start, which takes 3 to 6 on an idle machine.
 _START_SECONDS = 120
 #: Seconds that processes have to end after SIGTERM, one kind after the other; all at once they wait for one another.
@@ -75,7 +78,7 @@ class RayNode:
 
 
 def variables(certs: str, state: str = "") -> dict[str, str]:
-    """Variables of everything that is or uses a cluster of ours.
+    """Variables of everything that is or uses a cluster of ours, on a host of it.
 
     Args:
         certs: as of RayNode.
@@ -97,9 +100,17 @@ def variables(certs: str, state: str = "") -> dict[str, str]:
     if certs:
         found |= {"RAY_USE_TLS": "1", "RAY_TLS_SERVER_CERT": f"{certs}/operator.crt",
                   "RAY_TLS_SERVER_KEY": f"{certs}/operator.key", "RAY_TLS_CA_CERT": f"{certs}/ca.crt"}
+        found |= token(certs)
     if state:
         found |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": state}
     return found
+
+
+def token(certs: str) -> dict[str, str]:
+    """Variables of the token in a folder on this host; none where it is not. Without one, Ray's ports that speak plain
+    HTTP whatever RAY_USE_TLS says, such as the runtime_env agent's, obey everybody."""
+    file = Path(certs) / TOKEN_FILE
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)} if file.exists() else {}
 
 
 def start(node: RayNode, state: Path) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,12 +28,13 @@ from . import certificates, checks, keeper, launcher, ray_node
 from . import host as hosts
 from . import plan as plans
 from . import stop as stopping
+from .cluster import NO_CLUSTER
 from .host import Host, HostError
 from .join import address_of, by_ray
 from .probe import Facts
 
-#: Seconds for all of Ray's nodes to be there.
-_NODES = 90
+#: Seconds for all of Ray's nodes to be there, and for the keeper's return after the head's.
+_NODES, _RETURN = 90, 60
 #: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
 _DEGRADED_SECONDS = 8.0
 #: Name of the key that is made for the first client of the door.
@@ -63,6 +65,7 @@ class DistributedStart:
         self.facts: dict[str, Facts] = {}
         self.reached: dict[str, Host] = {}
         self._certs = ""
+        self._ray_token = secrets.token_hex(32)
 
     def check(self) -> list[str]:
         """All that is wrong; nothing is started or changed."""
@@ -87,16 +90,14 @@ class DistributedStart:
             return found
         if problems := self.check():
             raise StartError("\n".join(problems))
-        began = False
         try:
             self._prepare()
-            began = True
             if not self.join:
                 self._bring_up()
             self._start_keeper()
             return self._wait(timeout)
         except BaseException as error:
-            if began and not isinstance(error, _Late):
+            if not isinstance(error, _Late):  # what was prepared has secrets, too
                 self._undo()
             if isinstance(error, HostError):
                 raise StartError(str(error)) from None
@@ -159,18 +160,22 @@ class DistributedStart:
         if cluster.mesh != self.plan.mesh:
             raise StartError(f"another mesh ({', '.join(cluster.hosts)}) was started from {self.home.root}: "
                              "`openclaw-rl stop-all` first")
-        head = hosts.reach([cluster.head], running.config.distributed)[cluster.head]
+        reached = hosts.reach(cluster.hosts, running.config.distributed)
+        head = reached[cluster.head]
         ask = stopping.on_ray(self.home, running, head)
         payload = stopping.ray_payload(self.home, running)
-        facts: dict[str, Any] | None = None
-        with self._step("looking at the mesh that was started before"), contextlib.suppress(HostError):
-            facts = ask.call("on-ray", timeout=120, **payload, what="facts")
+        with self._step("looking at the mesh that was started before"):
+            facts = self._keepers_word(running, head, ask, payload)
         if facts is None:
+            if answering := [c.name for c in report(self.home).components if c.name in running.hosts and c.status]:
+                raise StartError(f"{', '.join(answering)} of this mesh answer, and their keeper on {cluster.head} does "
+                                 "not: repeat in a minute, or `openclaw-rl stop-all` first")
             self.console.print("it does not run any more; what is left of it is ended")
             self._undo(running)
             return None
         self.console.print("this mesh is running already")
-        if running.config.model_dump(exclude={"components"}) != self.config.model_dump(exclude={"components"}):
+        wanted = plans.for_clients(self.config, self.plan.hosts)
+        if running.config.model_dump(exclude={"components"}) != wanted.model_dump(exclude={"components"}):
             self.console.print("[yellow]its configuration is another one; `openclaw-rl stop-all` first to start it "
                                "anew[/]")
         waiting: dict[str, list[str]] = {}
@@ -180,7 +185,44 @@ class DistributedStart:
         for host, names in waiting.items():
             with contextlib.suppress(HostError):
                 ask.call("on-ray", timeout=90, **payload, what="restart", host=host, names=names)
+        self._renew(running, reached if cluster.ours else by_ray(cluster.hosts, ask.call, payload))
         return report(self.home)
+
+    def _keepers_word(self, running: mesh_file.MeshFile, head: Host, ask: Host, payload: Mapping[str, Any]
+                      ) -> dict[str, Any] | None:
+        """What the keeper knows; None when there is surely no Ray, or no keeper in it. A head that was started again
+        goes on with what there was, once its part of Ray runs.
+
+        Raises:
+            StartError: it can't be asked, so nobody knows.
+        """
+        deadline, again = time.monotonic() + _RETURN, False
+        while True:
+            try:
+                facts: dict[str, Any] | None = ask.call("on-ray", timeout=120, **payload, what="facts")
+                if facts is not None or not again or time.monotonic() > deadline:
+                    return facts
+            except HostError as error:
+                if NO_CLUSTER not in str(error):
+                    raise StartError(f"{head.name}, the head of this mesh, can't be asked: {error}; repeat when it can,"
+                                     " or `openclaw-rl stop-all` first") from None
+                if again or running.cluster is None or not running.cluster.ours:
+                    return None
+                again = True
+                try:
+                    head.call("ray-start", timeout=150, home=stopping.home_on(self.home, head, running))
+                except HostError:  # it was ended there, or does not come up
+                    return None
+            time.sleep(1)
+
+    def _renew(self, running: mesh_file.MeshFile, reached: Mapping[str, Host]) -> None:
+        """Give the hosts new certificates; a component takes them at once. Ray's stay: it reads them at its start."""
+        homes = {name: stopping.home_on(self.home, host, running) for name, host in reached.items()}
+        try:
+            with self._step("renewing certificates"):
+                certificates.provide(self.home, self.plan, reached, homes, ray=False)
+        except (HostError, ConfigError) as error:
+            self.console.print(f"[yellow]certificates were not renewed: {error}[/]", soft_wrap=True, highlight=False)
 
     # -- the steps
 
@@ -196,16 +238,19 @@ class DistributedStart:
         with self._step("writing the configuration of each host"):
             handed = {name: os.environ[name] for name in config.distributed.environment}
             _raise(hosts.on_all(self.reached, lambda host: host.call(
-                "put", home=self._roots[host.name], files=_encoded(self._files(host.name, handed, keys)))))
+                "put", home=self._roots[host.name], files=_encoded(self._files(host.name, handed)))))
+            if keys is not None:
+                text = keys.decode()
+                _raise(hosts.on_all({name: self.reached[name] for name in self.reached if self._has_door(name)},
+                                    lambda host: host.call("keys", home=self._roots[host.name], content=text)))
 
-    def _files(self, host: str, handed: Mapping[str, str], keys: bytes | None) -> dict[str, bytes]:
+    def _files(self, host: str, handed: Mapping[str, str]) -> dict[str, bytes]:
         files = {"run/config.yaml": keeper.config_text(self.config, host, self.plan.hosts).encode()}
         if handed:
             files["run/environment.json"] = json.dumps(handed).encode()
         if not self.join:
             files["run/ray.json"] = json.dumps(self._ray_node(host).__dict__).encode()
-        if keys is not None and "policy_server" in self.plan.components(host) and not self._same_home(host):
-            files["keys.json"] = keys
+            files[f"{certificates.RAY_FOLDER}/{ray_node.TOKEN_FILE}"] = self._ray_token.encode()
         if host == self.head:
             spec = {"config": config_for_hosts(self.config), "ours": not self.join, "hosts": self.plan.hosts,
                     "all_hosts": self.plan.all_hosts, "cluster": self._cluster().__dict__,
@@ -213,8 +258,10 @@ class DistributedStart:
             files["run/keeper.json"] = json.dumps(spec).encode()
         return files
 
-    def _same_home(self, host: str) -> bool:
-        return isinstance(self.reached[host], hosts.Here) and self._roots[host] == str(self.home.root)
+    def _has_door(self, host: str) -> bool:
+        """What takes bearer keys runs there, or may later."""
+        names = self.plan.hosts if self.config.distributed.elsewhere else self.plan.components(host)
+        return any(name == "policy_server" or "keys_port" in plans.ports(self.config, name) for name in names)
 
     def _ray_node(self, host: str) -> ray_node.RayNode:
         return ray_node.RayNode(
@@ -223,15 +270,14 @@ class DistributedStart:
             stopping.LAUNCHER_FILES[0] if host == self.head else "")
 
     def _keys(self) -> bytes | None:
-        """The keys of the HTTP door, one being made when there is none: on a network nobody is let in without."""
+        """The keys of the doors, one being made when the HTTP door has no good one: on a network nobody is let in
+        without."""
         path = key_path(self.config, self.home)
         policy = self.config.components.policy_server
-        if "policy_server" not in self.plan.hosts:
-            return None
         file = KeyFile(path)
         try:
-            there = bool(file.read()) or bool(policy.api_keys)
-            if not there:
+            there = any(not key.dead() for key in file.read()) or bool(policy.api_keys)
+            if not there and "policy_server" in self.plan.hosts:
                 shown, _ = file.add(FIRST_KEY, ["chat", "read"])
                 first = first_key_file(self.home)
                 first.touch(mode=0o600)

@@ -17,6 +17,7 @@ from ..supervisor import SupervisorError
 from . import host as hosts
 from . import ray_node
 from .host import Host, HostError
+from .join import by_ray
 from .ray_node import RayNode
 
 #: What distributed-start writes into a home's run folder, but the settings of Ray, which are needed until its end.
@@ -81,9 +82,12 @@ def here(home: Home) -> list[str]:
     return []
 
 
-def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str]:
+def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say, forget: bool = False) -> list[str]:
     """End a mesh from the machine that started it, or from its head. Without Ray's head, which would end the components
     gracefully, they are ended with Ray.
+
+    Args:
+        forget: hosts that can't be asked are gone for good; what runs on the others is ended all the same.
 
     Returns:
         Names of the components that were ended.
@@ -98,7 +102,8 @@ def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str
                               "this machine forget it")
     settings = mesh.config.distributed
     reached = hosts.reach(cluster.hosts, settings)
-    problems: dict[str, str] = {}
+    problems: dict[str, str] = {}  # something is left there
+    errors: dict[str, str] = {}  # nobody knows
     ended: list[str] = []
     say("ending the components")
     try:
@@ -107,22 +112,35 @@ def everywhere(home: Home, mesh: mesh_file.MeshFile, say: hosts.Say) -> list[str
         answers: dict[str, list[str] | None] = on_ray(home, mesh, reached[cluster.head]).call(
             "on-ray", timeout=150, **ray_payload(home, mesh), what="down", hosts=cluster.hosts)
         ended = [name for names in answers.values() for name in names or ()]
-        problems = {host: "its agent does not answer" for host, names in answers.items() if names is None}
+        if not cluster.ours:
+            errors = {host: "its agent does not answer" for host, names in answers.items() if names is None}
     except HostError as error:
         if not cluster.ours:
-            raise SupervisorError(f"the cluster's node {cluster.head} can't be asked: {error}") from None
+            if not forget:
+                raise SupervisorError(f"the cluster's node {cluster.head} can't be asked: {error}\nRepeat when it can; "
+                                      "`openclaw-rl stop-all --forget-unreachable` forgets a mesh that is gone for good"
+                                      ) from None
+            errors[cluster.head] = str(error)
     if cluster.ours:
         say("ending Ray and what is left")
         others = {name: host for name, host in reached.items() if name != cluster.head}
-        problems = {}
-        for some in (others, {cluster.head: reached[cluster.head]}):
-            left, errors = hosts.on_all(some, lambda host: host.call("stop", timeout=120, home=_home(home, host, mesh)))
-            problems |= errors | {name: "still runs: " + "; ".join(lines) for name, lines in left.items() if lines}
+        parts = [others, {cluster.head: reached[cluster.head]}]
     else:
-        _clear_joined(home, mesh, reached)
+        parts = [by_ray(cluster.hosts, reached[cluster.head].call, ray_payload(home, mesh))]
+    for some in parts:
+        left, silent = hosts.on_all(some, lambda host: host.call("stop", timeout=120, home=home_on(home, host, mesh)))
+        errors |= silent
+        problems |= {name: "still runs: " + "; ".join(lines) for name, lines in left.items() if lines}
+    if forget:
+        for name, why in errors.items():
+            say(f"{name} is forgotten: {why}")
+    else:
+        problems = errors | problems
     if problems:
-        raise SupervisorError("\n".join(f"{name}: {why}" for name, why in problems.items())
-                              + "\nRepeat `openclaw-rl stop-all` when the host can be reached")
+        text = "\n".join(f"{name}: {why}" for name, why in problems.items())
+        text += "\nRepeat `openclaw-rl stop-all` when the host can be reached"
+        raise SupervisorError(text + ("; `openclaw-rl stop-all --forget-unreachable` goes on without one that is gone "
+                                      "for good" if not forget else ""))
     clear_launcher(cluster.mesh)
     mesh_file.remove(home)
     order = {name: i for i, name in enumerate(COMPONENTS)}
@@ -138,15 +156,8 @@ def _listens(address: str) -> bool:
         return False
 
 
-def _clear_joined(home: Home, mesh: mesh_file.MeshFile, reached: dict[str, Host]) -> None:
-    from .join import by_ray
-
-    assert mesh.cluster is not None
-    nodes = by_ray(mesh.cluster.hosts, reached[mesh.cluster.head].call, ray_payload(home, mesh))
-    hosts.on_all(nodes, lambda host: host.call("stop", timeout=60, home=_home(home, host, mesh)))
-
-
-def _home(home: Home, host: Host, mesh: mesh_file.MeshFile) -> str | None:
+def home_on(home: Home, host: Host, mesh: mesh_file.MeshFile) -> str | None:
+    """Folder of a host of the mesh, as it is asked for there; None is ~/.openclaw-rl."""
     if mesh.config.distributed.home is None and isinstance(host, hosts.Here):
         return str(home.root)
     return mesh.config.distributed.home
