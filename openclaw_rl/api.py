@@ -60,6 +60,16 @@ def _trusted(home: Home) -> ssl.SSLContext:
     return context
 
 
+def _first_key(home: Home) -> str:
+    """The key that distributed-start made for the first client; empty when it is not here."""
+    from .launch.distributed.start import first_key_file
+
+    try:
+        return first_key_file(home).read_text().strip()
+    except OSError:
+        return ""
+
+
 class PolicyClient:
     """A conversation with the policy over its OpenAI-compatible door.
 
@@ -72,20 +82,28 @@ class PolicyClient:
 
         Args:
             base_url: http://HOST:PORT, with or without /v1; None takes the running mesh's of `home`.
-            api_key: when the door asks for one; default OPENCLAW_RL_API_KEY, or the first of OPENCLAW_RL_API_KEYS.
+            api_key: when the door asks for one; default OPENCLAW_RL_API_KEY, or the first of OPENCLAW_RL_API_KEYS, or
+                for the running mesh of `home` the key that distributed-start made there.
             model: sent with each request; None asks the server for the one that it has.
             system: a system message that opens each session.
             timeout: seconds without anything from the server.
         """
-        if base_url is None:
-            record = read_record(home or Home.default(), "policy_server")
-            base_url = record.http_address if record and record.http_address else "http://127.0.0.1:30000"
+        from .mesh import mesh_file
+
+        home = home or Home.default()
         key = api_key or os.environ.get("OPENCLAW_RL_API_KEY", "").strip() or os.environ.get(
             "OPENCLAW_RL_API_KEYS", "").split(",")[0].strip()
+        mesh = mesh_file.read(home) if base_url is None else None
+        self._on_hosts = mesh is not None
+        if base_url is None:
+            record = read_record(home, "policy_server")
+            base_url = mesh.http_address if mesh is not None else record.http_address if record else ""
+            base_url = base_url or "http://127.0.0.1:30000"
+            key = key or (_first_key(home) if mesh is not None else "")
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(base_url=self.base_url, timeout=httpx.Timeout(timeout, connect=5),
                                   headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=False,
-                                  verify=_trusted(home or Home.default()) if base_url.startswith("https") else True)
+                                  verify=_trusted(home) if base_url.startswith("https") else True)
         self._model = model
         self._system = system
         self.messages: list[dict[str, Any]] = []
@@ -192,7 +210,9 @@ class PolicyClient:
             return PolicyError(f"{self.base_url} shows a certificate that is not trusted here ({error}): its CA is the "
                                "mesh's certs/ca.crt, which belongs into this home (`openclaw-rl mesh join`)")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return PolicyError(f"nothing answers at {self.base_url}; start it with `openclaw-rl local-start`")
+            return PolicyError(f"nothing answers at {self.base_url}; " + (
+                "`openclaw-rl status` tells what runs, and `openclaw-rl distributed-start` where the mesh was started "
+                "starts it again" if self._on_hosts else "start it with `openclaw-rl local-start`"))
         return PolicyError(f"{self.base_url}: the answer broke off ({error or type(error).__name__})")
 
     def close(self) -> None:

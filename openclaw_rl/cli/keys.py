@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ..config import ConfigError
 from ..home import Home
 from .app import Json, app, err, out, print_json
 
@@ -86,8 +87,15 @@ def _file() -> KeyFile:
     from ..keys import KeyFile
     from ..keys.ring import key_path
     from ..launch.status import running_config
+    from ..mesh import mesh_file
 
     home = Home.default()
+    mesh = mesh_file.read(home)
+    if mesh is not None and (at := mesh.hosts.get("policy_server")):
+        from ..launch.distributed.host import is_here
+
+        if not is_here(at):
+            raise ConfigError(f"the keys of this mesh are on host {at}: run `openclaw-rl keys` there")
     return KeyFile(key_path(running_config(home), home))
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from ..home import Home
-from .app import Json, app, clipped, out, print_json
+from .app import Json, app, clipped, err, out, print_json
 
 
 @app.command("set-aside", epilog="Example: openclaw-rl set-aside --id turn_0190... --json")
@@ -22,8 +22,15 @@ def set_aside(id: Annotated[str | None, typer.Option("--id", help="Only messages
     Nothing of it is used any more, and nothing depends on it. The number that is kept is bounded; files may be deleted.
     """
     from ..delivery.listing import files, messages
+    from ..mesh import mesh_file
 
     home = Home.default()
+    if (mesh := mesh_file.read(home)) is not None:
+        from ..launch.distributed.host import is_here
+
+        if others := [f"{name} (on {host})" for name, host in mesh.hosts.items() if not is_here(host)]:
+            err.print(f"not looked at: {', '.join(others)}; `openclaw-rl set-aside` there tells of it", soft_wrap=True,
+                      highlight=False, markup=False)
     found, kept = messages(home, limit, id), files(home) if id is None else []
     if as_json:
         print_json({"messages": [{"component": m.component, "table": m.table, "id": m.id, "reason": m.reason,

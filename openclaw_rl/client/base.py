@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, o
 import grpc
 
 from ..home import Home, read_record
-from ..mesh import errors, identity
+from ..mesh import errors, identity, mesh_file
 from ..mesh.channel import Credentials, connect, sync_connect, with_true_status
 
 if TYPE_CHECKING:
@@ -158,13 +158,21 @@ class _Base:
 
 
 def find(component: str, home: Home | None = None) -> str:
-    """Address (HOST:PORT) that a running component has recorded.
+    """Address (HOST:PORT) of a component: by the mesh file of a mesh on several hosts, else what a running one has
+    recorded.
 
     Raises:
         MeshError: UNAVAILABLE, there is none.
+        ConfigError: the mesh file can't be used.
     """
     home = home or Home.default()
+    mesh = mesh_file.read(home)
+    if mesh is not None and (address := mesh.address(component)):
+        return address
     record = read_record(home, component)
+    if record is None and mesh is not None:
+        raise errors.unavailable(f"{component} is not part of the mesh of {home.root}; `openclaw-rl status` tells what "
+                                 "runs")
     if record is None:
         raise errors.unavailable(f"{component} is not running in {home.root}; start it with `openclaw-rl local-start`")
     return record.address

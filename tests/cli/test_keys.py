@@ -10,7 +10,11 @@ from typer.testing import CliRunner
 
 from openclaw_rl import cli
 from openclaw_rl.cli.app import app
+from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyRing
+from openclaw_rl.mesh import mesh_file
+from openclaw_rl.mesh.mesh_file import MeshFile
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +56,16 @@ def test_a_keys_life(home: Path) -> None:
 def test_wrong_usage(args: tuple[str, ...], text: str) -> None:
     code, _, err = run(*args)
     assert code == 2 and text in err
+
+
+def test_keys_are_on_the_policy_servers_host(home: Path) -> None:
+    place = Home(home).create()
+    mesh_file.write(place, MeshFile(Config(), "https://192.0.2.1:30000", {"policy_server": "192.0.2.1"}))
+    with pytest.raises(ConfigError, match=r"on host 192\.0\.2\.1: run `openclaw-rl keys` there"):
+        run("add", "laptop", "--scope", "chat")
+    assert not (home / "keys.json").exists()
+    mesh_file.write(place, MeshFile(Config(), "https://127.0.0.1:30000", {"policy_server": "127.0.0.1"}))
+    assert run("add", "laptop", "--scope", "chat")[0] == 0
 
 
 def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from openclaw_rl.cli.app import app
+from openclaw_rl.config import Config
 from openclaw_rl.delivery.aside import Aside
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.home import Home
+from openclaw_rl.mesh import mesh_file
+from openclaw_rl.mesh.mesh_file import MeshFile
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 
@@ -30,6 +33,13 @@ def run(*args: str) -> str:
 
 def test_nothing_is_set_aside_where_there_is_no_mesh(home: Home) -> None:
     assert run() == "nothing is set aside\n" and json.loads(run("--json")) == {"messages": [], "files": []}
+
+
+def test_components_on_other_hosts_are_not_passed_over_in_silence(home: Home) -> None:
+    mesh_file.write(home.create(), MeshFile(Config(), "", {"env_server": "127.0.0.1", "trainer": "192.0.2.4"}))
+    result = CliRunner().invoke(app, ["set-aside", "--json"], catch_exceptions=False)
+    assert json.loads(result.stdout) == {"messages": [], "files": []}
+    assert "not looked at: trainer (on 192.0.2.4)" in result.stderr and "env_server" not in result.stderr
 
 
 def test_messages_and_files_of_a_running_mesh_are_listed(home: Home) -> None:

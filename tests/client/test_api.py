@@ -11,7 +11,10 @@ import pytest
 
 import openclaw_rl
 from openclaw_rl import PolicyClient, PolicyError, get_component_stats
+from openclaw_rl.config import Config
 from openclaw_rl.home import Home
+from openclaw_rl.mesh import mesh_file
+from openclaw_rl.mesh.mesh_file import MeshFile
 
 from .fake_door import FakeDoor
 
@@ -66,6 +69,25 @@ def test_a_refusal_leaves_the_conversation_as_it_was(door: FakeDoor) -> None:
 def test_nobody_there_says_what_to_do() -> None:
     with PolicyClient("http://127.0.0.1:1") as client, pytest.raises(PolicyError, match="openclaw-rl local-start"):
         client.chat("hello")
+
+
+def test_the_mesh_file_says_where_a_mesh_on_several_hosts_is(door: FakeDoor, tmp_path: Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENCLAW_RL_API_KEY", "OPENCLAW_RL_API_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    home = Home(tmp_path).create()
+    mesh_file.write(home, MeshFile(Config(), door.url))
+    (home.root / "first-key").write_text("ocl_first\n")
+    with PolicyClient(home=home) as client:
+        assert str(client.chat("hello")) == "You said: hello"
+    assert door.requests[-1][2]["authorization"] == "Bearer ocl_first"
+    with PolicyClient(door.url, home=home) as client:
+        client.chat("hello")
+    assert "authorization" not in door.requests[-1][2], "a key of the mesh is for no other address"
+    mesh_file.write(home, MeshFile(Config(), "http://127.0.0.1:1"))
+    with PolicyClient(home=home) as client, pytest.raises(PolicyError) as raised:
+        client.chat("hello")
+    assert "distributed-start" in str(raised.value) and "local-start" not in str(raised.value)
 
 
 def test_stats_of_a_mesh_that_does_not_run(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ import grpc
 import pytest
 
 from openclaw_rl.client import AsyncJudgeServiceClient, JudgeServiceClient
+from openclaw_rl.client.base import find
+from openclaw_rl.config import Config
 from openclaw_rl.home import Home, RunRecord, write_record
-from openclaw_rl.mesh import errors
+from openclaw_rl.mesh import errors, mesh_file
 from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.mesh.mesh_file import MeshFile
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import common_pb2, component_pb2, judge_pb2, judge_pb2_grpc, turn_pb2
 
@@ -110,6 +113,16 @@ def test_nobody_there(tmp_path: Path) -> None:
     write_record(Home(tmp_path), RunRecord("prm_judge", 1, "127.0.0.1:1"))
     with JudgeServiceClient(home=Home(tmp_path)) as client, pytest.raises(MeshError, match="does not answer at 127"):
         client.judge()
+
+
+def test_a_mesh_on_several_hosts_is_found_by_its_file(tmp_path: Path) -> None:
+    home = Home(tmp_path).create()
+    write_record(home, RunRecord("prm_judge", 1, "127.0.0.1:1"))
+    config = Config.model_validate({"components": {"prm_judge": {"address": "127.0.0.1:2"}}})
+    mesh_file.write(home, MeshFile(config))
+    assert find("prm_judge", home) == "127.0.0.1:2"
+    with pytest.raises(MeshError, match="trainer is not part of the mesh"):
+        find("trainer", home)
 
 
 async def test_writing_to_a_call_that_the_server_has_ended(served: tuple[Judge, Home]) -> None:
