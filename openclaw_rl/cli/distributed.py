@@ -43,6 +43,9 @@ def distributed_start(
     if dry_run:
         _show(start)
         raise typer.Exit(1 if start.plan.problems else 0)
+    policy = start.config.components.policy_server
+    if policy.engine == "sglang" and "policy_server" in start.plan.hosts:  # a large model takes more
+        timeout = max(timeout, policy.sglang.start_timeout)
     mesh = start.start(timeout)
     for component in mesh.components:
         if component.state != "RUNNING":

@@ -16,8 +16,6 @@ from openclaw_rl.home import Home
 
 from .mesh import Mesh
 
-pytestmark = [pytest.mark.slow, pytest.mark.mesh]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

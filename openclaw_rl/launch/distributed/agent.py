@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from typing import Any
 
 from ...home import Home, write_atomically
 from .. import checks
-from . import node
 from .children import Child
 from .host import HostError, Ssh
 from .ray_node import RayNode
@@ -81,10 +79,6 @@ class Agent:
                 if name in self._children:
                     self._children[name].restart()
 
-    def do(self, step: str, payload: dict[str, Any]) -> Any:
-        """Do a step of `node` here."""
-        return node.do(step, payload)
-
     def stop(self) -> list[str]:
         """End all components; their names."""
         with self._lock:
@@ -92,9 +86,6 @@ class Agent:
             children, self._children = list(self._children.values()), {}
             _stop(children)
             return [child.name for child in children] + checks.end_orphans(self.home)
-
-    def pid(self) -> int:
-        return os.getpid()
 
     def _watch_head(self, settings: dict[str, Any]) -> None:
         """Start the head's part of Ray again once its host is back: nobody on that host would."""

@@ -54,7 +54,12 @@ def check(plan: Plan, reached: Mapping[str, Host], environ: Mapping[str, str], *
         began = time.time()
         answer = host.call("probe", timeout=90, home=homes[host.name], temp=temps[host.name],
                            **wanted(plan, host.name))
-        facts, ended = Facts(**answer), time.time()
+        ended = time.time()
+        try:
+            facts = Facts(**answer)
+        except TypeError:
+            raise HostError("it has another openclaw-rl; all hosts of a mesh need the same: pip install "
+                            f"'openclaw-rl[distributed]=={importlib.metadata.version('openclaw-rl')}'") from None
         return facts, max(0.0, began - facts.clock, facts.clock - ended)
 
     seen, errors = hosts.on_all(good, look)
@@ -113,6 +118,8 @@ def judge(plan: Plan, host: str, facts: Facts, clock: float) -> list[str]:
         clock: seconds that its clock is surely off.
     """
     config, names = plan.config, plan.components(host)
+    if other := _versions(facts.python, facts.version):  # those of a joined cluster were not asked before
+        return [other]
     problems = list(facts.problems)
     if facts.running or facts.ray:
         what = ", ".join(facts.running) or "Ray"

@@ -142,6 +142,8 @@ class Child:
             self._stop.set()
             self._thread.join(5)
             self._stop.clear()
+            if self._thread.is_alive():  # it is starting the process right now
+                return
             self._thread = threading.Thread(target=self._keep, name=self.name, daemon=True)
             self._thread.start()
 

@@ -51,7 +51,6 @@ class Keeper:
         self._watch = Watch(self.config, spec["hosts"], spec["all_hosts"], spec.get("moved", {}), time.time())
         self._tried: dict[str, float] = {}
         self._stop = threading.Event()
-        self._rounds = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -67,7 +66,6 @@ class Keeper:
                     for name, source, target in self._watch.move(time.time()):
                         log.warning("%s is started on %s, since %s is gone", name, target, source)
                         self._remember()
-                self._rounds += 1
                 self._stop.wait(_EVERY)
 
     def _look(self, host: str) -> None:

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from ...home import Home, write_atomically
+from ...home import Home
 
 #: Names a node's processes.
 MARK = "OPENCLAW_RL_RAY"
@@ -71,10 +71,6 @@ class RayNode:
             return cls(**json.loads((home.run / "ray.json").read_text()))
         except (OSError, ValueError, TypeError):
             return None
-
-    def write(self, home: Home) -> None:
-        """Keep it for the node's start."""
-        write_atomically(home.run / "ray.json", json.dumps(asdict(self)).encode())
 
 
 def variables(certs: str, state: str = "") -> dict[str, str]:
@@ -207,12 +203,18 @@ def end(found: Iterable[psutil.Process]) -> list[str]:
             while time.monotonic() < deadline and any(process.is_running() and not _is(process, "gcs_server", "python")
                                                       for process in left):
                 time.sleep(0.05)
-    return [_line(process) for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [_line(process) for process in left if _runs(process)]
 
 
 def _is(process: psutil.Process, *names: str) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.name() in names and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.name() in names and _runs(process)
+    return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):  # it may end between the two
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +21,8 @@ from openclaw_rl.launch.distributed.probe import Facts
 
 from .conftest import FakeHost, make_config
 
-GOOD = Facts("1.0", "3.11.9", "/root/.openclaw-rl", disk=2**40, available=2**36, cpus=8)
+VERSION = importlib.metadata.version("openclaw-rl")
+GOOD = Facts(VERSION, platform.python_version(), "/root/.openclaw-rl", disk=2**40, available=2**36, cpus=8)
 
 
 def checked(plan: Plan, facts: dict[str, Facts | HostError], environ: dict[str, str] | None = None) -> list[str]:
@@ -56,7 +59,8 @@ def test_the_problems_of_all_hosts_are_in_one_list(plan: Plan) -> None:
             "10.0.0.2: 95 MB of memory are free", "10.0.0.3: can't be reached by ssh: No route to host",
             "10.0.0.4: no gpus", "10.0.0.4: its clock is 60 s off", "start NTP",
             "10.0.0.4: components.trainer.port: 10.0.0.4:50054 is in use by pid 7 (x); set another port",
-            "10.0.0.4: ray, torch can't be imported: pip install 'openclaw-rl[distributed,embedded]==1.0'"):
+            "10.0.0.4: ray, torch can't be imported: pip install "
+            f"'openclaw-rl[distributed,embedded]=={VERSION}'"):
         assert sentence in text, text
     assert "gui-env" not in text and "taken" not in text, "the mesh that runs is the reason"
     assert len(problems) == 8
@@ -77,9 +81,21 @@ def test_what_the_configuration_alone_tells(tmp_path: Path) -> None:
     ("3.11.9", "", "openclaw-rl is not installed"), ("3.11.9", "0.0.9", "it has openclaw-rl 0.0.9, here it is"),
     ("3.10.2", None, "its Python is 3.10.2, here it is")])
 def test_versions_that_differ(python: str, package: str | None, text: str) -> None:
-    import importlib.metadata
+    assert text in checks._versions(python, VERSION if package is None else package)
 
-    assert text in checks._versions(python, importlib.metadata.version("openclaw-rl") if package is None else package)
+
+def test_another_release_on_a_cluster_that_was_joined(plan: Plan) -> None:
+    def answer(step: str, payload: dict[str, Any]) -> Any:
+        return asdict(replace(GOOD, clock=time.time())) | {"a_field_of_later": 1}
+
+    problems = checked(plan, {"10.0.0.2": replace(GOOD, version="0.0.9", model=False),
+                              "10.0.0.3": replace(GOOD, python="3.10.2")})
+    assert [problem.partition(";")[0] for problem in problems] == [
+        f"10.0.0.2: it has openclaw-rl 0.0.9, here it is {VERSION}",
+        f"10.0.0.3: its Python is 3.10.2, here it is {platform.python_version()}"]
+    hosts = {name: FakeHost(name, answer) for name in plan.all_hosts}
+    _, problems = checks.check(plan, hosts, {}, temps=dict.fromkeys(hosts, ""), homes=dict.fromkeys(hosts))
+    assert len(problems) == 4 and "it has another openclaw-rl" in problems[0]
 
 
 def test_a_probe_of_this_machine(tmp_path: Path) -> None:

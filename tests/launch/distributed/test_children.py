@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from openclaw_rl.home import Home, read_record
 from openclaw_rl.launch import checks, supervisor
-from openclaw_rl.launch.distributed import children
+from openclaw_rl.launch.distributed import children, ray_node
 from openclaw_rl.launch.distributed.agent import Agent, hosts_file
 from openclaw_rl.launch.distributed.children import RotatingLog
 
@@ -83,6 +84,29 @@ def test_one_that_fails_is_tried_again_and_tells_why(home: Home) -> None:
         until(lambda: read_record(home, "trainer"))
     finally:
         agent.stop()
+
+
+def test_a_restart_makes_no_second_process(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its thread does not end in time, being about to start it."""
+    going, began = threading.Event(), list[int]()
+    monkeypatch.setattr(children.Child, "_keep", lambda self: (began.append(1), going.wait()))
+    child = children.Child("trainer", home, "10.0.0.4")
+    monkeypatch.setattr(child._thread, "join", lambda timeout: None)
+    child.state.state = "BACKOFF"
+    child.restart()
+    going.set()
+    assert began == [1] and not child._stop.is_set()
+
+
+def test_a_process_that_ends_while_it_is_looked_at() -> None:
+    class Ended:
+        def is_running(self) -> bool:
+            return True
+
+        def status(self) -> str:
+            raise psutil.NoSuchProcess(1)
+
+    assert not ray_node._runs(Ended())  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's PR_SET_PDEATHSIG")

@@ -71,6 +71,15 @@ def test_each_mistake_has_its_sentence(components: dict[str, Any], names: dict[s
     assert re.search(text, problem)
 
 
+def test_rays_port_is_looked_for_on_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = {"trainer": {"host": "10.0.0.4", "port": 6379}}
+    [problem] = made(trainer, head="10.0.0.4").problems
+    assert "6379 is distributed.ray_port too, on the same host 10.0.0.4" in problem
+    assert made({"policy_server": {"host": "10.0.0.1", "port": 6379}}, head="10.0.0.4").problems == []
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.4:6379")
+    assert made(trainer, head="10.0.0.4").problems == [], "a cluster that is joined has its own"
+
+
 def test_same_port_on_two_hosts_is_no_problem() -> None:
     assert made({"trainer": {"host": "10.0.0.4", "port": 50051}}).problems == []
 
