@@ -7,6 +7,7 @@ with nothing; so all of it is checked here.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from openclaw_rl.weights.layout import INDEX_FILE, CorruptFile, Tensors, read_fo
 #: Files beside the weights that SGLang reads.
 _COMPANIONS = (".json", ".jinja", ".txt", ".model")
 _PIECE = 1 << 22  # bytes that are looked at together
+_numbers = itertools.count(1)  # of folders
 #: Where the bits of the exponent are, by type: all set means NaN or Inf.
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000)}
 
@@ -45,11 +47,10 @@ def prepare(version: int, source: Path, base: Path, root: Path) -> Checkpoint:
         WeightsError: a tensor is missing, unknown, of another shape or type, or holds NaN or Inf; or the files can't
             be read or written.
     """
-    folder = root / str(version)
+    folder = root / f"{version}-{next(_numbers)}"  # one of its own: that of an earlier staging may be deleted just now
     try:
         check_tensors(source, ModelConfig.read(base))
         check_values(source)
-        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         names = {path.name for path in tensor_files(source)}
         for path in source.iterdir():
@@ -83,11 +84,6 @@ def check_values(folder: Path) -> None:
             bits = np.frombuffer(data[start:start + _PIECE], kind)
             if ((bits & exponent) == exponent).any():
                 raise WeightsError(f"{tensors.places[name].path}: tensor {name} holds NaN or Inf")
-
-
-def discard(checkpoint: Checkpoint) -> None:
-    """Delete its folder; the version's own stays."""
-    shutil.rmtree(checkpoint.folder, ignore_errors=True)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -65,7 +65,9 @@ class SglangEngine:
             name="sglang", model=model or folder.name, model_id=model_id(folder), context_length=context,
             vocab_size=config.vocab_size, eos_ids=config.eos_ids, accepts_weights=True)
         self._keeper = Keeper(settings, folder, context, state, logs, self._changed)
-        self._pool = Pool(self._keeper.workers, settings.max_batch, settings.max_waiting,
+        workers = self._keeper.workers
+        # During an update all that the servers had room for may wait, too.
+        self._pool = Pool(workers, settings.max_batch, max(settings.max_waiting, settings.max_batch * len(workers)),
                           settings.sglang.start_timeout)
         self._staged: dict[int, tuple[Checkpoint, Any]] = {}
         self._counts = {"requests_total": 0, "tokens_total": 0, "continued_total": 0}
@@ -170,7 +172,11 @@ class SglangEngine:
             made = Checkpoint(0, self._folder)
         else:
             made = await asyncio.to_thread(checkpoints.prepare, version, folder, self._folder, self._keeper.folder)
-        self._staged[version] = made, await self._keeper.way.load(made)
+        try:
+            self._staged[version] = made, await self._keeper.way.load(made)
+        except BaseException:
+            self._keeper.forget(made)
+            raise
 
     async def activate(self, version: int) -> Pause:
         """Make a staged version the active one; see TokenEngine.activate.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import uuid
@@ -14,8 +15,9 @@ from openclaw_rl.models.identity import model_id
 from openclaw_rl.policy.engines.base import EngineError
 from openclaw_rl.policy.engines.sglang import mark
 from openclaw_rl.policy.engines.sglang.arguments import SPARE
-from openclaw_rl.policy.engines.sglang.link import Link, Refused
+from openclaw_rl.policy.engines.sglang.link import Gone, Link, Refused
 
+_HOOK_SECONDS = 60.0  #: for one token
 _HOW = "start it by: python -m openclaw_rl.policy.engines.sglang.serve 0 --model-path ... (openclaw-rl[sglang] there)"
 
 
@@ -85,10 +87,12 @@ async def _check_hook(link: Link, where: str) -> None:
             "token_ids_logprob": mark.ask(None),
             "sampling_params": {"temperature": 2.0, "top_p": 1e-6, "max_new_tokens": 1}}
     try:
-        async with aclosing(link.generate(body)) as pieces:  # type: ignore[type-var]
+        async with asyncio.timeout(_HOOK_SECONDS), aclosing(link.generate(body)) as pieces:  # type: ignore[type-var]
             meta = [piece["meta_info"] async for piece in pieces][-1]
         model, drawn, version = (entry[0] for entry in meta["output_token_ids_logprobs"][0][:3])
         top = meta["output_top_logprobs"][0][0][0]
+    except TimeoutError:
+        raise Gone(f"{where} made no token within {_HOOK_SECONDS:g} s") from None
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise EngineError(f"{where} is not an SGLang 0.5.23 server, or answers as none: {error}") from error
     if model == drawn == version:

@@ -24,8 +24,11 @@ from openclaw_rl.policy.engines.sglang.worker import Worker
 log = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  #: seconds before a worker is tried again, the last one for ever
-_LOOK_SECONDS = 3.0  #: between two looks at a server that is not ours
-_MISSED = 3  #: looks in a row without an answer
+_LOOK_SECONDS = 3.0  #: between two looks at a server
+_ANSWER_SECONDS = 10.0  #: for the answer to a look
+_BACK_SECONDS = 30.0  #: for the first answer of a server that is to come back
+_MISSED = 3  #: looks in a row without an answer, of a server that is not ours
+_OWN_MISSED = 6  #: and of ours, which is ended then
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -51,13 +54,15 @@ class Keeper:
         self.workers = self._make()
         hosts = {urlsplit(address).hostname for address in settings.sglang.addresses}
         local = hosts <= set(_LOOPBACK)
+        far = settings.sglang.update == "distributed" and not local
         self.way: ways.Way = ways.choose(
             settings.sglang.update, local=local, ranks=settings.sglang.tensor_parallel,
-            host="127.0.0.1" if local else guard.address_towards(next(iter(hosts)) or ""))
+            host=guard.address_towards(next(iter(hosts)) or "") if far else "127.0.0.1")
         self._lock = asyncio.Lock()  # one update at a time
         self._back: dict[int, asyncio.Task[None]] = {}  # by worker: it is being brought (back)
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._old: list[Checkpoint] = []  # no longer active; a server may still be reading them
+        self._deletions: set[asyncio.Future[None]] = set()
         self._stopping = False
         self._news = asyncio.Event()
 
@@ -90,6 +95,7 @@ class Keeper:
             worker.state, worker.detail = "out", "the engine is stopping"
             if worker.link:
                 await worker.link.close()
+        await asyncio.gather(*self._deletions)
         await asyncio.to_thread(shutil.rmtree, self.folder, True)
 
     def problems(self) -> list[str]:
@@ -105,11 +111,13 @@ class Keeper:
         """A checkpoint is not needed any more: delete its folder as soon as no server can be reading it."""
         if checkpoint.folder.parent == self.folder and checkpoint != self.active:
             self._old.append(checkpoint)
-        if not self._back:
-            for old in self._old:
-                if old.folder != self.active.folder:
-                    shutil.rmtree(old.folder, ignore_errors=True)
-            self._old.clear()
+        needed = {self.active.folder, *(worker.reading for worker in self.workers)}
+        gone = [old.folder for old in self._old if old.folder not in needed]
+        self._old = [old for old in self._old if old.folder in needed]
+        for folder in gone:  # not here: large files take a while
+            deletion = asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder, True)
+            self._deletions.add(deletion)
+            deletion.add_done_callback(self._deletions.discard)
 
     async def activate(self, checkpoint: Checkpoint, load: Any) -> Pause:
         """Move the workers to a version; see SglangEngine.activate."""
@@ -148,7 +156,7 @@ class Keeper:
                 await worker.update(self.way, await self.way.load(self.active), self.active.version)
             else:
                 await worker.go_on()
-        except (EngineError, Gone) as again:
+        except Exception as again:
             self._out(worker, f"it failed an update ({error}) and to go back ({again})")
 
     def _out(self, worker: Worker, why: str) -> None:
@@ -180,7 +188,7 @@ class Keeper:
                 worker.state, worker.detail = "out", str(error)
                 log.error("%s can't be brought up, attempt %d: %s", worker.name, worker.failures, error)
                 self._news.set()
-                if worker.broken:
+                if worker.broken or isinstance(error, Gone):
                     await self._cut(worker)
             except Exception as error:
                 worker.failures += 1
@@ -190,8 +198,11 @@ class Keeper:
             await asyncio.sleep(_BACKOFF[min(worker.failures, len(_BACKOFF)) - 1])
 
     async def _cut(self, worker: Worker) -> None:
-        """End the responses of a worker that is paused for good: they go on elsewhere."""
+        """End the responses of a worker that is paused for good, or that hangs: they go on elsewhere. A process of
+        ours is started anew by the next attempt."""
         if worker.process:
+            with suppress(KeyError):
+                self._watches.pop(worker.index).cancel()
             await worker.process.stop()
         elif isinstance(worker.link, HttpLink):
             await worker.link.close()
@@ -205,8 +216,9 @@ class Keeper:
         elif worker.link is None:
             await self._start_here(worker)
         assert worker.link
-        info = await worker.link.command("/model_info")
+        info = await worker.link.command("/model_info", None, _BACK_SECONDS)
         if worker.process is None and not worker.broken and worker.version < 0:
+            await worker.go_on()  # a policy server that was killed during an update leaves it paused
             await guard.check_server(worker.link, info, self._base, self._context,
                                      self._settings.sglang.tensor_parallel)
         async with self._lock:
@@ -230,20 +242,22 @@ class Keeper:
         worker.state, worker.detail = ("out", worker.detail) if worker.link else ("starting", "it is being started")
         worker.version, worker.broken = -1, False
         active = self.active
+        worker.reading = active.folder
         process.command = arguments.command_line(
             arguments.engine_arguments(self._settings, active.folder, active.version, self._context))
-        await process.start()
-        worker.link = HttpLink(process.address, process.key)
-        link = worker.link
-
-        async def ask() -> None:
-            await link.command("/health", None, 5)
-
         try:
+            await process.start()
+            link = worker.link = HttpLink(process.address, process.key)
+
+            async def ask() -> None:
+                await link.command("/health", None, 5)
+
             await until_it_answers(process, self._settings.sglang.start_timeout, ask)
         except BaseException:
             await process.stop()
             raise
+        finally:
+            worker.reading = None
 
     async def _start_here(self, worker: Worker) -> None:
         from openclaw_rl.policy.engines.sglang.in_process import EngineLink
@@ -253,35 +267,38 @@ class Keeper:
                                                                            self._settings.threads))
 
     def _watch(self, worker: Worker) -> None:
-        """See when a worker dies, or when one that is not ours is not what it was."""
-        async def process_watch(process: ServerProcess) -> None:
-            why = await process.ended()
-            if not self._stopping:
-                self._out(worker, f"its process is gone: {why}; {process.complaint()}".rstrip("; "))
-
-        async def server_watch() -> None:
-            missed = 0
-            while missed < _MISSED:
-                await asyncio.sleep(_LOOK_SECONDS)
-                if worker.state != "serving":
-                    return
-                assert worker.link
-                try:
-                    info = await worker.link.command("/model_info", None, 10)
-                except (Gone, Refused) as error:
-                    missed, why = missed + 1, str(error)
-                    continue
-                missed = 0
-                if not worker.updating and info.get("weight_version") != tag(worker.version):
-                    self._out(worker, f"it serves {info.get('weight_version')!r} where it should serve "
-                                      f"{worker.version}: it was restarted, or somebody else updates it")
-                    return
+        """See when a worker dies or hangs, or when one that is not ours is not what it was."""
+        async def watch() -> None:
+            process = worker.process
+            ended = asyncio.ensure_future(process.ended()) if process else asyncio.get_running_loop().create_future()
+            missed, why = 0, ""
+            try:
+                while missed < (_OWN_MISSED if process else _MISSED):
+                    await asyncio.wait({ended}, timeout=_LOOK_SECONDS)
+                    if process and ended.done():
+                        self._out(worker, f"its process is gone: {ended.result()}; {process.complaint()}".rstrip("; "))
+                        return
+                    if not worker.takes:
+                        missed = 0
+                        continue
+                    assert worker.link
+                    try:
+                        info = await worker.link.command("/model_info", None, _ANSWER_SECONDS)
+                    except (Gone, Refused) as error:
+                        missed, why = missed + worker.takes, str(error)
+                        continue
+                    missed = 0
+                    if worker.takes and info.get("weight_version") != tag(worker.version):
+                        self._out(worker, f"it serves {info.get('weight_version')!r} where it should serve "
+                                          f"{worker.version}: it was restarted, or somebody else updates it")
+                        return
+            finally:
+                ended.cancel()
             self._out(worker, f"it does not answer: {why}")
 
         with suppress(KeyError):
             self._watches.pop(worker.index).cancel()
-        self._watches[worker.index] = asyncio.create_task(
-            process_watch(worker.process) if worker.process else server_watch())
+        self._watches[worker.index] = asyncio.create_task(watch())
 
     def _make(self) -> list[Worker]:
         settings = self._settings

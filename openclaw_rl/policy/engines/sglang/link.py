@@ -90,7 +90,7 @@ class HttpLink:
                     if "error" in piece:
                         raise Refused(_message(data.encode()))
                     yield piece
-        except (httpx.HTTPError, orjson.JSONDecodeError) as error:
+        except (httpx.HTTPError, orjson.JSONDecodeError, RuntimeError) as error:  # RuntimeError: the client is closed
             raise Gone(f"{self.address}: {type(error).__name__} {error}".strip()) from error
 
     async def command(self, path: str, body: Body | None = None, seconds: float = COMMAND_SECONDS) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class HttpLink:
                                                        headers={"content-type": "application/json"})
         except TimeoutError:
             raise Gone(f"{self.address}{path}: no answer within {seconds:.0f} s") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, RuntimeError) as error:
             raise Gone(f"{self.address}{path}: {type(error).__name__} {error}".strip()) from error
         if response.status_code != 200:
             raise Refused(f"{path}: {_message(response.content)}")
@@ -111,7 +111,7 @@ class HttpLink:
 
     def abort(self, rid: str) -> None:
         async def work() -> None:
-            with suppress(Gone, Refused):
+            with suppress(Exception):  # nobody waits for it, and SGLang aborts what lost its connection anyway
                 await self.command("/abort_request", {"rid": rid, "abort_all": False}, 10)
 
         task = asyncio.ensure_future(work())

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Literal
 
 from openclaw_rl.policy.engines.base import (
@@ -39,6 +40,7 @@ class Worker:
         self.version = -1
         self.running = 0  #: requests that it has; the pool's
         self.updating = False
+        self.reading: Path | None = None  #: folder that it loads while it starts
         self.broken = False  #: an update went wrong: what weights it holds is not known, and it stays paused
         self.failures = 0  #: in a row, at coming back
         self.tokens = 0  #: that it has made
@@ -167,9 +169,10 @@ class Worker:
             raise WeightsError(f"{self.name} refused version {version}: {error}") from error
         if told != tag(version):
             raise WeightsError(f"{self.name} was given version {version} and says that it serves {told!r}")
-        self.version, self._activations = version, self._activations + 1
-        await self.go_on()
-        self.broken = False
+        await link.command("/continue_generation", {"torch_empty_cache": False})
+        if self.link is not link:  # what was updated is not the server that there is now
+            raise Gone(f"{self.name} was restarted during the update")
+        self.version, self._activations, self.broken = version, self._activations + 1, False
         return Pause((time.perf_counter() - started) * 1000, steps)
 
     async def go_on(self) -> None:

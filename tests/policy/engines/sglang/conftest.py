@@ -22,6 +22,7 @@ Make = Callable[..., Awaitable[SglangEngine]]
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_BACKOFF", (0.01,))
     monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.03)
+    monkeypatch.setattr(keeper, "_OWN_MISSED", 2)
 
 
 @pytest.fixture

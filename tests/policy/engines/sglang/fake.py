@@ -29,6 +29,7 @@ class FakeSglang:
         self.break_after: int | None = None  #: tokens after which a response's connection breaks, once
         self.context_length, self.tp_size = 4096, 1
         self.running = 0
+        self.hangs = False  #: connections are taken, and nothing is answered
         self._free = asyncio.Event()
         self._free.set()
         self._aborted: set[str] = set()
@@ -71,6 +72,8 @@ class FakeSglang:
         path = "/" + request.path_params["path"]
         body = json.loads(await request.body() or b"{}")
         self.calls.append((path, body))
+        while self.hangs:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         if self.refuse.get(path, 0) > 0:
             self.refuse[path] -= 1
             return JSONResponse({"success": False, "message": "the shapes do not fit"}, 400)
@@ -109,6 +112,8 @@ class FakeSglang:
                     "finish_reason": {"type": "length"}, "completion_tokens": 0, "input_token_logprobs": rows}})
             while len(made) < sampling["max_new_tokens"]:
                 await asyncio.sleep(self.delay)
+                while self.hangs:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
                 await self._free.wait()
                 if body["rid"] in self._aborted:
                     return
