@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.errors import MeshError, internal, unavailable, unimplemented
@@ -26,6 +27,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     Some clients wait for the initial metadata of a bidirectional stream before they send; so it doesn't wait for the
     first answer. Handlers of streams must therefore not send initial metadata themselves.
+
+    gRPC reads the message of a call with one request before it calls a handler; so all handlers are made ones of
+    streams, and nothing is read of a caller that may not come in. On the wire the two are the same.
 
     Args:
         authorizer: asked first whether the caller may.
@@ -77,33 +81,44 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         method = handler_call_details.method
-        if handler.response_streaming:
-            kind = "stream_stream" if handler.request_streaming else "unary_stream"
-        else:
-            kind = "stream_unary" if handler.request_streaming else "unary_unary"
-        behaviour = getattr(handler, kind)
+        answers = "stream" if handler.response_streaming else "unary"
+        behaviour = getattr(handler, f"{'stream' if handler.request_streaming else 'unary'}_{answers}")
         wrap = self._generator if inspect.isasyncgenfunction(behaviour) else self._coroutine
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(wrap(behaviour, method, handler.response_streaming),
+        make = getattr(grpc, f"stream_{answers}_rpc_method_handler")
+        return make(wrap(behaviour, method, handler.request_streaming, handler.response_streaming),
                     request_deserializer=handler.request_deserializer,
                     response_serializer=handler.response_serializer)
 
-    def _coroutine(self, behaviour: Callable[..., Awaitable[Any]], method: str, streaming: bool) -> Callable[..., Any]:
-        async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
+    def _coroutine(self, behaviour: Callable[..., Awaitable[Any]], method: str, many: bool, streaming: bool
+                   ) -> Callable[..., Any]:
+        async def handle(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> Any:
             async with self.around(context, method, streaming):
-                return await behaviour(request, context)
+                return await behaviour(requests if many else await _only(requests), context)
 
         return handle
 
-    def _generator(self, behaviour: Callable[..., AsyncGenerator[Any, None]], method: str,
+    def _generator(self, behaviour: Callable[..., AsyncGenerator[Any, None]], method: str, many: bool,
                    streaming: bool) -> Callable[..., Any]:
-        async def handle(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            # A cancelled call must end the handler's own clean-up now, not when the garbage is collected.
-            async with self.around(context, method, streaming), aclosing(behaviour(request, context)) as responses:
-                async for response in responses:
-                    yield response
+        async def handle(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            async with self.around(context, method, streaming):
+                request = requests if many else await _only(requests)
+                # A cancelled call must end the handler's own clean-up now, not when the garbage is collected.
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        yield response
 
         return handle
+
+
+async def _only(requests: AsyncIterator[Any]) -> Any:
+    """The message of a call that has one."""
+    try:
+        return await anext(requests)
+    except StopAsyncIteration:
+        raise MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "the call has no message") from None
+    except DecodeError:
+        raise MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT",
+                        "the call's message is not of the type that the contract says") from None
 
 
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:

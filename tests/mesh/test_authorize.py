@@ -204,6 +204,29 @@ async def test_no_key_a_wrong_one_and_a_revoked_one(server, certs, keys) -> None
     assert await call(server.address, good, "GetStatus") == "UNAVAILABLE"
 
 
+async def test_who_may_not_come_in_has_no_message_read(server, certs) -> None:
+    """Not one byte of a request is waited for, or kept, before the caller is known."""
+    async with grpc.aio.secure_channel(server.keys_address, grpc.ssl_channel_credentials(
+            (certs / "ca.crt").read_bytes())) as channel:
+        for make in (channel.stream_unary("/openclaw_rl.v1.ComponentService/GetStatus"),
+                     channel.stream_stream("/openclaw_rl.v1.ComponentService/WatchStats")):
+            assert await make(timeout=10).code() is grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/openclaw_rl.v1.ComponentService/GetStatus")(bytes(15 * 2**20), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_call_without_its_message_and_one_that_is_none(server, certs) -> None:
+    credentials, options = Credentials(certs, "operator").channel("prm_judge")
+    async with grpc.aio.secure_channel(server.address, credentials, options) as channel:
+        nothing = channel.stream_unary("/openclaw_rl.v1.ComponentService/GetStatus")(timeout=10)
+        await nothing.done_writing()
+        assert await nothing.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/openclaw_rl.v1.ComponentService/ReadLogs")(b"\xff\xff", timeout=10)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> None:
     shown, _ = keys.add("watcher", ["admin"])
     credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
@@ -219,7 +242,7 @@ async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> Non
 
 async def test_what_runs_for_a_key_that_expires_is_finished(server, certs, keys) -> None:
     """As at the HTTP door."""
-    shown, key = keys.add("guest", ["admin"])
+    shown, _ = keys.add("guest", ["admin"])
     credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
     async with connect(server.keys_address, "prm_judge", credentials) as channel:
         stream = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest(),
