@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..config import Config, load_config
+from ..config import Config, ConfigError, load_config
 from ..home import COMPONENTS, Home, read_record
 from ..mesh import mesh_file
 from . import jaeger
@@ -63,6 +63,7 @@ class MeshReport:
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of a mesh on several hosts: `state` (up, reachable, gone), `since` and `detail` of each, as far as this machine
     knows."""
+    own_problems: list[str] = field(default_factory=list)  #: of this machine's certificate for people's tools
 
     def __getitem__(self, name: str) -> ComponentReport:
         return next(component for component in self.components if component.name == name)
@@ -75,9 +76,10 @@ class MeshReport:
             if component.status is not None and component.status.package_version:
                 versions.setdefault(component.status.package_version, []).append(component.name)
         if len(versions) < 2:
-            return []
+            return list(self.own_problems)
         told = ", ".join(f"{version} ({', '.join(names)})" for version, names in sorted(versions.items()))
-        return [f"the components have different versions of openclaw-rl: {told}; install the same one everywhere and "
+        return [*self.own_problems,
+                f"the components have different versions of openclaw-rl: {told}; install the same one everywhere and "
                 "restart those that have another"]
 
     @property
@@ -139,7 +141,9 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
     if (mesh := mesh_file.read(home)) is not None:
         from .distributed.status import report as report_hosts
 
-        return report_hosts(home, mesh)
+        found = report_hosts(home, mesh)
+        found.own_problems = _own_problems(mesh.config, home)
+        return found
     config = config or running_config(home)
     supervisor = Supervisor(home)
     processes = supervisor.processes()
@@ -148,7 +152,18 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
     with ThreadPoolExecutor(len(COMPONENTS)) as pool:
         components = list(pool.map(lambda name: _component(home, config, name, processes.get(name),
                                                            crashes.get(name, 0)), COMPONENTS))
-    return MeshReport(components, _jaeger(home, processes.get(jaeger.NAME)))
+    return MeshReport(components, _jaeger(home, processes.get(jaeger.NAME)), own_problems=_own_problems(config, home))
+
+
+def _own_problems(config: Config, home: Home) -> list[str]:
+    """What is wrong with the operator's certificate, with which the command line and clients connect."""
+    from ..mesh import tls
+
+    try:
+        made = tls.credentials(config, home, "operator")
+    except ConfigError as error:
+        return [str(error)]
+    return [] if made is None else [message for _, message in made.problems()]
 
 
 def _jaeger(home: Home, process: Process | None) -> dict[str, str] | None:
