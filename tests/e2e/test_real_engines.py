@@ -44,6 +44,7 @@ def ring(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     assert not mesh.processes(), "stop-all leaves no rank behind"
 
 
+@pytest.mark.timeout(1500)  # its ring's start included
 def test_a_complaint_becomes_a_version_that_answers(ring: tuple[Mesh, str]) -> None:
     mesh, said = ring
     assert "Megatron tensor 1 x pipeline 1 x data 1: 1 process on the CPU" in " ".join(said.split())

@@ -69,15 +69,16 @@ def test_a_turn_on_one_host_is_trained_on_another_and_no_wire_shows_it(mesh: Hos
     capture = rig.capture(mesh.folder / "wires.pcap")
     # Plain text that the same capture must show: what it does not show then isn't there.
     send(rig.host3, rig.host1, "the-heron-in-plain " * 20, 7000)
+    mesh.cli("pause")  # weights, which have no text, come a hundred times as thick: a busy tcpdump would lose some
     before = mesh.version()
     texts = [f"{MARKER * 20}{TEXTS[0]}", *TEXTS[1:]]
     for host in (rig.host1, rig.host3):
         said = mesh.talk(host, f"first-{host.name}", texts=texts, sessions=2)
         assert [entry["outcome"] for entry in said] == ["complete"] * 6
         assert {entry["version"] for entry in said} == {before}
-    # Weights, which have no text, come a hundred times as thick; a busy tcpdump would lose some.
-    until(lambda: mesh.json("status")["samples"]["accepted"] >= 12, 120, "samples at the trainer")
+    until(lambda: (mesh.json("status")["samples"]["accepted"] or 0) >= 12, 120, "samples at the trainer")
     capture.stop()
+    mesh.cli("resume")
     assert capture.contains("the-heron-in-plain")
     for secret in (MARKER.strip(), mesh.key):
         assert not capture.contains(secret)
@@ -122,13 +123,15 @@ def test_weights_over_slow_links_and_a_partition_in_their_middle(mesh: HostsMesh
     rig, before = mesh.rig, mesh.version()
     rig.limit(rig.host1, "20mbit")
     rig.delay(rig.host4, 100)
-    incoming = mesh.all_stores().component("policy_server") / "versions"
-    until(lambda: [*incoming.glob(".incoming*")], 300, "weights on their way")
-    with partition(mesh, 4, 1):
-        until_answered(mesh, 1, 120)
-    mesh.newer_version(than=before)
-    until_answered(mesh, 2, 120)
-    rig.heal()
+    try:
+        incoming = mesh.all_stores().component("policy_server") / "versions"
+        until(lambda: [*incoming.glob(".incoming*")], 300, "weights on their way")
+        with partition(mesh, 4, 1):
+            until_answered(mesh, 1, 120)
+        mesh.newer_version(than=before)
+        until_answered(mesh, 2, 120)
+    finally:
+        rig.heal()
 
 
 def test_a_killed_host_comes_back_with_its_component_and_its_state(mesh: HostsMesh) -> None:
@@ -136,7 +139,8 @@ def test_a_killed_host_comes_back_with_its_component_and_its_state(mesh: HostsMe
     known = {v["version"] for v in mesh.json("versions")}
     rig.kill(rig.host4)
     until(lambda: mesh.states().get("trainer") not in ("RUNNING", "DEGRADED"), 60, "status says that it is gone")
-    until(lambda: mesh.json("status")["hosts"]["10.0.0.4"]["state"] == "gone", 90, "the keeper's word for it")
+    until(lambda: mesh.json("status").get("hosts", {}).get("10.0.0.4", {}).get("state") == "gone", 90,
+          "the keeper's word for it")
     until_answered(mesh, 2, 120)
     rig.start(rig.host4)
     until(mesh.all_running, 180, "the trainer's return")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -77,21 +78,36 @@ def test_a_killed_host_takes_its_processes_along_and_keeps_its_disk(rig: Rig) ->
 
 def test_a_slow_link_and_a_long_one(rig: Rig) -> None:
     data = "x" * 2_500_000  # 20 Mbit
-    begin = time.monotonic()
-    send(rig.host1, rig.host2, data, 7000)
-    unbound = time.monotonic() - begin
-    rig.limit(rig.host2, "20mbit")
-    begin = time.monotonic()
-    send(rig.host1, rig.host2, data, 7001)
-    assert time.monotonic() - begin > max(0.8, unbound * 0.5)
-    rig.heal()
-    rig.delay(rig.host2, 100)
+
+    def fastest(measure: Callable[[int], float]) -> float:
+        """Of three tries: a busy machine makes some slow."""
+        return min(measure(number) for number in range(3))
+
+    def sending(number: int, port: int) -> float:
+        begin = time.monotonic()
+        send(rig.host1, rig.host2, data, port + number)
+        return time.monotonic() - begin
+
+    unbound = fastest(lambda number: sending(number, 7100))
+    try:
+        rig.limit(rig.host2, "20mbit")
+        assert fastest(lambda number: sending(number, 7110)) > max(0.8, unbound * 0.5)
+    finally:
+        rig.heal()
     connect = ("import socket, time; b = time.monotonic(); socket.create_connection(('10.0.0.2', 22)).recv(1);"
                "print(time.monotonic() - b)")
-    # The first packet waits for an address to be asked for; connecting is one round trip, the greeting half of another.
-    assert 0.38 < min(float(rig.host1.run([sys.executable, "-c", connect]).stdout) for _ in range(2)) < 2
-    rig.heal()
-    assert float(rig.host1.run([sys.executable, "-c", connect]).stdout) < 0.3
+
+    def connecting(number: int) -> float:
+        return float(rig.host1.run([sys.executable, "-c", connect]).stdout)
+
+    try:
+        rig.delay(rig.host2, 100)
+        # The first packet waits for an address to be asked for; connecting is one round trip, the greeting half of
+        # another.
+        assert 0.38 < fastest(connecting) < 2
+    finally:
+        rig.heal()
+    assert fastest(connecting) < 0.3
 
 
 def test_a_capture_sees_what_is_sent_in_plain(rig: Rig, tmp_path: Path) -> None:
