@@ -31,6 +31,9 @@ _backoff = wait_random_exponential(multiplier=0.5, max=8)
 #: Codes of a 429 that no waiting helps against.
 _NO_CREDIT = ("insufficient_quota", "billing_hard_limit_reached")
 
+#: Said of an answer that is something else, such as a web page.
+NO_COMPLETION = "the answer is no chat completion; check base_url (it often ends with /v1)"
+
 _T = TypeVar("_T")
 
 
@@ -165,6 +168,21 @@ def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
                               http_client=openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits))
 
 
+def text_of(reply: Any) -> str:
+    """The text of an answer; empty when it has none.
+
+    Args:
+        reply: what the openai client gave. What is no JSON it gives as a text, such as a web page's.
+
+    Raises:
+        openai.OpenAIError: it is no chat completion.
+    """
+    choices = getattr(reply, "choices", None)
+    if not isinstance(choices, list):
+        raise openai.OpenAIError(NO_COMPLETION)
+    return (choices[0].message.content or "") if choices else ""
+
+
 async def canary(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, seconds: float = 60.0) -> str:
     """Find out with one tiny request whether an API works.
 
@@ -176,8 +194,8 @@ async def canary(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, se
     async def ask() -> None:
         nonlocal optional
         try:
-            await connection.chat.completions.create(
-                model=api.model, messages=[{"role": "user", "content": "Say yes."}], **optional)
+            text_of(await connection.chat.completions.create(
+                model=api.model, messages=[{"role": "user", "content": "Say yes."}], **optional))
         except openai.BadRequestError as error:
             if "max_tokens" not in str(error) or not optional:
                 raise
@@ -213,4 +231,5 @@ def names_model(error: openai.APIStatusError) -> bool:
 def _wait(state: RetryCallState) -> float:
     """Seconds before the next try: what the server asks for, else a growing pause."""
     seconds = retry_after(state.outcome.exception() if state.outcome else None)
-    return _backoff(state) if seconds is None else seconds
+    # "0" too: asking again and again at once would last as long as the tries may.
+    return _backoff(state) if seconds is None else max(seconds, min(0.5 * state.attempt_number, 8.0))

@@ -20,6 +20,7 @@ from openclaw_rl.api_models import ApiModel
 from openclaw_rl.config import PrmJudgeConfig
 from openclaw_rl.gateway.port import ChatCall
 from openclaw_rl.journal import Journal
+from openclaw_rl.judge.base import VoteError
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.panel import Panel
 from openclaw_rl.judge.queue import SCHEMA, JudgeQueue
@@ -28,7 +29,9 @@ from openclaw_rl.judge.watch import Broadcast
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.policy.chat import Transcript
 from openclaw_rl.policy.upstream import UpstreamPolicy
+from openclaw_rl.trainer.playbook.writer import Writer, WriterError
 from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.v1.playbook_pb2 import Playbook
 from tests.judge.factory import transition
 from tests.judge.fake_api import FakeApi, error, serve
 from tests.policy.test_upstream import Api, chunk
@@ -96,6 +99,31 @@ async def test_a_canary_names_key_model_and_url_apart(api: FakeApi, reply: Any, 
     async with client(model, 5) as connection:
         problem = await canary(connection, model, NAMES, 5)
     assert words in problem and bool(words) == bool(problem) and KEY not in problem
+
+
+async def test_a_web_page_is_no_answer(api: FakeApi) -> None:
+    api.answer = lambda _: (200, b"<html><body>Welcome!</body></html>", {"Content-Type": "text/html"})
+    model, words = ApiModel("glm-4-flash", api.url, KEY), "no chat completion; check base_url"
+    async with client(model, 5) as connection:
+        assert words in await canary(connection, model, NAMES, 5)
+    with pytest.raises(WriterError, match=words):
+        await Writer(model, NAMES, Budget(None)).write(Playbook(), [], 400, 20)
+    with pytest.raises(VoteError, match=words) as vote:
+        await LlmJudge(model, 5, None, NAMES).vote(transition())
+    assert vote.value.outage
+    policy = UpstreamPolicy(model, retry_seconds=0.1)
+    with pytest.raises(MeshError, match=words) as caught:
+        _ = [event async for event in policy.chat(ChatCall(messages=ASK), Transcript())]
+    assert caught.value.code.name == "UNAVAILABLE"
+    await policy.stop()
+
+
+async def test_a_server_that_asks_for_no_wait_is_not_asked_all_the_time(api: FakeApi) -> None:
+    api.answer = lambda _: error(429, "slow down", headers={"Retry-After": "0"})
+    async with client(ApiModel("m", api.url, KEY), 5) as connection:
+        with pytest.raises(openai.RateLimitError):
+            await api_calls.call(lambda: connection.chat.completions.create(model="m", messages=[]), 1)
+    assert len(api.requests) == 2
 
 
 async def test_a_canary_of_nobody() -> None:

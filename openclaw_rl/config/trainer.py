@@ -67,7 +67,7 @@ class MegatronConfig(Section):
 class PlaybookConfig(Section):
     """Back end `playbook`, for API models; see openclaw_rl/trainer/playbook/README.md."""
 
-    max_tokens: Int = Field(400, ge=50)
+    max_tokens: Int = Field(400, ge=50, le=16_000)
     """Of all instructions together."""
     max_entries: Int = Field(20, ge=1)
     """Instructions."""

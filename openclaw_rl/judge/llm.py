@@ -10,7 +10,7 @@ from typing import Any
 
 import openai
 
-from openclaw_rl.api_calls import Budget, Names, call, client, explain
+from openclaw_rl.api_calls import Budget, Names, call, client, explain, text_of
 from openclaw_rl.api_models import ApiModel, resolve_api
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.judge import prompt
@@ -108,16 +108,16 @@ class LlmJudge:
                             outage=not isinstance(error, openai.BadRequestError)) from None
 
     async def _complete(self, messages: list[dict[str, str]]) -> str:
+        sent = self._optional  # another vote may change it meanwhile
         try:
             reply = await self._client.chat.completions.create(
-                model=self._api.model, messages=messages, **self._optional)  # type: ignore[arg-type, call-overload]
+                model=self._api.model, messages=messages, **sent)  # type: ignore[arg-type, call-overload]
         except openai.BadRequestError as error:
-            refused = [name for name in self._optional if name in str(error)]
+            refused = [name for name in sent if name in str(error)]
             if not refused:
                 raise
             # Some models take no temperature: leave it out from now on.
             log.info("%s takes no %s", self._api.model, refused[0])
             self._optional = {name: value for name, value in self._optional.items() if name not in refused}
             return await self._complete(messages)
-        choices = reply.choices or []
-        return (choices[0].message.content or "") if choices else ""
+        return text_of(reply)

@@ -149,7 +149,7 @@ class UpstreamPolicy:
             async for event in self._events(chunks, version, transcript):
                 yield event
             self.problem = ""
-        except (openai.APIError, httpx.TransportError) as error:
+        except (openai.OpenAIError, httpx.TransportError) as error:
             raise self._public(error) from error
         finally:
             if stream is not None:
@@ -163,7 +163,8 @@ class UpstreamPolicy:
             try:
                 first = [await anext(chunks)]
             except StopAsyncIteration:
-                first = []
+                await stream.close()
+                raise openai.OpenAIError(api_calls.NO_COMPLETION) from None
             except BaseException:
                 await stream.close()
                 raise
@@ -192,7 +193,8 @@ class UpstreamPolicy:
             if transcript.first_token_at is None:
                 transcript.first_token_at = time.time()
                 yield Start(version, 0)
-            delta = Delta(text=choice.delta.content or "")
+            delta = Delta(text=choice.delta.content or "",
+                          reasoning=getattr(choice.delta, "reasoning_content", None) or "")
             if choice.logprobs and choice.logprobs.content:
                 delta.logprobs = [token.model_dump() for token in choice.logprobs.content]
             for piece in choice.delta.tool_calls or []:
@@ -203,8 +205,9 @@ class UpstreamPolicy:
                     whole.arguments_json += piece.function.arguments or ""
             if choice.finish_reason:
                 reason = _REASONS.get(choice.finish_reason, turn_pb2.FINISH_REASON_STOP)
-            if delta.text or delta.logprobs:
+            if delta.text or delta.logprobs or delta.reasoning:
                 transcript.text.append(delta.text)
+                transcript.reasoning.append(delta.reasoning)
                 yield delta
         if transcript.first_token_at is None:
             yield Start(version, 0)
@@ -240,7 +243,7 @@ class UpstreamPolicy:
                 request["parallel_tool_calls"] = False
         return request
 
-    def _public(self, error: openai.APIError | httpx.TransportError) -> errors.MeshError:
+    def _public(self, error: openai.OpenAIError | httpx.TransportError) -> errors.MeshError:
         """What our client gets: the API's own status where the fault is the client's, else that the API is at fault.
         The key is not in it."""
         text = api_calls.redact(str(getattr(error, "message", error)), self._api)

@@ -38,7 +38,7 @@ def serve() -> Iterator[FakeApi]:
             if isinstance(content, str):
                 content = {"id": "x", "object": "chat.completion", "created": 1, "model": body["model"], "choices": [
                     {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}]}
-            data = json.dumps(content).encode()
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
             try:
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -67,6 +68,20 @@ async def test_a_model_without_temperature(api: FakeApi) -> None:
     assert (await found.vote(transition())).score == 1
     assert (await found.vote(transition())).score == 1
     assert len(api.requests) == 3, "it is left out from then on"
+
+
+async def test_votes_at_the_same_time_of_a_model_without_temperature(api: FakeApi) -> None:
+    together = threading.Barrier(3)
+
+    def answer(body: dict[str, Any]) -> Any:
+        if "temperature" not in body:
+            return "[1]"
+        together.wait(10)
+        return error(400, "Unsupported parameter: 'temperature'")
+
+    api.answer = answer
+    found = judge(api)
+    assert [vote.score for vote in await asyncio.gather(*(found.vote(transition()) for _ in range(3)))] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -13,7 +13,7 @@ import pytest
 from openclaw_rl.api_models import GLM_BASE_URL, ApiModel, check_credentials, policy_api, resolve_api, uses_api
 from openclaw_rl.config import Config, ConfigError, PolicyServerConfig
 from openclaw_rl.gateway.http import HttpServer
-from openclaw_rl.gateway.port import ChatCall, End, Event, Start
+from openclaw_rl.gateway.port import ChatCall, Delta, End, Event, Start
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.policy.chat import Transcript
 from openclaw_rl.policy.upstream import UpstreamPolicy
@@ -95,6 +95,19 @@ async def test_text_and_usage(api: Api) -> None:
     assert sent["thinking"] == {"type": "disabled"} and "n" not in sent
     assert sent["messages"] == [{"role": "user", "content": "Hi"}]
     assert "top_p" not in sent and "seed" not in sent
+
+
+async def test_reasoning_is_passed_on(api: Api) -> None:
+    api.chunks = [chunk({"reasoning_content": "Hm."}), chunk({"content": "Hello"}), chunk({}, "stop")]
+    events, _ = await ask(api)
+    assert [event.reasoning for event in events if isinstance(event, Delta)] == ["Hm.", ""]
+    assert isinstance(events[-1], End) and events[-1].message.reasoning_content == "Hm."
+
+
+async def test_a_stream_without_anything_is_no_answer(api: Api) -> None:
+    with pytest.raises(MeshError, match="no chat completion") as caught:
+        await ask(api)
+    assert caught.value.code.name == "UNAVAILABLE"
 
 
 async def test_tool_calls(api: Api) -> None:

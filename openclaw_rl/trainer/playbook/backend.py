@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +39,15 @@ _REFUSAL = re.compile(
 _T = TypeVar("_T")
 
 
+@dataclass(slots=True)
+class Paid:
+    """The last answers of the APIs. A step that has to wait for one of them is done again with a new back end, and must
+    not ask for the others once more."""
+
+    written: tuple[bytes, list[edits.Edit] | None] | None = None  #: digest of the writer's question, and its changes
+    answers: tuple[tuple[Any, ...], dict[int, str]] | None = None  #: what the policy was asked, and answers by number
+
+
 class PlaybookBackend:
     """A playbook, changed by one step at a time.
 
@@ -50,15 +61,15 @@ class PlaybookBackend:
         lineage: gives a version and those that it was made from.
         next_version: gives the number that the next version will have.
         told: gets what is wrong with the writer; "" when it works.
+        paid: answers that were paid for already; outlives this back end.
     """
 
     def __init__(self, config: PlaybookConfig, start: StartPoint, writer: Writer, policy: ApiModel, names: Names,
                  budget: Budget, lineage: Callable[[int], list[int]], next_version: Callable[[], int],
-                 told: Callable[[str], None] = lambda _: None) -> None:
+                 told: Callable[[str], None] = lambda _: None, paid: Paid | None = None) -> None:
         self._config, self._writer, self._policy, self._names = config, writer, policy, names
         self._budget, self._lineage, self._next_version = budget, lineage, next_version
-        self._told = told
-        self._tried: tuple[tuple[Any, ...], Evaluation] | None = None  # what was evaluated last
+        self._told, self._paid = told, paid or Paid()
         self._playbook = Playbook() if start.weights is None else playbook.parse(start.weights.read_bytes())
 
     def step(self, examples: Sequence[Evidence], version: int, stop: Callable[[], bool]) -> dict[str, float]:
@@ -70,28 +81,38 @@ class PlaybookBackend:
         started = time.perf_counter()
         new = Playbook()
         new.CopyFrom(self._playbook)
+        rules.fade(new, self._config.min_uses)
         self._count(new, examples, version)
         retired = rules.retire(new, self._config.min_uses, self._config.min_score)
-        wanted, done, fallback = speaks(examples), Counter[str](), False
+        wanted, done, fallback, fresh = speaks(examples), Counter[str](), False, set[str]()
         self._writer.calls = 0
         if wanted:
-            try:
-                changes = self._run(self._writer.write(new, wanted, self._config.max_tokens, self._config.max_entries),
-                                    stop)
-            except WriterError as error:
-                self._told(str(error))
-                raise BackendWaits(f"the playbook's writer does not work: {error}") from None
-            self._told("")
+            changes = self._changes(new, wanted, stop)
             fallback = changes is None
             new, fresh, done = edits.apply(new, edits.from_hints(wanted) if changes is None else changes,
                                            self._next_version())
-            retired += rules.bound(new, self._config.max_tokens, self._config.max_entries, fresh)
+        retired += rules.bound(new, self._config.max_tokens, self._config.max_entries, fresh)
         self._playbook = new
         return {"entries": len(new.entries), "tokens": rules.size(new), **{
             name: done[name] for name in ("added", "reworded", "merged")},
             "dropped": done["dropped"] + len(retired), "calls": self._writer.calls, "from_hints": fallback,
             "mean_score": sum(item.score for item in examples) / len(examples), "samples": len(examples),
             "seconds": time.perf_counter() - started}
+
+    def _changes(self, new: Playbook, wanted: Sequence[Evidence], stop: Callable[[], bool]) -> list[edits.Edit] | None:
+        """What the writer says; it is not asked twice for the same."""
+        asked = hashlib.sha256(repr((playbook.dump(new), list(wanted))).encode()).digest()
+        if self._paid.written is not None and self._paid.written[0] == asked:
+            return self._paid.written[1]
+        try:
+            changes = self._run(self._writer.write(new, wanted, self._config.max_tokens, self._config.max_entries),
+                                stop)
+        except WriterError as error:
+            self._told(str(error))
+            raise BackendWaits(f"the playbook's writer does not work: {error}") from None
+        self._told("")
+        self._paid.written = asked, changes
+        return changes
 
     def _count(self, new: Playbook, examples: Sequence[Evidence], version: int) -> None:
         """Count the turns that were answered under each instruction, and their scores. An instruction that is there
@@ -113,42 +134,43 @@ class PlaybookBackend:
         """
         text = "" if base else playbook.render(self._playbook)
         key = (text, max_new_tokens, *(prompt.prompt for prompt in prompts))
-        if self._tried is not None and self._tried[0] == key:  # only figures changed since
-            return self._tried[1]
-        answers = self._run(self._answers([prompt.prompt for prompt in prompts], text, max_new_tokens), stop)
+        if self._paid.answers is None or self._paid.answers[0] != key:
+            self._paid.answers = key, {}
+        found = self._paid.answers[1]  # all of them when only figures changed since
+        if len(found) < len(prompts):
+            self._run(self._answers([prompt.prompt for prompt in prompts], text, max_new_tokens, found), stop)
+        answers = [found[i] for i in range(len(prompts))]
         refusing = sum(_REFUSAL.search(answer) is not None for answer in answers) / len(answers)
-        found = Evaluation([Answer(answer, numbers(answer)) for answer in answers], None, {"refusing": refusing})
-        self._tried = key, found
-        return found
+        return Evaluation([Answer(answer, numbers(answer)) for answer in answers], None, {"refusing": refusing})
 
-    async def _answers(self, prompts: Sequence[str], text: str, max_tokens: int) -> list[str]:
+    async def _answers(self, prompts: Sequence[str], text: str, max_tokens: int, found: dict[int, str]) -> None:
         room = asyncio.Semaphore(_AT_ONCE)
         system = [{"role": "system", "content": text}] if text else []
 
-        async def ask(connection: openai.AsyncOpenAI, prompt: str) -> str:
+        async def ask(connection: openai.AsyncOpenAI, number: int) -> None:
             async def attempt() -> str:
                 await self._budget.take()
                 reply = await connection.chat.completions.create(
                     model=self._policy.model, temperature=0, max_tokens=max_tokens,
-                    messages=[*system, {"role": "user", "content": prompt}])  # type: ignore[misc, list-item]
-                return (reply.choices[0].message.content or "") if reply.choices else ""
+                    messages=[*system, {"role": "user", "content": prompts[number]}])  # type: ignore[misc, list-item]
+                return api_calls.text_of(reply)
 
             async with room:
                 try:
-                    return await api_calls.call(attempt, RETRY_SECONDS)
+                    found[number] = await api_calls.call(attempt, RETRY_SECONDS)
                 except openai.BadRequestError as error:
                     if api_calls.names_model(error):
                         raise
-                    return ""  # such as a content filter's: no answer
+                    found[number] = ""  # such as a content filter's: no answer
 
         async with api_calls.client(self._policy, TIMEOUT) as connection:
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(ask(connection, prompt)) for prompt in prompts]
+                    for number in set(range(len(prompts))) - found.keys():
+                        group.create_task(ask(connection, number))
             except* (openai.OpenAIError, httpx.TransportError) as errors:
                 why = api_calls.explain(errors.exceptions[0], self._policy, self._names)
                 raise BackendWaits(f"the gate can't ask the policy's API: {why}") from None
-        return [task.result() for task in tasks]
 
     def tensors(self) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
         """See Backend.tensors."""
@@ -160,6 +182,9 @@ class PlaybookBackend:
 
     def close(self) -> None:
         pass  # nothing is held
+
+    def alive(self) -> bool:
+        return True
 
     def _run(self, work: Coroutine[Any, Any, _T], stop: Callable[[], bool]) -> _T:
         """Do what awaits on this thread, which has no event loop of its own."""

@@ -121,11 +121,11 @@ def _edit(at: int, edit: Any, ids: set[str], evidence: Sequence[Evidence]) -> Ed
     where = f"edits[{at}]"
     op = edit.get("op") if isinstance(edit, dict) else None
     wanted = {"add": {"op", "text", "evidence"}, "reword": {"op", "id", "text", "evidence"}, "drop": {"op", "id"}}
-    if op not in wanted:
+    if not isinstance(op, str) or op not in wanted:
         raise BadAnswer(f'{where}: "op" must be one of "add", "reword", "drop"')
     if set(edit) != wanted[op]:
         raise BadAnswer(f"{where}: {op!r} has the keys {sorted(wanted[op])}")
-    if op != "add" and edit["id"] not in ids:
+    if op != "add" and (not isinstance(edit["id"], str) or edit["id"] not in ids):
         raise BadAnswer(f"{where}: there is no instruction {str(edit['id'])[:40]!r}")
     if op == "drop":
         return Edit("drop", edit["id"])

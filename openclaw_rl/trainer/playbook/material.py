@@ -17,7 +17,7 @@ from openclaw_rl.models.api import ensure_api_model
 from openclaw_rl.trainer.backend import BackendWaits, StartPoint
 from openclaw_rl.trainer.batch import from_the_future
 from openclaw_rl.trainer.learner import Learner
-from openclaw_rl.trainer.playbook.backend import PlaybookBackend
+from openclaw_rl.trainer.playbook.backend import Paid, PlaybookBackend
 from openclaw_rl.trainer.playbook.evidence import Evidence, evidence
 from openclaw_rl.trainer.playbook.writer import Writer
 from openclaw_rl.trainer.store import TrainerStore
@@ -46,6 +46,7 @@ class Texts:
         self._settings, policy = config.components.trainer.playbook, config.components.policy_server
         self.policy_names = Names.of("components.policy_server", policy.model, policy.api_key_env)
         self._budget = Budget(self._settings.requests_per_minute)
+        self._paid = Paid()
 
     def open(self, folder: Path) -> None:
         """Begin to find out whether the writer works; what is wrong is told, and tried again with the next step."""
@@ -102,7 +103,7 @@ class Texts:
             raise BackendWaits(str(error)) from None
         same = writer.api == policy
         return PlaybookBackend(self._settings, start, writer, policy, self.policy_names,
-                               self._budget if same else Budget(None), lineage, next_version, self._tell)
+                               self._budget if same else Budget(None), lineage, next_version, self._tell, self._paid)
 
     def _tell(self, problem: str) -> None:
         self._asked, self.problem = True, problem

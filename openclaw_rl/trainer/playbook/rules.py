@@ -86,6 +86,14 @@ def mean_score(entry: PlaybookEntry) -> float:
     return entry.score_sum / entry.uses if entry.uses else 0.0
 
 
+def fade(playbook: Playbook, min_uses: int) -> None:
+    """Halve figures of many uses, so that an instruction that turned bad is found out by its newer turns."""
+    for entry in playbook.entries:
+        while entry.uses >= 4 * min_uses:
+            entry.uses //= 2
+            entry.score_sum = max(-entry.uses, min(entry.score_sum / 2, entry.uses))
+
+
 def retire(playbook: Playbook, min_uses: int, min_score: float) -> list[PlaybookEntry]:
     """Take the instructions out that don't help: turns under them, `min_uses` or more, score less than `min_score`."""
     gone = [entry for entry in playbook.entries if entry.uses >= min_uses and mean_score(entry) < min_score]

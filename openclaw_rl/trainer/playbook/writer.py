@@ -118,7 +118,7 @@ class Writer:
                     raise
                 del fields[unknown[0]]  # not every API can be held to JSON, or knows this name of the bound
                 return await attempt()
-            return (reply.choices[0].message.content or "") if reply.choices else ""
+            return api_calls.text_of(reply)
 
         try:
             answer = await api_calls.call(attempt, self._retry_seconds)

@@ -132,8 +132,14 @@ def test_the_gate_waits_for_the_api_too(rig: Rig, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CannotTrain, match=r"gate can't ask the policy's API.*503"):
         rig.step(make_sample("a", hint="h"))
     assert rig.pending == ["a"] and rig.store.head == 0
+    rig.script.says = lambda system: error(503, "busy") if system else fine(system)
+    with pytest.raises(CannotTrain, match="503"):
+        rig.step()
+    without = rig.script.asked.count("")
     rig.script.says = fine
     assert rig.version().version == 1
+    assert len(rig.script.written) == 1, "the writer is not asked, and paid, again"
+    assert rig.script.asked.count("") == without, "nor is the policy for what it has answered"
 
 
 def test_killed_between_answer_and_commit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +188,19 @@ def test_bounds(tmp_path: Path, api: FakeApi) -> None:
         rig.version(make_sample(f"t{i}", hint="h", session=f"s{i}"))
     assert rig.texts == ["Show the steps of a calculation.", "Use metric units."], "the oldest of equals goes"
     rig.store.close()
+
+
+def test_bounds_hold_when_no_turn_speaks(tmp_path: Path, api: FakeApi) -> None:
+    rig = Rig(tmp_path, api)
+    rig.script.edits = add(SHORT)
+    rig.version(make_sample("a", hint="h"))
+    rig.script.edits = add("Use metric units.")
+    rig.version(make_sample("b", hint="h", session="t"))
+    rig.store.close()
+    smaller = Rig(tmp_path, api, playbook={"max_entries": 1})
+    smaller.version(make_sample("c", 1, session="u"))
+    assert smaller.texts == ["Use metric units."]
+    smaller.store.close()
 
 
 def test_a_forgotten_turn_leaves_no_trace(rig: Rig) -> None:

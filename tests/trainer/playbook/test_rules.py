@@ -51,6 +51,7 @@ def test_what_is_alike(one: str, other: str, same: bool) -> None:
     ('{"edits": [], "note": 1}', "one JSON object"), ('{"edits": [{"op": "move"}]}', '"op" must be'),
     ('{"edits": [{"op": "add", "text": "Use metric units."}]}', "has the keys"),
     ('{"edits": [{"op": "drop", "id": "i9"}]}', "no instruction 'i9'"),
+    ('{"edits": [{"op": ["add"]}]}', '"op" must be'), ('{"edits": [{"op": "drop", "id": {}}]}', "no instruction '{}'"),
     ('{"edits": [{"op": "add", "text": "Use metric units.", "evidence": []}]}', "evidence"),
     ('{"edits": [{"op": "add", "text": "Use metric units.", "evidence": [3]}]}', "1 to 2"),
     ('{"edits": [{"op": "add", "text": "Use metric units.", "evidence": ["1"]}]}', "evidence"),
@@ -78,6 +79,19 @@ def test_what_becomes_of_edits() -> None:
     assert (steps.id, list(steps.turn_ids)) == ("i7.1", ["t1", "t2"])
     assert done == {"merged": 1, "reworded": 1, "dropped": 1, "added": 1} and fresh == {"i1.1", "i1.2", "i7.1"}
     assert old.entries[1].text == "Be brief in answers."
+
+
+def test_an_instruction_that_turned_bad_goes_however_good_it_was() -> None:
+    book = Playbook(entries=[PlaybookEntry(id="i1", text="Be kind.", uses=1001, score_sum=1001)])
+    steps = 0
+    while book.entries:
+        entry = book.entries[0]
+        rules.fade(book, 8)
+        assert abs(entry.score_sum) <= entry.uses < 33
+        entry.uses, entry.score_sum, steps = entry.uses + 1, entry.score_sum - 1, steps + 1
+        rules.retire(book, 8, -0.2)
+        assert steps < 60
+    assert steps > 8, "what it was before counts for a while"
 
 
 def test_quoted_turns_stay_quoted() -> None:
