@@ -106,6 +106,9 @@ class Backend(Protocol):
         """Write what a StartPoint needs into `folder`: WEIGHTS_FILE and OPTIMIZER_FILE, or WEIGHTS_FOLDER and
         OPTIMIZER_FOLDER."""
 
+    def alive(self) -> bool:
+        """Whether what it started still runs. Raises nothing."""
+
     def close(self) -> None:
         """End what it started; it is not used any more. Raises nothing."""
 

@@ -167,6 +167,9 @@ class TorchBackend:
                 state[f"{name}:{key}"] = torch.as_tensor(value).cpu().contiguous()
         save_file(state, folder / OPTIMIZER_FILE)
 
+    def alive(self) -> bool:
+        return True
+
     def close(self) -> None:
         pass  # its memory goes with it
 

@@ -143,6 +143,9 @@ class Learner:
             CannotTrain: the checkpoint doesn't fit the configuration.
             OSError, ValueError: the model can't be loaded.
         """
+        if self._backend is not None and not self._backend.alive():
+            log.warning("the back end ended while it had nothing to do; it is started anew")  # no sample's fault
+            self.release()
         while self._backend is None or self._backend_version != self._store.head:
             self.release()
             head = self._store.head

@@ -87,7 +87,7 @@ class FakeBackend:
         self.start = start
         self.steps = int(start.weights.read_text()) if start.weights else 0
         self.batches: list[list[str]] = []
-        self.closed = False
+        self.closed = self.dead = False
         FakeBackend.created.append(self)
 
     def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
@@ -118,6 +118,9 @@ class FakeBackend:
     def save(self, folder: Path) -> None:
         (folder / WEIGHTS_FILE).write_text(str(self.steps))
         (folder / OPTIMIZER_FILE).write_text("moments")
+
+    def alive(self) -> bool:
+        return not self.dead
 
     def close(self) -> None:
         self.closed = True

@@ -84,6 +84,13 @@ def test_the_model_is_loaded_when_first_needed_and_kept(rig: Rig) -> None:
     assert [b.steps for b in FakeBackend.created] == [2, 3]
 
 
+def test_a_back_end_that_died_while_idle_costs_no_sample_an_attempt(rig: Rig) -> None:
+    rig.version("a")
+    FakeBackend.created[-1].dead = True
+    assert rig.version("b").parent == 1
+    assert [b.closed for b in FakeBackend.created] == [True, False]
+
+
 def test_it_goes_on_after_a_restart(rig: Rig) -> None:
     rig.version("a")
     rig.version("b")

@@ -71,6 +71,9 @@ class MegatronBackend:
     def save(self, folder: Path) -> None:
         self._group.call("save", {"folder": str(folder)}, self._seconds)
 
+    def alive(self) -> bool:
+        return self._group.alive()
+
     def close(self) -> None:
         self._group.close()
 

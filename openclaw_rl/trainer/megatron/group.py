@@ -80,6 +80,10 @@ class Group:
         """The same of a command to which rank 0 answers with many frames, sent one at a time as they are taken."""
         return self._command({"do": do, **arguments}, seconds, None)
 
+    def alive(self) -> bool:
+        """Whether all ranks run."""
+        return self._processes.run()
+
     def close(self) -> None:
         """End all ranks and what they started. May be called again."""
         self._processes.end(orderly=not self._busy)

@@ -157,6 +157,15 @@ class Processes:
         if self._agent is None or self._agent.poll() is not None:
             raise self.gone(None, "its last words are in the trainer's log")
 
+    def run(self) -> bool:
+        """Whether torchrun and all ranks run."""
+        if self._agent is None or self._agent.poll() is not None:
+            return False
+        try:
+            return all(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in self.pids.values())
+        except psutil.Error:
+            return False
+
     def gone(self, rank: int | None, error: str) -> BackendLost:
         """Why a rank whose connection broke (or torchrun, None) has gone, as far as torchrun says."""
         if self._agent is not None:

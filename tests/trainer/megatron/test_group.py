@@ -70,6 +70,16 @@ def test_all_ranks_work_and_rank_0_answers(group: Group, caplog: pytest.LogCaptu
     assert {f"rank {rank} a policy of tensor 2 x pipeline 1 x data 1" for rank in (0, 1)} <= set(said)
 
 
+def test_a_rank_that_dies_while_idle_is_seen(group: Group) -> None:
+    assert group.alive()
+    rank = psutil.Process(group.pids[1])
+    rank.kill()
+    psutil.wait_procs([rank], 20)
+    assert not group.alive()
+    group.close()
+    assert not group.alive()
+
+
 @pytest.mark.parametrize(("turn", "says"), [
     ("kill@0", r"rank 0 \(pid \d+\) of the Megatron group was ended by SIGKILL; when nobody sent it, .* out of memory"),
     ("kill@1", r"rank 1 \(pid \d+\) of the Megatron group was ended by SIGKILL"),
