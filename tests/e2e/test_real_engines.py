@@ -41,7 +41,8 @@ def ring(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
         yield mesh, started.stderr + started.stdout
     finally:
         mesh.cli("stop-all")
-    assert not mesh.processes(), "stop-all leaves no rank behind"
+    # PyTorch's manager of shared memory goes a moment after those that used it.
+    until(lambda: not mesh.processes(), 60, "the end of all processes")
 
 
 @pytest.mark.timeout(1500)  # its ring's start included
