@@ -77,11 +77,6 @@ class KeyRing:
                 found = key
         return found
 
-    def holds(self, key: Key) -> bool:
-        """Whether a key that was found before is still good."""
-        self.refresh()
-        return any(other.id == key.id and not other.dead() for other in (*self._keys, *self._fixed))
-
     def all(self) -> list[Key]:
         """Every key, also those that are no good any more."""
         self.refresh()
