@@ -24,17 +24,16 @@ from ...mesh import mesh_file
 from ..checks import StartError
 from ..status import MeshReport, report
 from ..supervisor import SupervisorError
-from . import certificates, checks, keeper, launcher, ray_node
+from . import again, certificates, checks, keeper, launcher, ray_node
 from . import host as hosts
 from . import plan as plans
 from . import stop as stopping
-from .cluster import NO_CLUSTER
 from .host import Host, HostError
 from .join import address_of, by_ray
 from .probe import Facts
 
-#: Seconds for all of Ray's nodes to be there, and for the keeper's return after the head's.
-_NODES, _RETURN = 90, 60
+#: Seconds for all of Ray's nodes to be there.
+_NODES = 90
 #: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
 _DEGRADED_SECONDS = 8.0
 #: Name of the key that is made for the first client of the door.
@@ -70,7 +69,7 @@ class DistributedStart:
     def check(self) -> list[str]:
         """All that is wrong; nothing is started or changed."""
         problems: list[str] = []
-        with self._step("checking the hosts"):
+        with self.step("checking the hosts"):
             if self.join:
                 problems += self._reach_by_ray()
             else:
@@ -86,7 +85,7 @@ class DistributedStart:
             StartError: it fails; the text says why and what to do.
         """
         running = mesh_file.read(self.home)
-        if running is not None and (found := self._already(running)) is not None:
+        if running is not None and (found := again.look(self, running)) is not None:
             return found
         if problems := self.check():
             raise StartError("\n".join(problems))
@@ -98,7 +97,7 @@ class DistributedStart:
             return self._wait(timeout)
         except BaseException as error:
             if not isinstance(error, _Late):  # what was prepared has secrets, too
-                self._undo()
+                self.undo()
             if isinstance(error, HostError):
                 raise StartError(str(error)) from None
             raise
@@ -150,92 +149,18 @@ class DistributedStart:
         address = self.join or f"{self.head}:{self.config.distributed.ray_port}"
         return mesh_file.Cluster(self.plan.mesh, address, not self.join, self.head, self.plan.all_hosts, self._certs)
 
-    def _already(self, running: mesh_file.MeshFile) -> MeshReport | None:
-        """The report of a mesh that runs; None when it does not any more, and is cleared away."""
-        cluster = running.cluster
-        if cluster is None:
-            raise StartError(f"{self.home.root} belongs to a mesh that was started elsewhere ("
-                             f"{', '.join(sorted(set(running.hosts.values())))}): start it there, or set "
-                             "OPENCLAW_RL_HOME to another folder")
-        if cluster.mesh != self.plan.mesh:
-            raise StartError(f"another mesh ({', '.join(cluster.hosts)}) was started from {self.home.root}: "
-                             "`openclaw-rl stop-all` first")
-        reached = hosts.reach(cluster.hosts, running.config.distributed)
-        head = reached[cluster.head]
-        ask = stopping.on_ray(self.home, running, head)
-        payload = stopping.ray_payload(self.home, running)
-        with self._step("looking at the mesh that was started before"):
-            facts = self._keepers_word(running, head, ask, payload)
-        if facts is None:
-            if answering := [c.name for c in report(self.home).components if c.name in running.hosts and c.status]:
-                raise StartError(f"{', '.join(answering)} of this mesh answer, and their keeper on {cluster.head} does "
-                                 "not: repeat in a minute, or `openclaw-rl stop-all` first")
-            self.console.print("it does not run any more; what is left of it is ended")
-            self._undo(running)
-            return None
-        self.console.print("this mesh is running already")
-        wanted = plans.for_clients(self.config, self.plan.hosts)
-        if running.config.model_dump(exclude={"components"}) != wanted.model_dump(exclude={"components"}):
-            self.console.print("[yellow]its configuration is another one; `openclaw-rl stop-all` first to start it "
-                               "anew[/]")
-        waiting: dict[str, list[str]] = {}
-        for name, entry in facts["components"].items():
-            if entry.get("state") in ("BACKOFF", "EXITED"):
-                waiting.setdefault(entry["host"], []).append(name)
-        for host, names in waiting.items():
-            with contextlib.suppress(HostError):
-                ask.call("on-ray", timeout=90, **payload, what="restart", host=host, names=names)
-        self._renew(running, reached if cluster.ours else by_ray(cluster.hosts, ask.call, payload))
-        return report(self.home)
-
-    def _keepers_word(self, running: mesh_file.MeshFile, head: Host, ask: Host, payload: Mapping[str, Any]
-                      ) -> dict[str, Any] | None:
-        """What the keeper knows; None when there is surely no Ray, or no keeper in it. A head that was started again
-        goes on with what there was, once its part of Ray runs.
-
-        Raises:
-            StartError: it can't be asked, so nobody knows.
-        """
-        deadline, again = time.monotonic() + _RETURN, False
-        while True:
-            try:
-                facts: dict[str, Any] | None = ask.call("on-ray", timeout=120, **payload, what="facts")
-                if facts is not None or not again or time.monotonic() > deadline:
-                    return facts
-            except HostError as error:
-                if NO_CLUSTER not in str(error):
-                    raise StartError(f"{head.name}, the head of this mesh, can't be asked: {error}; repeat when it can,"
-                                     " or `openclaw-rl stop-all` first") from None
-                if again or running.cluster is None or not running.cluster.ours:
-                    return None
-                again = True
-                try:
-                    head.call("ray-start", timeout=150, home=stopping.home_on(self.home, head, running))
-                except HostError:  # it was ended there, or does not come up
-                    return None
-            time.sleep(1)
-
-    def _renew(self, running: mesh_file.MeshFile, reached: Mapping[str, Host]) -> None:
-        """Give the hosts new certificates; a component takes them at once. Ray's stay: it reads them at its start."""
-        homes = {name: stopping.home_on(self.home, host, running) for name, host in reached.items()}
-        try:
-            with self._step("renewing certificates"):
-                certificates.provide(self.home, self.plan, reached, homes, ray=False)
-        except (HostError, ConfigError) as error:
-            self.console.print(f"[yellow]certificates were not renewed: {error}[/]", soft_wrap=True, highlight=False)
-
     # -- the steps
 
     def _prepare(self) -> None:
         """Everything on the hosts that is no process."""
         config = self.config
-        with self._step("making certificates"):
+        with self.step("making certificates"):
             certificates.provide(self.home, self.plan, self.reached, self._roots, ray=not self.join)
             if not self.join:
                 self._certs = f"{self._roots[self.head]}/{certificates.RAY_FOLDER}"
         keys = self._keys()
         self._prepare_model()
-        with self._step("writing the configuration of each host"):
+        with self.step("writing the configuration of each host"):
             handed = {name: os.environ[name] for name in config.distributed.environment}
             _raise(hosts.on_all(self.reached, lambda host: host.call(
                 "put", home=self._roots[host.name], files=_encoded(self._files(host.name, handed)))))
@@ -295,13 +220,13 @@ class DistributedStart:
                 if {"policy_server", "trainer"} & set(self.plan.components(name))}
         if not need:
             return
-        with self._step("preparing the model on " + ", ".join(need)) as say:
+        with self.step("preparing the model on " + ", ".join(need)) as say:
             _raise(hosts.on_all(need, lambda host: host.call(
                 "model", timeout=1200, say=lambda line: say(f"{host.name}: {line}"), home=self._roots[host.name],
                 model=self.config.components.policy_server.model)))
 
     def _bring_up(self) -> None:
-        with self._step("starting Ray") as say:
+        with self.step("starting Ray") as say:
             _raise(hosts.on_all(self.reached, lambda host: host.call("clear", timeout=60,
                                                                      home=self._roots[host.name])))
             launcher.up(self.plan.mesh, self.head, self.reached, self.config.distributed, self._roots,
@@ -313,7 +238,7 @@ class DistributedStart:
                                 "and on the host the logs in the newest /tmp/ocrl-*/session_latest/logs")
 
     def _start_keeper(self) -> None:
-        with self._step("starting the components"):
+        with self.step("starting the components"):
             standby = next((name for name in self.plan.all_hosts if name != self.head), None)
             settings = self.config.distributed.model_copy(update={
                 "python": hosts.python_of(self.config.distributed), "home": self._roots[self.head]})
@@ -359,18 +284,18 @@ class DistributedStart:
                 line.update("starting " + ", ".join(f"{c.name} on {c.host}" for c in missing))
                 time.sleep(0.3)
 
-    def _undo(self, running: mesh_file.MeshFile | None = None) -> None:
+    def undo(self, running: mesh_file.MeshFile | None = None) -> None:
         """End what was started."""
         mesh = running or mesh_file.MeshFile(plans.for_clients(self.config, self.plan.hosts), "", dict(self.plan.hosts),
                                              self._cluster())
-        with self._step("ending what was started") as say:
+        with self.step("ending what was started") as say:
             try:
                 stopping.everywhere(self.home, mesh, say)
             except (SupervisorError, ConfigError) as error:
                 self.console.print(f"[yellow]{error}[/]", soft_wrap=True, highlight=False)
 
     @contextlib.contextmanager
-    def _step(self, text: str) -> Iterator[hosts.Say]:
+    def step(self, text: str) -> Iterator[hosts.Say]:
         began = time.monotonic()
         with self.console.status(text) as line:
             yield lambda more: line.update(f"{text}: {more[:160]}")

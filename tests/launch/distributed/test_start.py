@@ -14,7 +14,7 @@ from rich.console import Console
 from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyFile
 from openclaw_rl.launch.checks import StartError
-from openclaw_rl.launch.distributed import certificates, node, start, stop
+from openclaw_rl.launch.distributed import again, certificates, node, stop
 from openclaw_rl.launch.distributed import host as hosts
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.host import HostError
@@ -62,8 +62,8 @@ class Second:
         self.mesh, self.undone, self.renewed = running(home), False, False
         self.reports = MeshReport([ComponentReport(name, "RUNNING", status=ComponentStatus() if components else None)
                                    for name in self.mesh.hosts])
-        monkeypatch.setattr(start, "report", lambda home: self.reports)
-        monkeypatch.setattr(DistributedStart, "_undo", lambda this, mesh: setattr(self, "undone", True))
+        monkeypatch.setattr(again, "report", lambda home: self.reports)
+        monkeypatch.setattr(DistributedStart, "undo", lambda this, mesh: setattr(self, "undone", True))
         monkeypatch.setattr(certificates, "provide", lambda *_args, **_named: setattr(self, "renewed", True))
 
         def answer(step: str, payload: dict[str, Any]) -> Any:
@@ -76,7 +76,7 @@ class Second:
         self.start = DistributedStart(home, make_config(), Console(quiet=True))
 
     def __call__(self) -> MeshReport | None:
-        return self.start._already(self.mesh)
+        return again.look(self.start, self.mesh)
 
 
 def test_a_mesh_that_runs_is_found_and_its_certificates_renewed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_preparation_that_fails_leaves_no_secrets_on_the_hosts(home: Home, mon
 
     monkeypatch.setattr(DistributedStart, "check", lambda self: [])
     monkeypatch.setattr(DistributedStart, "_prepare", fails)
-    monkeypatch.setattr(DistributedStart, "_undo", lambda self: undone.append(True))
+    monkeypatch.setattr(DistributedStart, "undo", lambda self: undone.append(True))
     with pytest.raises(StartError, match="no space left"):
         DistributedStart(home, make_config(), Console(quiet=True)).start(1)
     assert undone
