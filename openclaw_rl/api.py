@@ -50,8 +50,8 @@ class Reply:
 
 def _trusted(home: Home) -> ssl.SSLContext:
     """The CAs of the system, and the mesh's own where it is there."""
-    from .launch.status import running_config
     from .mesh.identity import certificates_folder
+    from .mesh.running import running_config
 
     context = ssl.create_default_context()
     authority = certificates_folder(running_config(home), home) / "ca.crt"
@@ -274,7 +274,7 @@ class _Component:
         from rich.console import Console
 
         from .launch.start import start_one
-        from .launch.status import running_config
+        from .mesh.running import running_config
 
         component = cls(home)
         if config is None:
@@ -310,7 +310,7 @@ class _Component:
             MeshError: it does not answer.
         """
         from .client import ComponentServiceClient
-        from .launch.status import running_config
+        from .mesh.running import running_config
 
         address = getattr(running_config(self.home).components, self.name).address
         with ComponentServiceClient(address, component=self.name, home=self.home) as client:

@@ -50,7 +50,7 @@ def clipped(text: str, width: int) -> Text:
 def addresses() -> dict[str, str]:
     """Configured addresses of components that run elsewhere, by name."""
     from ..home import COMPONENTS, Home
-    from ..launch.status import running_config
+    from ..mesh.running import running_config
 
     components = running_config(Home.default()).components
     return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}

@@ -120,8 +120,8 @@ def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_ser
 
 
 def _where() -> tuple[Config, Path]:
-    from ..launch.status import running_config
     from ..mesh.identity import certificates_folder
+    from ..mesh.running import running_config
 
     home = Home.default()
     config = running_config(home)

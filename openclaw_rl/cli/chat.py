@@ -47,7 +47,7 @@ def chat(
 
 
 def _configured_key() -> str | None:
-    from ..launch.status import running_config
+    from ..mesh.running import running_config
 
     keys = running_config(Home.default()).components.policy_server.api_keys
     return keys[0] if keys else None

@@ -26,7 +26,7 @@ def forget(
     """Remove a session's turns from every store and the journal, for good, and rebuild the versions that were trained
     on them without them. Where that can't be done they are rolled back; the result says which."""
     from ..client import forget as client
-    from ..launch.status import running_config
+    from ..mesh.running import running_config
 
     if not session:
         raise typer.BadParameter("must name a session; `openclaw-rl turns` lists them", param_hint="--session")

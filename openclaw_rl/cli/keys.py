@@ -86,8 +86,8 @@ def rotate(name: Annotated[str, typer.Argument(help="Its name or id.")],
 def _file() -> KeyFile:
     from ..keys import KeyFile
     from ..keys.ring import key_path
-    from ..launch.status import running_config
     from ..mesh import mesh_file
+    from ..mesh.running import running_config
 
     home = Home.default()
     mesh = mesh_file.read(home)

@@ -34,7 +34,7 @@ def trace(
     OTLP's JSON.
     """
     from ..client import traces
-    from ..launch.status import running_config
+    from ..mesh.running import running_config
 
     if (bool(turn) + bool(session) + (version is not None)) != 1:
         raise typer.BadParameter("name one of: a turn, --session S, --version N")

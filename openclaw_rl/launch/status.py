@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..config import Config, ConfigError, load_config
+from ..config import Config, ConfigError
 from ..home import COMPONENTS, Home, read_record
 from ..mesh import mesh_file
+from ..mesh.running import running_config
 from . import jaeger
 from .supervisor import Process, Supervisor
 
@@ -118,18 +119,6 @@ class MeshReport:
             },
             **beside,
         }
-
-
-def running_config(home: Home) -> Config:
-    """The configuration that the mesh was started with, else the one that it would be started with.
-
-    Raises:
-        ConfigError: it can't be used.
-    """
-    if (mesh := mesh_file.read(home)) is not None:
-        return mesh.config
-    started = Supervisor(home).config_file
-    return load_config(next((file for file in (started, home.config_file) if file.exists()), None))
 
 
 def report(home: Home, config: Config | None = None) -> MeshReport:

@@ -66,7 +66,7 @@ def for_client(home: Home | None = None) -> Credentials | None:
     """
     if _configured:
         return _current
-    from openclaw_rl.launch.status import running_config  # which knows the files, and imports clients itself
+    from openclaw_rl.mesh.running import running_config
 
     home = home or Home.default()
     config = running_config(home)
