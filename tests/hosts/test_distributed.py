@@ -104,7 +104,7 @@ def test_the_commands_work_from_every_host(mesh: HostsMesh) -> None:
         assert {v["version"] for v in mesh.json("versions", host=host)} >= {mesh.version()}
         assert turn in mesh.cli("trace", turn, host=host)
     for number, name in enumerate(COMPONENTS, 1):
-        assert f"{name} serves gRPC" in mesh.cli("logs", "--host", f"10.0.0.{number}")
+        assert f"{name} serves gRPC" in mesh.cli("logs", "-n", "5000", "--host", f"10.0.0.{number}")
 
 
 def test_partitions_in_the_middle_of_the_streams_of_turns(mesh: HostsMesh) -> None:
