@@ -207,7 +207,8 @@ class UpstreamPolicy:
                 reason = _REASONS.get(choice.finish_reason, turn_pb2.FINISH_REASON_STOP)
             if delta.text or delta.logprobs or delta.reasoning:
                 transcript.text.append(delta.text)
-                transcript.reasoning.append(delta.reasoning)
+                if delta.reasoning:
+                    transcript.reasoning.append(delta.reasoning)
                 yield delta
         if transcript.first_token_at is None:
             yield Start(version, 0)
