@@ -68,9 +68,11 @@ def test_complaints_become_a_version_that_answers(mesh: Mesh) -> None:
 
 
 def check_fates(turns: Iterable[dict[str, Any]]) -> None:
-    """All were trained. What is neither praised nor blamed may be let go when no step came to ride along with."""
+    """All were trained. What is neither praised nor blamed may be let go when no step came to ride along with, and so
+    is an answer in which the model, as it does at times, says the same again and again."""
     for turn in turns:
-        assert turn["fate"] == "trained" or (turn["score"] == 0 and "no signal" in turn["reason"]), turn
+        assert (turn["fate"] == "trained" or (turn["score"] == 0 and "no signal" in turn["reason"])
+                or turn["reason"].startswith("degenerate: ")), turn
 
 
 def check_books(mesh: Mesh) -> None:
