@@ -69,7 +69,8 @@ async def test_versions_run_down_a_tree(tree: Tree) -> None:
         await put(root, version)
         await until(lambda v=version: leaf.active == v)  # type: ignore[misc]
         assert root.digest == middle.digest == leaf.digest and leaf.versions.store.verify(version)
-    assert leaf.engine.active_version == 2 and (relay := leaf.relay) is not None
+    relay = leaf.relay
+    assert leaf.engine.active_version == 2 and relay is not None
     await until(lambda: relay.status()["fetching"] is None)  # told a moment after the activation
     status = relay.status()
     assert (status["connected"], status["peer_version"], status["fetching"], status["error"]) == (True, 2, None, "")
