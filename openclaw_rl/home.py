@@ -64,6 +64,17 @@ class Home:
             folder.mkdir(parents=True, exist_ok=True)
         return self
 
+    def try_writing(self) -> None:
+        """Make the folders and write a file, which goes again.
+
+        Raises:
+            OSError: the folder can't be made or written.
+        """
+        self.create()
+        probe = self.run / f".probe-{os.getpid()}"
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -93,6 +104,15 @@ def read_record(home: Home, name: str) -> RunRecord | None:
 def remove_record(home: Home, name: str) -> None:
     """Forget a component's addresses."""
     (home.run / f"{name}.json").unlink(missing_ok=True)
+
+
+def file_stamp(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is replaced or written; zeros while it can't be looked at."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 def make_way(path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import logging
-import os
 import ssl
 from pathlib import Path
 
 from cryptography import x509
 
 from openclaw_rl.config import ConfigError
+from openclaw_rl.home import file_stamp
 from openclaw_rl.mesh.certificates import check_private
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,4 @@ class Certificate:
         return context, ends
 
     def _state(self) -> tuple[tuple[int, int, int], ...]:
-        found = []
-        for path in (self._certificate, self._key):
-            try:
-                stat = os.stat(path)
-                found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
-            except OSError:
-                found.append((0, 0, 0))
-        return tuple(found)
+        return file_stamp(self._certificate), file_stamp(self._key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import socket
 
@@ -42,10 +41,7 @@ def check_home(home: Home, config: Config) -> None:
         StartError: it can't or hasn't.
     """
     try:
-        home.create()
-        probe = home.run / f".probe-{os.getpid()}"
-        probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        home.try_writing()
     except OSError as error:
         raise StartError(f"{home.root} can't be written: {error.strerror or error}; "
                          "set OPENCLAW_RL_HOME to a folder that can") from None

@@ -1,12 +1,16 @@
-"""Times and ids."""
+"""Times, ids, and lists in messages of bounded size."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
+#: Characters after which a message of texts is full.
+_MESSAGE = 256 * 2**10
 
 
 def now() -> Timestamp:
@@ -25,6 +29,20 @@ def to_timestamp(seconds: float) -> Timestamp:
 def to_datetime(timestamp: Timestamp) -> datetime:
     """The same moment, with the time zone UTC."""
     return timestamp.ToDatetime(tzinfo=UTC)
+
+
+def in_messages(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts, in lists each of which fits into a message."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text) + 4  # what the message adds to each
+        if size > _MESSAGE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def new_id(prefix: str = "") -> str:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from openclaw_rl.home import COMPONENTS, Home
 from openclaw_rl.mesh.errors import invalid, not_found
+from openclaw_rl.mesh.helpers import in_messages
 from openclaw_rl.v1 import component_pb2 as pb
 
 #: Most lines from the end, and how many when the caller doesn't say.
 MAX_LINES, LINES = 10_000, 100
 #: Longer lines are cut, in bytes.
 MAX_LINE = 16 * 2**10
-#: Bytes of one message, about.
-_MESSAGE = 256 * 2**10
 #: Bytes read from the end of a file at once.
 _BLOCK = 256 * 2**10
 #: Seconds between two looks for new lines.
@@ -150,12 +149,12 @@ async def read(home: Home, component: str, request: pb.ReadLogsRequest, redact: 
         raise not_found("log", "rl_trace" if journal else component, "nothing is written to the home's logs folder" + (
             "" if journal else "; one that was started by hand logs to its terminal"))
     try:
-        for message in _messages(map(redact, await asyncio.to_thread(tail.last, lines))):
-            yield message
+        for batch in in_messages(map(redact, await asyncio.to_thread(tail.last, lines))):
+            yield pb.ReadLogsResponse(lines=batch)
         while request.follow and not stopping.is_set():
             fresh = await asyncio.to_thread(lambda: list(tail.new()))
-            for message in _messages(map(redact, fresh)):
-                yield message
+            for batch in in_messages(map(redact, fresh)):
+                yield pb.ReadLogsResponse(lines=batch)
             if not fresh:
                 try:
                     await asyncio.wait_for(stopping.wait(), _LOOK_EVERY)
@@ -163,16 +162,3 @@ async def read(home: Home, component: str, request: pb.ReadLogsRequest, redact: 
                     pass
     finally:
         tail.close()
-
-
-def _messages(lines: Iterable[str]) -> Iterator[pb.ReadLogsResponse]:
-    batch: list[str] = []
-    size = 0
-    for line in lines:
-        batch.append(line)
-        size += len(line) + 4
-        if size > _MESSAGE:
-            yield pb.ReadLogsResponse(lines=batch)
-            batch, size = [], 0
-    if batch:
-        yield pb.ReadLogsResponse(lines=batch)

@@ -9,6 +9,7 @@ import orjson
 
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.errors import invalid
+from openclaw_rl.mesh.helpers import in_messages
 from openclaw_rl.telemetry.read import SpanReader
 from openclaw_rl.v1 import component_pb2 as pb
 
@@ -17,8 +18,6 @@ FIELDS = {"trace_id": "trace_ids", "turn_id": "turn_ids", "session_id": "session
           "version": "versions"}
 #: Most values of one request.
 MAX_VALUES = 10_000
-#: Bytes of one message, about.
-_MESSAGE = 256 * 2**10
 
 
 async def list_spans(home: Home, component: str, request: pb.ListSpansRequest) -> AsyncIterator[pb.ListSpansResponse]:
@@ -37,13 +36,6 @@ async def list_spans(home: Home, component: str, request: pb.ListSpansRequest) -
              for span in await asyncio.to_thread(reader.find, column, wanted)}
     if reader.problems:
         raise RuntimeError("; ".join(reader.problems))
-    batch: list[str] = []
-    size = 0
-    for span in sorted(spans.values(), key=lambda span: (span["start"], -span["end"])):
-        batch.append(orjson.dumps(span).decode())
-        size += len(batch[-1])
-        if size > _MESSAGE:
-            yield pb.ListSpansResponse(spans=batch)
-            batch, size = [], 0
-    if batch:
+    ordered = sorted(spans.values(), key=lambda span: (span["start"], -span["end"]))
+    for batch in in_messages(orjson.dumps(span).decode() for span in ordered):
         yield pb.ListSpansResponse(spans=batch)

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from openclaw_rl.config import Config, ConfigError, LimitsConfig
-from openclaw_rl.home import COMPONENTS, Home
+from openclaw_rl.home import COMPONENTS, Home, file_stamp
 from openclaw_rl.keys import KeyFileError, KeyRing
 from openclaw_rl.mesh import identity
 from openclaw_rl.mesh.certificates import (
@@ -176,14 +176,7 @@ class Credentials:
         return raised
 
     def _seen(self) -> tuple[tuple[int, int, int], ...]:
-        found = []
-        for name in ("ca.crt", f"{self.role}.crt", f"{self.role}.key"):
-            try:
-                stat = (self.folder / name).stat()
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-            except OSError:
-                found.append((0, 0, 0))
-        return tuple(found)
+        return tuple(file_stamp(self.folder / name) for name in ("ca.crt", f"{self.role}.crt", f"{self.role}.key"))
 
 
 class OutsideCredentials:

@@ -91,10 +91,7 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
 
 def _home(home: Home, facts: Facts) -> None:
     try:
-        home.create()
-        probe = home.run / f".probe-{os.getpid()}"
-        probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        home.try_writing()
         facts.disk = shutil.disk_usage(home.root).free
     except OSError as error:
         facts.problems.append(f"{home.root} can't be written ({error.strerror or error}): set distributed.home to a "

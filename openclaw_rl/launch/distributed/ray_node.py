@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from ...home import Home
+from ...processes import marked
 
 #: Names a node's processes.
 MARK = "OPENCLAW_RL_RAY"
@@ -176,12 +177,7 @@ def stop(node: RayNode) -> list[str]:
 
 def processes(temp: str) -> list[psutil.Process]:
     """All processes of a node."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == temp and process.pid != os.getpid():
-                found.append(process)
-    return found
+    return marked(MARK, temp)
 
 
 def end(found: Iterable[psutil.Process]) -> list[str]:

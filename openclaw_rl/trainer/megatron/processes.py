@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import psutil
 
+from openclaw_rl.processes import kill_marked
 from openclaw_rl.trainer.backend import BackendLost
 from openclaw_rl.trainer.megatron.frames import (
     FOLDER_VARIABLE,
@@ -205,28 +206,11 @@ class Processes:
         if agent is not None:
             assert agent.stdin is not None
             agent.stdin.close()  # by which torchrun does
-            self._sweep()
+            kill_marked(TOKEN_VARIABLE, self._token, _KILLED)  # what is left of the group
             agent.wait()
         for reader in self._readers:
             reader.join(1)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _sweep(self) -> None:
-        """Kill what is left of the group, by the token in its environment."""
-        until = time.monotonic() + _KILLED
-        while (left := self._left()) and time.monotonic() < until:
-            for process in left:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            psutil.wait_procs(left, 1)
-
-    def _left(self) -> list[psutil.Process]:
-        left = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get(TOKEN_VARIABLE) == self._token:
-                    left.append(process)
-        return left
 
     def _read(self, stream: IO[bytes], tell: Callable[[str], None]) -> None:
         def read() -> None:

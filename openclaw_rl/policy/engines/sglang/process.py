@@ -10,13 +10,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from openclaw_rl.policy.engines.base import EngineError
+from openclaw_rl.processes import kill_marked
 
 log = logging.getLogger(__name__)
 
@@ -116,35 +115,19 @@ def end_leftovers(owner: Path, seconds: float = 10.0) -> list[int]:
     Returns:
         The pids of those that were ended.
     """
-    def of_owner(process: psutil.Process) -> bool:
-        try:
-            return process.environ().get(OWNER) == str(owner) and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):
-            return False
-
-    ended: set[int] = set()
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = [process for process in psutil.process_iter() if process.pid != os.getpid() and of_owner(process)]
-        if not found:
-            break
-        for process in found:
-            with suppress(psutil.Error):
-                process.kill()
-            ended.add(process.pid)
-        psutil.wait_procs(found, 2)
+    ended = kill_marked(OWNER, str(owner), seconds)
     if ended:
         log.warning("Ended %d SGLang processes that an earlier run had left behind", len(ended))
     return sorted(ended)
 
 
-async def until_it_answers(process: ServerProcess, seconds: float, ask) -> None:  # type: ignore[no-untyped-def]
+async def until_it_answers(process: ServerProcess, seconds: float, ask: Callable[[], Awaitable[None]]) -> None:
     """Wait until `ask()` (which raises while it doesn't) succeeds.
 
     Raises:
         EngineError: the process ended, or `seconds` have passed.
     """
-    from openclaw_rl.policy.engines.sglang.link import Gone, Refused
+    from openclaw_rl.policy.engines.sglang.link import Gone, Refused  # brings httpx, which the launcher does without
 
     ended = asyncio.ensure_future(process.ended())
     deadline = time.monotonic() + seconds
