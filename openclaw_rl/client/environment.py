@@ -35,6 +35,16 @@ class _EnvironmentRpcs:
     """Gives a lease back; any number of times."""
     run_episodes = ServerStream(pb.RunEpisodesRequest, pb.RunEpisodesResponse)
     """Lets the policy act in sandboxes, and tells each episode's progress."""
+    list_episodes = Unary(pb.ListEpisodesRequest, pb.ListEpisodesResponse)
+    """Lists episodes, newest first, a page at a time."""
+    list_environments = Unary(pb.ListEnvironmentsRequest, pb.ListEnvironmentsResponse)
+    """Lists the environments that there are, and how much of each is in use."""
+    list_tasks = Unary(pb.ListTasksRequest, pb.ListTasksResponse)
+    """Lists the tasks of an environment."""
+    list_leases = Unary(pb.ListLeasesRequest, pb.ListLeasesResponse)
+    """Lists the leases that run."""
+    watch_lease = ServerStream(pb.WatchLeaseRequest, pb.WatchLeaseResponse)
+    """Shows what goes on in a leased sandbox, until the lease ends."""
 
 
 class EnvironmentServiceClient(_EnvironmentRpcs, Client):

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from openclaw_rl.config.base import Float, Int, Section, Size
+from openclaw_rl.config.dashboard import DashboardConfig
 from openclaw_rl.config.distributed import DistributedConfig
 from openclaw_rl.config.environment import EnvServerConfig, SessionAwareness
 from openclaw_rl.config.judge import PrmJudgeConfig
@@ -63,6 +64,7 @@ class Config(Section):
     journal: JournalConfig = JournalConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     security: SecurityConfig = SecurityConfig()
+    dashboard: DashboardConfig = DashboardConfig()
     distributed: DistributedConfig = DistributedConfig()
     durability: Literal["group", "strict"] = "group"
     """What is on disk when a message is acknowledged: group survives a killed process, and loses at most the last

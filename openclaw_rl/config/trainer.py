@@ -85,6 +85,27 @@ class PlaybookConfig(Section):
     """An instruction under which turns score less than this on the mean goes."""
 
 
+class GrpoConfig(Section):
+    """How episodes are learned from: groups of one task, compared with one another."""
+
+    step_rewards: bool = True
+    """Add the mean of a step's votes to the episode's outcome; false: the outcome alone."""
+    groups: Int = Field(4, ge=1)
+    """Whole groups that make a step due at once; fewer are trained on after `update_interval`."""
+    max_tokens: Int = Field(16_384, ge=256)
+    """Tokens of one step, prompts and responses together; groups beyond wait for the next step."""
+    clip_low: Float = Field(0.2, gt=0, lt=1)
+    """Importance ratios are clipped to 1 minus this,"""
+    clip_high: Float = Field(0.28, gt=0)
+    """and to 1 plus this."""
+    kl_weight: Float = Field(0.01, ge=0)
+    """Weight of the KL to the frozen base model (k3)."""
+    min_episodes: Int = Field(2, ge=2)
+    """Episodes with an outcome that a group needs at least."""
+    group_timeout: Float = Field(600, gt=0)
+    """Seconds after a group's last word in which it may become whole; then it is trained on as it is, or dropped."""
+
+
 class TrainerConfig(Component):
     """Updates the policy."""
 
@@ -109,8 +130,10 @@ class TrainerConfig(Component):
     """Responses without content, and those of one phrase again and again (four tokens make up over half of it).
     Dropped by default also when they were judged -1: nearly all their tokens are the loop, which would outweigh other
     turns, and a teacher that reads a loop goes on with it."""
-    algorithm: Literal["combine", "binary_rl", "opd", "opd_full"] = "combine"
-    """See openclaw_rl/trainer/README.md."""
+    algorithm: Literal["combine", "binary_rl", "opd", "opd_full", "grpo"] = "combine"
+    """Of the turns of users; see openclaw_rl/trainer/README.md. Steps of episodes are always learned from by GRPO;
+    `grpo` learns from nothing else."""
+    grpo: GrpoConfig = GrpoConfig()
     method: Literal["auto", "lora", "full"] = "auto"
     """Train low-rank adapters or all weights; auto: lora, the cheaper one by measurement."""
     learning_rate: Float | None = Field(None, gt=0)
@@ -151,6 +174,8 @@ class TrainerConfig(Component):
     """Every so many versions all tensors are sent whole; those between as what changed, where that is smaller."""
     gate: GateConfig = GateConfig()
     watch: WatchConfig = WatchConfig()
+    tensorboard: bool = True
+    """Write the figures of each step as TensorBoard event files too, into the trainer's folder (`tensorboard/`)."""
     gpus: Int | None = Field(None, ge=1)
     """GPUs of the megatron back end."""
     model_size: str | None = None

@@ -9,16 +9,18 @@ import grpc
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import views
+from openclaw_rl.environment.episodes.servicer import EpisodeRpcs
+from openclaw_rl.environment.pool.servicer import LeaseRpcs
 from openclaw_rl.environment.sessions import SessionBook
-from openclaw_rl.mesh.errors import invalid, unimplemented
+from openclaw_rl.mesh.errors import invalid
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import environment_pb2_grpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 
 
-class EnvironmentServicer(environment_pb2_grpc.EnvironmentServiceServicer):
-    """Sessions work; live sessions and sandboxes are part of the contract, and come later."""
+class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
+    """Sessions here; leases and episodes in their packages."""
 
     def __init__(self, book: SessionBook, store: Store) -> None:
         self._book, self._store = book, store
@@ -41,34 +43,6 @@ class EnvironmentServicer(environment_pb2_grpc.EnvironmentServiceServicer):
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: grpc.aio.ServicerContext) -> pb.ListTurnsResponse:
         return views.turns(self._store, request)
-
-    async def Interact(self, request_iterator: AsyncIterator[pb.InteractRequest],
-                       context: grpc.aio.ServicerContext) -> AsyncIterator[pb.InteractResponse]:
-        raise unimplemented("Interact")
-        yield  # makes this a stream handler
-
-    async def Acquire(self, request: pb.AcquireRequest, context: grpc.aio.ServicerContext) -> pb.AcquireResponse:
-        raise unimplemented("leasing sandboxes")
-
-    async def Reset(self, request: pb.ResetRequest, context: grpc.aio.ServicerContext) -> pb.ResetResponse:
-        raise unimplemented("leasing sandboxes")
-
-    async def Step(self, request: pb.StepRequest, context: grpc.aio.ServicerContext) -> pb.StepResponse:
-        raise unimplemented("leasing sandboxes")
-
-    async def Evaluate(self, request: pb.EvaluateRequest, context: grpc.aio.ServicerContext) -> pb.EvaluateResponse:
-        raise unimplemented("leasing sandboxes")
-
-    async def Renew(self, request: pb.RenewRequest, context: grpc.aio.ServicerContext) -> pb.RenewResponse:
-        raise unimplemented("leasing sandboxes")
-
-    async def Release(self, request: pb.ReleaseRequest, context: grpc.aio.ServicerContext) -> pb.ReleaseResponse:
-        raise unimplemented("leasing sandboxes")
-
-    async def RunEpisodes(self, request: pb.RunEpisodesRequest,
-                          context: grpc.aio.ServicerContext) -> AsyncIterator[pb.RunEpisodesResponse]:
-        raise unimplemented("RunEpisodes")
-        yield  # makes this a stream handler
 
 
 def _session_id(request: pb.GetSessionRequest | pb.EndSessionRequest) -> str:

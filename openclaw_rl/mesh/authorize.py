@@ -63,7 +63,9 @@ TABLE: dict[str, Rule] = {
         Acquire=((_TRAINER, _OPERATOR), "admin"), Reset=((_TRAINER, _OPERATOR), "admin"),
         Step=((_TRAINER, _OPERATOR), "admin"), Evaluate=((_TRAINER, _OPERATOR), "admin"),
         Renew=((_TRAINER, _OPERATOR), "admin"), Release=((_TRAINER, _OPERATOR), "admin"),
-        RunEpisodes=((_TRAINER, _OPERATOR), "admin")),
+        RunEpisodes=((_TRAINER, _OPERATOR), "admin"), ListEpisodes=((_TRAINER, _OPERATOR), "admin"),
+        ListEnvironments=((_TRAINER, _OPERATOR), "read"), ListTasks=((_TRAINER, _OPERATOR), "admin"),
+        ListLeases=((_TRAINER, _OPERATOR), "admin"), WatchLease=((_TRAINER, _OPERATOR), "admin")),
     **_rules(
         "JudgeService",
         JudgeTransitions=((_ENV,), None), Judge=((_ENV, _TRAINER, _OPERATOR), "chat"),

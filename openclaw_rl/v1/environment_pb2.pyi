@@ -59,6 +59,58 @@ TURN_STATE_REJECTED: TurnState.ValueType  # 5
 """The judge has refused it."""
 Global___TurnState: _TypeAlias = TurnState  # noqa: Y015
 
+class _TaskSplit:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TaskSplitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskSplit.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TASK_SPLIT_UNSPECIFIED: _TaskSplit.ValueType  # 0
+    """All."""
+    TASK_SPLIT_TRAIN: _TaskSplit.ValueType  # 1
+    """Those to train on."""
+    TASK_SPLIT_HELD_OUT: _TaskSplit.ValueType  # 2
+    """Those that are never trained on, to measure with."""
+
+class TaskSplit(_TaskSplit, metaclass=_TaskSplitEnumTypeWrapper):
+    """Which tasks."""
+
+TASK_SPLIT_UNSPECIFIED: TaskSplit.ValueType  # 0
+"""All."""
+TASK_SPLIT_TRAIN: TaskSplit.ValueType  # 1
+"""Those to train on."""
+TASK_SPLIT_HELD_OUT: TaskSplit.ValueType  # 2
+"""Those that are never trained on, to measure with."""
+Global___TaskSplit: _TypeAlias = TaskSplit  # noqa: Y015
+
+class _EpisodeEventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EpisodeEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EpisodeEventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EPISODE_EVENT_KIND_UNSPECIFIED: _EpisodeEventKind.ValueType  # 0
+    """Never sent."""
+    EPISODE_EVENT_KIND_STARTED: _EpisodeEventKind.ValueType  # 1
+    """An episode began."""
+    EPISODE_EVENT_KIND_STEP: _EpisodeEventKind.ValueType  # 2
+    """A step was done."""
+    EPISODE_EVENT_KIND_ENDED: _EpisodeEventKind.ValueType  # 3
+    """An episode is over: it has an outcome or an error."""
+
+class EpisodeEventKind(_EpisodeEventKind, metaclass=_EpisodeEventKindEnumTypeWrapper):
+    """What happened in a run of episodes."""
+
+EPISODE_EVENT_KIND_UNSPECIFIED: EpisodeEventKind.ValueType  # 0
+"""Never sent."""
+EPISODE_EVENT_KIND_STARTED: EpisodeEventKind.ValueType  # 1
+"""An episode began."""
+EPISODE_EVENT_KIND_STEP: EpisodeEventKind.ValueType  # 2
+"""A step was done."""
+EPISODE_EVENT_KIND_ENDED: EpisodeEventKind.ValueType  # 3
+"""An episode is over: it has an outcome or an error."""
+Global___EpisodeEventKind: _TypeAlias = EpisodeEventKind  # noqa: Y015
+
 @_typing.final
 class PolicyEvent(_message.Message):
     """One thing that happened at the policy server."""
@@ -341,6 +393,7 @@ class TurnSummary(_message.Message):
     BRANCH_ID_FIELD_NUMBER: _builtins.int
     FLAW_FIELD_NUMBER: _builtins.int
     CONTEXT_CHANGE_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Its id."""
     session_id: _builtins.str
@@ -371,6 +424,10 @@ class TurnSummary(_message.Message):
     def finished_at(self) -> _timestamp_pb2.Timestamp:
         """When it was complete."""
 
+    @_builtins.property
+    def episode(self) -> _turn_pb2.EpisodeStep:
+        """The step of an episode that it is; unset when it is none."""
+
     def __init__(
         self,
         *,
@@ -388,10 +445,11 @@ class TurnSummary(_message.Message):
         branch_id: _builtins.str = ...,
         flaw: _builtins.str = ...,
         context_change: _builtins.str = ...,
+        episode: _turn_pb2.EpisodeStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished_at", b"finished_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "finished_at", b"finished_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "class_reason", b"class_reason", "context_change", b"context_change", "finished_at", b"finished_at", "flaw", b"flaw", "parent_turn_id", b"parent_turn_id", "policy_version", b"policy_version", "reason", b"reason", "request_text", b"request_text", "response_text", b"response_text", "session_id", b"session_id", "state", b"state", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "class_reason", b"class_reason", "context_change", b"context_change", "episode", b"episode", "finished_at", b"finished_at", "flaw", b"flaw", "parent_turn_id", b"parent_turn_id", "policy_version", b"policy_version", "reason", b"reason", "request_text", b"request_text", "response_text", b"response_text", "session_id", b"session_id", "state", b"state", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -452,6 +510,9 @@ class ListTurnsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     INCLUDE_SUPERSEDED_FIELD_NUMBER: _builtins.int
     TURN_IDS_FIELD_NUMBER: _builtins.int
+    TURN_CLASSES_FIELD_NUMBER: _builtins.int
+    POLICY_VERSION_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Only turns of this session; empty means all."""
     page_size: _builtins.int
@@ -460,9 +521,17 @@ class ListTurnsRequest(_message.Message):
     """Where the last page ended; empty for the first page."""
     include_superseded: _builtins.bool
     """Also those that a retry superseded."""
+    policy_version: _builtins.int
+    """Only turns of this policy version; unset means all."""
+    text: _builtins.str
+    """Only turns with this text in the cut request or response, in whatever case; empty means all."""
     @_builtins.property
     def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only these turns, at most 1000; empty means all. Excludes `session_id`."""
+
+    @_builtins.property
+    def turn_classes(self) -> _containers.RepeatedScalarFieldContainer[_turn_pb2.TurnClass.ValueType]:
+        """Only turns of these classes; empty means all."""
 
     def __init__(
         self,
@@ -472,12 +541,17 @@ class ListTurnsRequest(_message.Message):
         page_token: _builtins.str = ...,
         include_superseded: _builtins.bool = ...,
         turn_ids: _abc.Iterable[_builtins.str] | None = ...,
+        turn_classes: _abc.Iterable[_turn_pb2.TurnClass.ValueType] | None = ...,
+        policy_version: _builtins.int | None = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "policy_version", b"policy_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_superseded", b"include_superseded", "page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "turn_ids", b"turn_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "include_superseded", b"include_superseded", "page_size", b"page_size", "page_token", b"page_token", "policy_version", b"policy_version", "session_id", b"session_id", "text", b"text", "turn_classes", b"turn_classes", "turn_ids", b"turn_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__policy_version: _TypeAlias = _typing.Literal["policy_version"]  # noqa: Y015
+    _WhichOneofArgType__policy_version: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__policy_version) -> _WhichOneofReturnType__policy_version | None: ...
 
 Global___ListTurnsRequest: _TypeAlias = ListTurnsRequest  # noqa: Y015
 
@@ -519,17 +593,22 @@ class AcquireRequest(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     TTL_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """Id of the lease, made by the client: a repeated call gives the same lease."""
     type: _builtins.str
-    """Type of the environment: "terminal", "gui", "swe", "tool_call" or a plug-in's."""
+    """Name of the environment as configured: "terminal", "gui", "swe", "tool_call" or another one."""
+    holder: _builtins.str
+    """Who asks, for operators and for the queue, which serves holders in turn; empty means the caller's address."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """Longest wait for a free slot; unset does not wait."""
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
-        """Time after which a lease that nobody renews is taken back; unset takes the server's default."""
+        """Time after which a lease that nobody renews is taken back; unset takes the server's default. Any call on the lease
+        renews it.
+        """
 
     def __init__(
         self,
@@ -538,10 +617,11 @@ class AcquireRequest(_message.Message):
         type: _builtins.str = ...,
         wait: _duration_pb2.Duration | None = ...,
         ttl: _duration_pb2.Duration | None = ...,
+        holder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "ttl", b"ttl", "type", b"type", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "lease_id", b"lease_id", "ttl", b"ttl", "type", b"type", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -557,12 +637,15 @@ class AcquireResponse(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     ACTION_SCHEMA_JSON_FIELD_NUMBER: _builtins.int
     OBSERVATION_SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    SANDBOX_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """Id of the lease."""
     action_schema_json: _builtins.str
     """JSON schema of the actions."""
     observation_schema_json: _builtins.str
     """JSON schema of the observations."""
+    sandbox: _builtins.str
+    """What is leased: back end and image, for people."""
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
         """When it ends unless it is renewed."""
@@ -574,10 +657,11 @@ class AcquireResponse(_message.Message):
         expires_at: _timestamp_pb2.Timestamp | None = ...,
         action_schema_json: _builtins.str = ...,
         observation_schema_json: _builtins.str = ...,
+        sandbox: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_schema_json", b"action_schema_json", "expires_at", b"expires_at", "lease_id", b"lease_id", "observation_schema_json", b"observation_schema_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_schema_json", b"action_schema_json", "expires_at", b"expires_at", "lease_id", b"lease_id", "observation_schema_json", b"observation_schema_json", "sandbox", b"sandbox"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -592,7 +676,7 @@ class Observation(_message.Message):
     JSON_FIELD_NUMBER: _builtins.int
     IMAGE_PNG_FIELD_NUMBER: _builtins.int
     json: _builtins.str
-    """The observation, after the type's schema."""
+    """The observation, after the type's schema: a JSON object. Its member `text` is what a model that reads text is shown."""
     image_png: _builtins.bytes
     """A picture (PNG); empty when there is none."""
     def __init__(
@@ -649,21 +733,31 @@ class ResetResponse(_message.Message):
 
     OBSERVATION_FIELD_NUMBER: _builtins.int
     GOAL_FIELD_NUMBER: _builtins.int
+    INSTRUCTIONS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
     goal: _builtins.str
     """The goal, in words; empty without a task."""
+    instructions: _builtins.str
+    """How to act in this environment, in words: for a system message."""
     @_builtins.property
     def observation(self) -> Global___Observation:
         """The first observation."""
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_turn_pb2.ToolDefinition]:
+        """The actions as functions that a policy may call; an action's name and arguments are such a call's."""
 
     def __init__(
         self,
         *,
         observation: Global___Observation | None = ...,
         goal: _builtins.str = ...,
+        instructions: _builtins.str = ...,
+        tools: _abc.Iterable[_turn_pb2.ToolDefinition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "observation", b"observation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "instructions", b"instructions", "observation", b"observation", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -684,7 +778,7 @@ class StepRequest(_message.Message):
     step: _builtins.int
     """Number of the step, counted from 1 after a reset: a repeated one is not done twice."""
     action_json: _builtins.str
-    """The action, after the type's schema."""
+    """The action: {"name": ..., "arguments": {...}}, after the type's schema."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """Longest time for it; unset takes the server's default."""
@@ -889,19 +983,31 @@ class RunEpisodesRequest(_message.Message):
     PARALLEL_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    NO_TRAIN_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     type: _builtins.str
-    """Type of the environment."""
+    """Name of the environment."""
     groups: _builtins.int
-    """Number of groups: tasks drawn."""
+    """Number of groups, each with a task of its own as long as there are enough; 0 means one for each task."""
     group_size: _builtins.int
-    """Episodes of each group."""
+    """Episodes of each group; 0 means 8."""
     parallel: _builtins.int
-    """Most episodes at once."""
+    """Most episodes at once; 0 means as many as there are sandboxes."""
     max_steps: _builtins.int
-    """Most steps of an episode."""
+    """Most steps of an episode; 0 takes the task's, else the server's default."""
+    split: Global___TaskSplit.ValueType
+    """Which tasks are drawn from; unspecified means those to train on, or all with `no_train`."""
+    no_train: _builtins.bool
+    """The turns are recorded as side turns: nothing is trained on them. Always so for held-out tasks."""
+    seed: _builtins.int
+    """Makes the drawing of tasks, and the sampling where it is not given, repeatable."""
+    run_id: _builtins.str
+    """Id of the run, made by the client; empty makes one."""
     @_builtins.property
     def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tasks; empty means all of the type."""
+        """Tasks; empty means all of `split`."""
 
     @_builtins.property
     def sampling(self) -> _turn_pb2.SamplingParams:
@@ -917,31 +1023,101 @@ class RunEpisodesRequest(_message.Message):
         parallel: _builtins.int = ...,
         max_steps: _builtins.int = ...,
         sampling: _turn_pb2.SamplingParams | None = ...,
+        split: Global___TaskSplit.ValueType = ...,
+        no_train: _builtins.bool = ...,
+        seed: _builtins.int | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "sampling", b"sampling", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_size", b"group_size", "groups", b"groups", "max_steps", b"max_steps", "parallel", b"parallel", "sampling", b"sampling", "task_ids", b"task_ids", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "group_size", b"group_size", "groups", b"groups", "max_steps", b"max_steps", "no_train", b"no_train", "parallel", b"parallel", "run_id", b"run_id", "sampling", b"sampling", "seed", b"seed", "split", b"split", "task_ids", b"task_ids", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___RunEpisodesRequest: _TypeAlias = RunEpisodesRequest  # noqa: Y015
 
 @_typing.final
 class RunEpisodesResponse(_message.Message):
-    """Answer of EnvironmentService.RunEpisodes: one for each step and one for each end."""
+    """Answer of EnvironmentService.RunEpisodes: one for each beginning, each step and each end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
+    ACTION_JSON_FIELD_NUMBER: _builtins.int
+    OBSERVATION_TEXT_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    kind: Global___EpisodeEventKind.ValueType
+    """What happened."""
+    action_json: _builtins.str
+    """The action of the step, as JSON; empty unless it is a step."""
+    observation_text: _builtins.str
+    """What was seen after it, cut to 2000 characters."""
+    ended: _builtins.int
+    """Episodes of the run that are over."""
+    total: _builtins.int
+    """Episodes of the run."""
+    @_builtins.property
+    def episode(self) -> Global___Episode:
+        """The episode, as far as it is."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___EpisodeEventKind.ValueType = ...,
+        episode: Global___Episode | None = ...,
+        action_json: _builtins.str = ...,
+        observation_text: _builtins.str = ...,
+        ended: _builtins.int = ...,
+        total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_json", b"action_json", "ended", b"ended", "episode", b"episode", "kind", b"kind", "observation_text", b"observation_text", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunEpisodesResponse: _TypeAlias = RunEpisodesResponse  # noqa: Y015
+
+@_typing.final
+class Episode(_message.Message):
+    """One try of the policy at a task."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EPISODE_ID_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    POLICY_VERSION_FIELD_NUMBER: _builtins.int
+    NO_TRAIN_FIELD_NUMBER: _builtins.int
     episode_id: _builtins.str
-    """Id of the episode."""
+    """Its id."""
+    run_id: _builtins.str
+    """The run that it belongs to."""
+    group_id: _builtins.str
+    """The group: episodes of the same task that are compared."""
+    type: _builtins.str
+    """Name of the environment."""
     task_id: _builtins.str
     """Its task."""
+    session_id: _builtins.str
+    """The session of its turns."""
+    lease_id: _builtins.str
+    """Its lease; empty before it has one."""
     steps: _builtins.int
     """Steps done."""
     done: _builtins.bool
@@ -949,23 +1125,491 @@ class RunEpisodesResponse(_message.Message):
     outcome: _builtins.float
     """From 0 to 1; unset until it is over, or when it was broken off."""
     error: _builtins.str
-    """Why it was broken off; empty when it was not."""
+    """Why it was broken off (the sandbox died, ...); empty when it was not."""
+    detail: _builtins.str
+    """What the task's check said."""
+    policy_version: _builtins.int
+    """Policy version of its first turn; unset before there is one."""
+    no_train: _builtins.bool
+    """Nothing is trained on it."""
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def ended_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was over; unset before."""
+
     def __init__(
         self,
         *,
         episode_id: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+        group_id: _builtins.str = ...,
+        type: _builtins.str = ...,
         task_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
         steps: _builtins.int = ...,
         done: _builtins.bool = ...,
         outcome: _builtins.float | None = ...,
         error: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
+        policy_version: _builtins.int | None = ...,
+        no_train: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_outcome", b"_outcome", "outcome", b"outcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_outcome", b"_outcome", "_policy_version", b"_policy_version", "ended_at", b"ended_at", "outcome", b"outcome", "policy_version", b"policy_version", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_outcome", b"_outcome", "done", b"done", "episode_id", b"episode_id", "error", b"error", "outcome", b"outcome", "steps", b"steps", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_outcome", b"_outcome", "_policy_version", b"_policy_version", "detail", b"detail", "done", b"done", "ended_at", b"ended_at", "episode_id", b"episode_id", "error", b"error", "group_id", b"group_id", "lease_id", b"lease_id", "no_train", b"no_train", "outcome", b"outcome", "policy_version", b"policy_version", "run_id", b"run_id", "session_id", b"session_id", "started_at", b"started_at", "steps", b"steps", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__outcome: _TypeAlias = _typing.Literal["outcome"]  # noqa: Y015
     _WhichOneofArgType__outcome: _TypeAlias = _typing.Literal["_outcome", b"_outcome"]  # noqa: Y015
+    _WhichOneofReturnType__policy_version: _TypeAlias = _typing.Literal["policy_version"]  # noqa: Y015
+    _WhichOneofArgType__policy_version: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__outcome) -> _WhichOneofReturnType__outcome | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__policy_version) -> _WhichOneofReturnType__policy_version | None: ...
 
-Global___RunEpisodesResponse: _TypeAlias = RunEpisodesResponse  # noqa: Y015
+Global___Episode: _TypeAlias = Episode  # noqa: Y015
+
+@_typing.final
+class ListEpisodesRequest(_message.Message):
+    """Request of EnvironmentService.ListEpisodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """Only those of this run; empty means all."""
+    type: _builtins.str
+    """Only those of this environment; empty means all."""
+    page_size: _builtins.int
+    """Most of the answer; 0 means 100, at most 1000."""
+    page_token: _builtins.str
+    """Where the last page ended; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        type: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEpisodesRequest: _TypeAlias = ListEpisodesRequest  # noqa: Y015
+
+@_typing.final
+class ListEpisodesResponse(_message.Message):
+    """Answer of EnvironmentService.ListEpisodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPISODES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """For the next page; empty when this was the last one."""
+    @_builtins.property
+    def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Episode]:
+        """The episodes, newest first."""
+
+    def __init__(
+        self,
+        *,
+        episodes: _abc.Iterable[Global___Episode] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEpisodesResponse: _TypeAlias = ListEpisodesResponse  # noqa: Y015
+
+@_typing.final
+class ListEnvironmentsRequest(_message.Message):
+    """Request of EnvironmentService.ListEnvironments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEnvironmentsRequest: _TypeAlias = ListEnvironmentsRequest  # noqa: Y015
+
+@_typing.final
+class ListEnvironmentsResponse(_message.Message):
+    """Answer of EnvironmentService.ListEnvironments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENVIRONMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def environments(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnvironmentInfo]:
+        """The environments, by name."""
+
+    def __init__(
+        self,
+        *,
+        environments: _abc.Iterable[Global___EnvironmentInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environments", b"environments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEnvironmentsResponse: _TypeAlias = ListEnvironmentsResponse  # noqa: Y015
+
+@_typing.final
+class EnvironmentInfo(_message.Message):
+    """An environment, and how much of it is in use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    LEASED_FIELD_NUMBER: _builtins.int
+    WARM_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    ACTION_SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    OBSERVATION_SCHEMA_JSON_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """Its name as configured."""
+    kind: _builtins.str
+    """The kind that it is made of: "terminal", "gui", "swe", "tool_call", "openenv" or a plug-in's."""
+    backend: _builtins.str
+    """What its sandboxes are made by, such as "bubblewrap"."""
+    image: _builtins.str
+    """Their image; empty when they need none."""
+    capacity: _builtins.int
+    """Most sandboxes at once."""
+    leased: _builtins.int
+    """Those that are leased."""
+    warm: _builtins.int
+    """Those that are ready for a lease."""
+    starting: _builtins.int
+    """Those that are being made."""
+    waiting: _builtins.int
+    """Requests that wait for one."""
+    problem: _builtins.str
+    """Why it can't be used, and what to do; empty when it can."""
+    tasks: _builtins.int
+    """Number of its tasks."""
+    action_schema_json: _builtins.str
+    """JSON schema of the actions; for `tool_call` without a task, of any call."""
+    observation_schema_json: _builtins.str
+    """JSON schema of the observations."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        backend: _builtins.str = ...,
+        image: _builtins.str = ...,
+        capacity: _builtins.int = ...,
+        leased: _builtins.int = ...,
+        warm: _builtins.int = ...,
+        starting: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        problem: _builtins.str = ...,
+        tasks: _builtins.int = ...,
+        action_schema_json: _builtins.str = ...,
+        observation_schema_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_schema_json", b"action_schema_json", "backend", b"backend", "capacity", b"capacity", "image", b"image", "kind", b"kind", "leased", b"leased", "observation_schema_json", b"observation_schema_json", "problem", b"problem", "starting", b"starting", "tasks", b"tasks", "type", b"type", "waiting", b"waiting", "warm", b"warm"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnvironmentInfo: _TypeAlias = EnvironmentInfo  # noqa: Y015
+
+@_typing.final
+class ListTasksRequest(_message.Message):
+    """Request of EnvironmentService.ListTasks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """Name of the environment."""
+    split: Global___TaskSplit.ValueType
+    """Which tasks."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        split: Global___TaskSplit.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["split", b"split", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTasksRequest: _TypeAlias = ListTasksRequest  # noqa: Y015
+
+@_typing.final
+class ListTasksResponse(_message.Message):
+    """Answer of EnvironmentService.ListTasks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskInfo]:
+        """The tasks, by id."""
+
+    def __init__(
+        self,
+        *,
+        tasks: _abc.Iterable[Global___TaskInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTasksResponse: _TypeAlias = ListTasksResponse  # noqa: Y015
+
+@_typing.final
+class TaskInfo(_message.Message):
+    """A task."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    GOAL_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """Its id."""
+    goal: _builtins.str
+    """The goal, in words."""
+    split: Global___TaskSplit.ValueType
+    """Which half it is in."""
+    max_steps: _builtins.int
+    """Most steps of an episode; 0 takes the server's default."""
+    problem: _builtins.str
+    """Why it can't be used (a check that is no check, ...); empty when it can."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Words to find it by."""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        goal: _builtins.str = ...,
+        split: Global___TaskSplit.ValueType = ...,
+        max_steps: _builtins.int = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goal", b"goal", "max_steps", b"max_steps", "problem", b"problem", "split", b"split", "tags", b"tags", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskInfo: _TypeAlias = TaskInfo  # noqa: Y015
+
+@_typing.final
+class ListLeasesRequest(_message.Message):
+    """Request of EnvironmentService.ListLeases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """Only those of this environment; empty means all."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLeasesRequest: _TypeAlias = ListLeasesRequest  # noqa: Y015
+
+@_typing.final
+class ListLeasesResponse(_message.Message):
+    """Answer of EnvironmentService.ListLeases."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lease]:
+        """The leases, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        leases: _abc.Iterable[Global___Lease] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLeasesResponse: _TypeAlias = ListLeasesResponse  # noqa: Y015
+
+@_typing.final
+class Lease(_message.Message):
+    """A leased sandbox."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    ACQUIRED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """Its id."""
+    type: _builtins.str
+    """Name of the environment."""
+    holder: _builtins.str
+    """Who has it."""
+    task_id: _builtins.str
+    """The task; empty without one."""
+    steps: _builtins.int
+    """Steps done since the last reset."""
+    problem: _builtins.str
+    """Why its sandbox can't be used any more; empty when it can."""
+    @_builtins.property
+    def acquired_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was given."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it ends unless it is renewed."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        type: _builtins.str = ...,
+        holder: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        steps: _builtins.int = ...,
+        acquired_at: _timestamp_pb2.Timestamp | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acquired_at", b"acquired_at", "expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquired_at", b"acquired_at", "expires_at", b"expires_at", "holder", b"holder", "lease_id", b"lease_id", "problem", b"problem", "steps", b"steps", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lease: _TypeAlias = Lease  # noqa: Y015
+
+@_typing.final
+class WatchLeaseRequest(_message.Message):
+    """Request of EnvironmentService.WatchLease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """Least time between two answers; unset means 1 s."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLeaseRequest: _TypeAlias = WatchLeaseRequest  # noqa: Y015
+
+@_typing.final
+class WatchLeaseResponse(_message.Message):
+    """Answer of EnvironmentService.WatchLease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    ACTION_JSON_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    action_json: _builtins.str
+    """The last action, as JSON; empty before there is one."""
+    ended: _builtins.bool
+    """The lease has ended; this is the last answer."""
+    @_builtins.property
+    def lease(self) -> Global___Lease:
+        """The lease as it is now."""
+
+    @_builtins.property
+    def view(self) -> Global___Observation:
+        """What is to be seen: a terminal's last lines, a screenshot."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When it was seen."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___Lease | None = ...,
+        action_json: _builtins.str = ...,
+        view: Global___Observation | None = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "lease", b"lease", "view", b"view"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_json", b"action_json", "at", b"at", "ended", b"ended", "lease", b"lease", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchLeaseResponse: _TypeAlias = WatchLeaseResponse  # noqa: Y015

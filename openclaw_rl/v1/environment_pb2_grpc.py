@@ -95,6 +95,31 @@ class EnvironmentServiceStub:
                 request_serializer=openclaw__rl_dot_v1_dot_environment__pb2.RunEpisodesRequest.SerializeToString,
                 response_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.RunEpisodesResponse.FromString,
                 _registered_method=True)
+        self.ListEpisodes = channel.unary_unary(
+                '/openclaw_rl.v1.EnvironmentService/ListEpisodes',
+                request_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEpisodesRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEpisodesResponse.FromString,
+                _registered_method=True)
+        self.ListEnvironments = channel.unary_unary(
+                '/openclaw_rl.v1.EnvironmentService/ListEnvironments',
+                request_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEnvironmentsRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEnvironmentsResponse.FromString,
+                _registered_method=True)
+        self.ListTasks = channel.unary_unary(
+                '/openclaw_rl.v1.EnvironmentService/ListTasks',
+                request_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListTasksRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListTasksResponse.FromString,
+                _registered_method=True)
+        self.ListLeases = channel.unary_unary(
+                '/openclaw_rl.v1.EnvironmentService/ListLeases',
+                request_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListLeasesRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListLeasesResponse.FromString,
+                _registered_method=True)
+        self.WatchLease = channel.unary_stream(
+                '/openclaw_rl.v1.EnvironmentService/WatchLease',
+                request_serializer=openclaw__rl_dot_v1_dot_environment__pb2.WatchLeaseRequest.SerializeToString,
+                response_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.WatchLeaseResponse.FromString,
+                _registered_method=True)
 
 
 class EnvironmentServiceServicer:
@@ -185,6 +210,41 @@ class EnvironmentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEpisodes(self, request, context):
+        """Lists episodes, newest first, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEnvironments(self, request, context):
+        """Lists the environments that there are, and how much of each is in use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTasks(self, request, context):
+        """Lists the tasks of an environment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLeases(self, request, context):
+        """Lists the leases that run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchLease(self, request, context):
+        """Shows what goes on in a leased sandbox: the newest view at once, then each change, until the lease ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnvironmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +307,31 @@ def add_EnvironmentServiceServicer_to_server(servicer, server):
                     servicer.RunEpisodes,
                     request_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.RunEpisodesRequest.FromString,
                     response_serializer=openclaw__rl_dot_v1_dot_environment__pb2.RunEpisodesResponse.SerializeToString,
+            ),
+            'ListEpisodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEpisodes,
+                    request_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEpisodesRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEpisodesResponse.SerializeToString,
+            ),
+            'ListEnvironments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEnvironments,
+                    request_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEnvironmentsRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListEnvironmentsResponse.SerializeToString,
+            ),
+            'ListTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTasks,
+                    request_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListTasksRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListTasksResponse.SerializeToString,
+            ),
+            'ListLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeases,
+                    request_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.ListLeasesRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_environment__pb2.ListLeasesResponse.SerializeToString,
+            ),
+            'WatchLease': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLease,
+                    request_deserializer=openclaw__rl_dot_v1_dot_environment__pb2.WatchLeaseRequest.FromString,
+                    response_serializer=openclaw__rl_dot_v1_dot_environment__pb2.WatchLeaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -574,6 +659,141 @@ class EnvironmentService:
             '/openclaw_rl.v1.EnvironmentService/RunEpisodes',
             openclaw__rl_dot_v1_dot_environment__pb2.RunEpisodesRequest.SerializeToString,
             openclaw__rl_dot_v1_dot_environment__pb2.RunEpisodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEpisodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/openclaw_rl.v1.EnvironmentService/ListEpisodes',
+            openclaw__rl_dot_v1_dot_environment__pb2.ListEpisodesRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_environment__pb2.ListEpisodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEnvironments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/openclaw_rl.v1.EnvironmentService/ListEnvironments',
+            openclaw__rl_dot_v1_dot_environment__pb2.ListEnvironmentsRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_environment__pb2.ListEnvironmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/openclaw_rl.v1.EnvironmentService/ListTasks',
+            openclaw__rl_dot_v1_dot_environment__pb2.ListTasksRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_environment__pb2.ListTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/openclaw_rl.v1.EnvironmentService/ListLeases',
+            openclaw__rl_dot_v1_dot_environment__pb2.ListLeasesRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_environment__pb2.ListLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/openclaw_rl.v1.EnvironmentService/WatchLease',
+            openclaw__rl_dot_v1_dot_environment__pb2.WatchLeaseRequest.SerializeToString,
+            openclaw__rl_dot_v1_dot_environment__pb2.WatchLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,16 @@ class EnvironmentServiceStub:
     """Gives a lease back; any number of times."""
     RunEpisodes: _grpc.UnaryStreamMultiCallable[_environment_pb2.RunEpisodesRequest, _environment_pb2.RunEpisodesResponse]
     """Lets the policy act in sandboxes, and tells each episode's progress."""
+    ListEpisodes: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListEpisodesRequest, _environment_pb2.ListEpisodesResponse]
+    """Lists episodes, newest first, a page at a time."""
+    ListEnvironments: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListEnvironmentsRequest, _environment_pb2.ListEnvironmentsResponse]
+    """Lists the environments that there are, and how much of each is in use."""
+    ListTasks: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListTasksRequest, _environment_pb2.ListTasksResponse]
+    """Lists the tasks of an environment."""
+    ListLeases: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListLeasesRequest, _environment_pb2.ListLeasesResponse]
+    """Lists the leases that run."""
+    WatchLease: _grpc.UnaryStreamMultiCallable[_environment_pb2.WatchLeaseRequest, _environment_pb2.WatchLeaseResponse]
+    """Shows what goes on in a leased sandbox: the newest view at once, then each change, until the lease ends."""
 
 @_typing.type_check_only
 class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
@@ -87,6 +97,16 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
     """Gives a lease back; any number of times."""
     RunEpisodes: _aio.UnaryStreamMultiCallable[_environment_pb2.RunEpisodesRequest, _environment_pb2.RunEpisodesResponse]  # type: ignore[assignment]
     """Lets the policy act in sandboxes, and tells each episode's progress."""
+    ListEpisodes: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListEpisodesRequest, _environment_pb2.ListEpisodesResponse]  # type: ignore[assignment]
+    """Lists episodes, newest first, a page at a time."""
+    ListEnvironments: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListEnvironmentsRequest, _environment_pb2.ListEnvironmentsResponse]  # type: ignore[assignment]
+    """Lists the environments that there are, and how much of each is in use."""
+    ListTasks: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListTasksRequest, _environment_pb2.ListTasksResponse]  # type: ignore[assignment]
+    """Lists the tasks of an environment."""
+    ListLeases: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListLeasesRequest, _environment_pb2.ListLeasesResponse]  # type: ignore[assignment]
+    """Lists the leases that run."""
+    WatchLease: _aio.UnaryStreamMultiCallable[_environment_pb2.WatchLeaseRequest, _environment_pb2.WatchLeaseResponse]  # type: ignore[assignment]
+    """Shows what goes on in a leased sandbox: the newest view at once, then each change, until the lease ends."""
 
 class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Keeps sessions, finds each turn's class and next state, and leases sandboxes."""
@@ -186,5 +206,45 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_environment_pb2.RunEpisodesResponse], _abc.AsyncIterator[_environment_pb2.RunEpisodesResponse]]:
         """Lets the policy act in sandboxes, and tells each episode's progress."""
+
+    @_abc_1.abstractmethod
+    def ListEpisodes(
+        self,
+        request: _environment_pb2.ListEpisodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_environment_pb2.ListEpisodesResponse, _abc.Awaitable[_environment_pb2.ListEpisodesResponse]]:
+        """Lists episodes, newest first, a page at a time."""
+
+    @_abc_1.abstractmethod
+    def ListEnvironments(
+        self,
+        request: _environment_pb2.ListEnvironmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_environment_pb2.ListEnvironmentsResponse, _abc.Awaitable[_environment_pb2.ListEnvironmentsResponse]]:
+        """Lists the environments that there are, and how much of each is in use."""
+
+    @_abc_1.abstractmethod
+    def ListTasks(
+        self,
+        request: _environment_pb2.ListTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_environment_pb2.ListTasksResponse, _abc.Awaitable[_environment_pb2.ListTasksResponse]]:
+        """Lists the tasks of an environment."""
+
+    @_abc_1.abstractmethod
+    def ListLeases(
+        self,
+        request: _environment_pb2.ListLeasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_environment_pb2.ListLeasesResponse, _abc.Awaitable[_environment_pb2.ListLeasesResponse]]:
+        """Lists the leases that run."""
+
+    @_abc_1.abstractmethod
+    def WatchLease(
+        self,
+        request: _environment_pb2.WatchLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_environment_pb2.WatchLeaseResponse], _abc.AsyncIterator[_environment_pb2.WatchLeaseResponse]]:
+        """Shows what goes on in a leased sandbox: the newest view at once, then each change, until the lease ends."""
 
 def add_EnvironmentServiceServicer_to_server(servicer: EnvironmentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -163,6 +163,7 @@ class SampleStatus(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     ACCEPTED_AT_FIELD_NUMBER: _builtins.int
+    ADVANTAGE_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Its turn."""
     fate: Global___SampleFate.ValueType
@@ -173,6 +174,8 @@ class SampleStatus(_message.Message):
     """Why it was dropped, such as "judge failed"; else empty."""
     score: _builtins.int
     """Score of its judgement; unset when that failed."""
+    advantage: _builtins.float
+    """Its advantage within its group of episodes; unset unless it was trained as one of a group."""
     @_builtins.property
     def accepted_at(self) -> _timestamp_pb2.Timestamp:
         """When it was accepted."""
@@ -186,15 +189,20 @@ class SampleStatus(_message.Message):
         reason: _builtins.str = ...,
         score: _builtins.int | None = ...,
         accepted_at: _timestamp_pb2.Timestamp | None = ...,
+        advantage: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_version", b"_version", "accepted_at", b"accepted_at", "score", b"score", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "_score", b"_score", "_version", b"_version", "accepted_at", b"accepted_at", "advantage", b"advantage", "score", b"score", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_version", b"_version", "accepted_at", b"accepted_at", "fate", b"fate", "reason", b"reason", "score", b"score", "turn_id", b"turn_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_advantage", b"_advantage", "_score", b"_score", "_version", b"_version", "accepted_at", b"accepted_at", "advantage", b"advantage", "fate", b"fate", "reason", b"reason", "score", b"score", "turn_id", b"turn_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__advantage: _TypeAlias = _typing.Literal["advantage"]  # noqa: Y015
+    _WhichOneofArgType__advantage: _TypeAlias = _typing.Literal["_advantage", b"_advantage"]  # noqa: Y015
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__advantage) -> _WhichOneofReturnType__advantage | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
     @_typing.overload

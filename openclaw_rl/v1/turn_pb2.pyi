@@ -129,6 +129,8 @@ class _NextStateKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NextSta
     """The session was ended by the client or an operator."""
     NEXT_STATE_KIND_SESSION_TIMEOUT: _NextStateKind.ValueType  # 4
     """Nothing came within the session time-out."""
+    NEXT_STATE_KIND_EPISODE_ENDED: _NextStateKind.ValueType  # 5
+    """The episode ended: `messages` has what the environment showed last."""
 
 class NextStateKind(_NextStateKind, metaclass=_NextStateKindEnumTypeWrapper):
     """Why there is a next state."""
@@ -143,6 +145,8 @@ NEXT_STATE_KIND_SESSION_ENDED: NextStateKind.ValueType  # 3
 """The session was ended by the client or an operator."""
 NEXT_STATE_KIND_SESSION_TIMEOUT: NextStateKind.ValueType  # 4
 """Nothing came within the session time-out."""
+NEXT_STATE_KIND_EPISODE_ENDED: NextStateKind.ValueType  # 5
+"""The episode ended: `messages` has what the environment showed last."""
 Global___NextStateKind: _TypeAlias = NextStateKind  # noqa: Y015
 
 @_typing.final
@@ -418,6 +422,8 @@ class TurnOptions(_message.Message):
     MIN_VERSION_FIELD_NUMBER: _builtins.int
     EXACT_VERSION_FIELD_NUMBER: _builtins.int
     NO_RECORD_FIELD_NUMBER: _builtins.int
+    BACKGROUND_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session that the turn belongs to; empty lets the mesh find it by the messages."""
     turn_type: _builtins.str
@@ -432,6 +438,14 @@ class TurnOptions(_message.Message):
     """The only policy version that may answer; unset takes the active one."""
     no_record: _builtins.bool
     """Leaves no record: the turn is neither kept nor judged nor trained on."""
+    background: _builtins.bool
+    """Live requests come before it: it gets a slot of the engine only when none of them waits for one."""
+    @_builtins.property
+    def episode(self) -> Global___EpisodeStep:
+        """The step of an episode that the turn is; unset when it is none. Of no effect unless the environment server runs
+        that episode.
+        """
+
     def __init__(
         self,
         *,
@@ -441,10 +455,12 @@ class TurnOptions(_message.Message):
         min_version: _builtins.int | None = ...,
         exact_version: _builtins.int | None = ...,
         no_record: _builtins.bool = ...,
+        background: _builtins.bool = ...,
+        episode: Global___EpisodeStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "exact_version", b"exact_version", "min_version", b"min_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "episode", b"episode", "exact_version", b"exact_version", "min_version", b"min_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "exact_version", b"exact_version", "min_version", b"min_version", "no_record", b"no_record", "session_done", b"session_done", "session_id", b"session_id", "turn_type", b"turn_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "background", b"background", "episode", b"episode", "exact_version", b"exact_version", "min_version", b"min_version", "no_record", b"no_record", "session_done", b"session_done", "session_id", b"session_id", "turn_type", b"turn_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exact_version: _TypeAlias = _typing.Literal["exact_version"]  # noqa: Y015
     _WhichOneofArgType__exact_version: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version"]  # noqa: Y015
@@ -456,6 +472,84 @@ class TurnOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_version) -> _WhichOneofReturnType__min_version | None: ...
 
 Global___TurnOptions: _TypeAlias = TurnOptions  # noqa: Y015
+
+@_typing.final
+class EpisodeStep(_message.Message):
+    """A step of an episode: a turn in which the policy acts in a sandbox."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPISODE_ID_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    GROUP_SIZE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    episode_id: _builtins.str
+    """The episode."""
+    group_id: _builtins.str
+    """The group: episodes of the same task whose rewards are compared."""
+    group_size: _builtins.int
+    """Episodes of the group."""
+    step: _builtins.int
+    """Number of the step in its episode, from 1."""
+    type: _builtins.str
+    """Name of the environment."""
+    task_id: _builtins.str
+    """The task."""
+    def __init__(
+        self,
+        *,
+        episode_id: _builtins.str = ...,
+        group_id: _builtins.str = ...,
+        group_size: _builtins.int = ...,
+        step: _builtins.int = ...,
+        type: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episode_id", b"episode_id", "group_id", b"group_id", "group_size", b"group_size", "step", b"step", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpisodeStep: _TypeAlias = EpisodeStep  # noqa: Y015
+
+@_typing.final
+class EpisodeOutcome(_message.Message):
+    """How an episode ended; told with its last transition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """From 0 (failed) to 1 (done); unset when the episode was broken off."""
+    error: _builtins.str
+    """Why it was broken off; empty when it was not."""
+    detail: _builtins.str
+    """What the task's check said, for a person."""
+    steps: _builtins.int
+    """Steps of the episode; that many turns have it in `episode`."""
+    def __init__(
+        self,
+        *,
+        value: _builtins.float | None = ...,
+        error: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "detail", b"detail", "error", b"error", "steps", b"steps", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___EpisodeOutcome: _TypeAlias = EpisodeOutcome  # noqa: Y015
 
 @_typing.final
 class Turn(_message.Message):
@@ -507,6 +601,7 @@ class Turn(_message.Message):
     TURN_CLASS_FIELD_NUMBER: _builtins.int
     CLASS_REASON_FIELD_NUMBER: _builtins.int
     BRANCH_ID_FIELD_NUMBER: _builtins.int
+    EPISODE_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Unique id, made by the policy server."""
     session_id: _builtins.str
@@ -579,6 +674,10 @@ class Turn(_message.Message):
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The request's `metadata`, values as text."""
 
+    @_builtins.property
+    def episode(self) -> Global___EpisodeStep:
+        """The step of an episode that it is; unset when it is none."""
+
     def __init__(
         self,
         *,
@@ -606,10 +705,11 @@ class Turn(_message.Message):
         turn_class: Global___TurnClass.ValueType = ...,
         class_reason: _builtins.str = ...,
         branch_id: _builtins.str = ...,
+        episode: Global___EpisodeStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finished_at", b"finished_at", "first_token_at", b"first_token_at", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "tokens", b"tokens", "trace", b"trace"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "tokens", b"tokens", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api", b"api", "branch_id", b"branch_id", "choice_index", b"choice_index", "class_reason", b"class_reason", "client", b"client", "declared_type", b"declared_type", "finish_reason", b"finish_reason", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "messages", b"messages", "metadata", b"metadata", "model", b"model", "policy_version", b"policy_version", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "session_done", b"session_done", "session_id", b"session_id", "session_source", b"session_source", "tokens", b"tokens", "tools", b"tools", "trace", b"trace", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api", b"api", "branch_id", b"branch_id", "choice_index", b"choice_index", "class_reason", b"class_reason", "client", b"client", "declared_type", b"declared_type", "episode", b"episode", "finish_reason", b"finish_reason", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "messages", b"messages", "metadata", b"metadata", "model", b"model", "policy_version", b"policy_version", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "session_done", b"session_done", "session_id", b"session_id", "session_source", b"session_source", "tokens", b"tokens", "tools", b"tools", "trace", b"trace", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -781,6 +881,10 @@ class Transition(_message.Message):
 
     TURN_FIELD_NUMBER: _builtins.int
     NEXT_STATE_FIELD_NUMBER: _builtins.int
+    STEP_REWARD_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    step_reward: _builtins.float
+    """Reward that the environment gave for the step; unset when it gave none."""
     @_builtins.property
     def turn(self) -> Global___Turn:
         """The turn, with its class."""
@@ -789,17 +893,25 @@ class Transition(_message.Message):
     def next_state(self) -> Global___NextState:
         """What came next."""
 
+    @_builtins.property
+    def outcome(self) -> Global___EpisodeOutcome:
+        """How the episode ended; set in the transition of its last turn only."""
+
     def __init__(
         self,
         *,
         turn: Global___Turn | None = ...,
         next_state: Global___NextState | None = ...,
+        step_reward: _builtins.float | None = ...,
+        outcome: Global___EpisodeOutcome | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["next_state", b"next_state", "turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step_reward", b"_step_reward", "next_state", b"next_state", "outcome", b"outcome", "step_reward", b"step_reward", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_state", b"next_state", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step_reward", b"_step_reward", "next_state", b"next_state", "outcome", b"outcome", "step_reward", b"step_reward", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__step_reward: _TypeAlias = _typing.Literal["step_reward"]  # noqa: Y015
+    _WhichOneofArgType__step_reward: _TypeAlias = _typing.Literal["_step_reward", b"_step_reward"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step_reward) -> _WhichOneofReturnType__step_reward | None: ...
 
 Global___Transition: _TypeAlias = Transition  # noqa: Y015
 

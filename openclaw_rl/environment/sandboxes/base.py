@@ -1,0 +1,115 @@
+"""What every back end of sandboxes offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+#: The folder in a sandbox that may be written, of the size of its `disk`; processes begin there.
+WORK = "/work"
+
+
+class SandboxError(Exception):
+    """A sandbox can't be made, or can't be used any more (it was killed, ran out of memory, ...); the text says why
+    and, where somebody can do something, what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of all processes of a sandbox together."""
+
+    memory: int  #: bytes
+    disk: int  #: bytes of the files that may be written
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a sandbox is to be."""
+
+    limits: Limits
+    image: str | None = None  #: None: this machine's own programs, read-only (bubblewrap)
+    environment: Mapping[str, str] = field(default_factory=dict)  #: variables of all its processes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A process that has ended, or was ended."""
+
+    code: int | None  #: exit code; None when it was killed for its time or its output
+    output: bytes  #: stdout and stderr as they came
+    truncated: bool = False  #: there was more; the end is left out
+    timed_out: bool = False
+
+
+class Process(Protocol):
+    """A process in a sandbox. stdout and stderr come as one."""
+
+    async def write(self, data: bytes) -> None:
+        """Write to its stdin.
+
+        Raises:
+            SandboxError: it has ended.
+        """
+
+    async def read(self, most: int = 65536) -> bytes:
+        """What it has written, as soon as there is something; empty when it has ended."""
+
+    async def kill(self) -> None:
+        """End it and what it has started; no error when it has ended."""
+
+
+class Sandbox(Protocol):
+    """One sandbox. Closed once; then, or when it died, every method but `close` raises SandboxError."""
+
+    @property
+    def problem(self) -> str:
+        """Why it can't be used any more; empty while it can."""
+        ...
+
+    async def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None,
+                    folder: str = WORK) -> Process:
+        """Start a process that lives on beside others."""
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", environment: Mapping[str, str] | None = None,
+                  folder: str = WORK, seconds: float = 30.0, most: int = 65536) -> Finished:
+        """Run a process to its end.
+
+        Args:
+            seconds: then it is killed.
+            most: bytes of output that are kept.
+        """
+
+    async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Make a file, and the folders that it is in. A relative path is one in WORK.
+
+        Raises:
+            SandboxError: it can't be written; the sandbox may live on.
+        """
+
+    async def read(self, path: str, most: int = 1 << 20) -> bytes:
+        """The first `most` bytes of a file.
+
+        Raises:
+            SandboxError: it can't be read; the sandbox may live on.
+        """
+
+    async def close(self) -> None:
+        """End all its processes and delete its files; any number of times, never raises."""
+
+
+class Backend(Protocol):
+    """Makes sandboxes."""
+
+    name: str  #: "bubblewrap", "docker"
+
+    async def problem(self, spec: Spec) -> str:
+        """Why no sandbox can be made (a missing program or image) and the line that helps; empty when one can."""
+
+    async def make(self, spec: Spec) -> Sandbox:
+        """A new sandbox.
+
+        Raises:
+            SandboxError: it can't be made.
+        """

@@ -1,0 +1,32 @@
+"""A task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is done in an environment: a call of one of its functions."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A goal in words, how to begin, and how to tell that it is done."""
+
+    id: str  #: unique among those of its environment: letters, digits, `-`, `_` and `.`
+    kind: str
+    goal: str
+    split: Literal["train", "held_out"] = "train"
+    tags: Sequence[str] = ()
+    max_steps: int | None = None
+    setup: Mapping[str, Any] = field(default_factory=dict)  #: after the kind's own schema
+    check: Mapping[str, Any] = field(default_factory=dict)  #: after the kind's own schema
+    solution: Sequence[Action] = ()  #: actions that reach the goal; for tests, never shown to a policy
+    source: str = ""  #: file that it is from
+    problem: str = ""  #: why it can't be used; empty when it can
