@@ -1,0 +1,111 @@
+"""Task files' text, YAML, as plain JSON values.
+
+Read event by event, with the rules of YAML 1.2: `no`, `12:30` and `2026-01-01` stay text. Anchors and tags, which could
+make a small file huge or be more than data, are refused, as are keys that are there twice.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+#: Mappings and lists in one another.
+MOST_DEEP = 40
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INT = re.compile(r"[-+]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None, "true": True, "True": True, "TRUE": True,
+          "false": False, "False": False, "FALSE": False}
+
+
+class BadText(Exception):
+    """It is no YAML that is read here; says the line."""
+
+
+class _Open:
+    """A mapping or list whose end has not come yet."""
+
+    def __init__(self, value: dict[str, Any] | list[Any]) -> None:
+        self.value = value
+        self.key: str | None = None
+
+
+def parse(data: bytes) -> Any:
+    """The one document of a file, as None, bool, int, float, str, list and dict; None for an empty file.
+
+    Raises:
+        BadText: it isn't UTF-8, no YAML, or YAML that is more than plain data.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise BadText(f"byte {error.start + 1} (0x{data[error.start]:02x}) is no UTF-8: a task file is text") from None
+    try:
+        return _parse(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        what = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        raise BadText(f"{where}no YAML: {what}") from None
+
+
+def _parse(text: str) -> Any:
+    documents: list[Any] = []
+    stack: list[_Open] = []
+    for event in yaml.parse(text, _Loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise BadText(f"line {line}: anchors and aliases (& and *) are not allowed: write it out")
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise BadText(f"line {line}: the tag {event.tag!r} is not allowed: plain values only")
+        if isinstance(event, yaml.ScalarEvent):
+            _put(stack, documents, _scalar(event, line, key=_wants_key(stack)), line)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            if _wants_key(stack):
+                raise BadText(f"line {line}: a key must be a plain word, not a list or a mapping")
+            if len(stack) == MOST_DEEP:
+                raise BadText(f"line {line}: more than {MOST_DEEP} lists and mappings in one another")
+            stack.append(_Open({} if isinstance(event, yaml.MappingStartEvent) else []))
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            _put(stack, documents, stack.pop().value, line)
+    if len(documents) > 1:
+        raise BadText("there are several documents (---): put the tasks of a file into one list")
+    return documents[0] if documents else None
+
+
+def _wants_key(stack: list[_Open]) -> bool:
+    return bool(stack) and isinstance(stack[-1].value, dict) and stack[-1].key is None
+
+
+def _put(stack: list[_Open], documents: list[Any], value: Any, line: int) -> None:
+    if not stack:
+        documents.append(value)
+        return
+    top = stack[-1]
+    if isinstance(top.value, list):
+        top.value.append(value)
+    elif top.key is None:
+        if value in top.value:
+            raise BadText(f"line {line}: the key {value} is there twice")
+        top.key = value
+    else:
+        top.value[top.key] = value
+        top.key = None
+
+
+def _scalar(event: yaml.ScalarEvent, line: int, *, key: bool) -> Any:
+    text = event.value
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadText(f"line {line}: half a surrogate pair, which is no character") from None
+    if key or not event.implicit[0]:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) and len(text) < 40 else text
