@@ -107,6 +107,8 @@ def add_missing_columns(db: sqlite3.Connection) -> None:
                               "conversation": "BLOB", "trail": "BLOB"})
     db.execute("CREATE INDEX IF NOT EXISTS turns_conversation ON turns(conversation, session)")
     db.execute("CREATE INDEX IF NOT EXISTS turns_leaves ON turns(session) WHERE trail IS NOT NULL")
+    db.execute("CREATE INDEX IF NOT EXISTS turns_class ON turns(class)")
+    db.execute("CREATE INDEX IF NOT EXISTS turns_version ON turns(version, class)")
 
 
 def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:

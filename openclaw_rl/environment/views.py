@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from openclaw_rl.delivery.store import Store
-from openclaw_rl.environment import tables
+from openclaw_rl.environment import tables, turn_filters
 from openclaw_rl.mesh.errors import invalid, not_found
 from openclaw_rl.v1 import environment_pb2
 
@@ -45,10 +45,11 @@ def session(store: Store, session_id: str) -> tuple[environment_pb2.Session, lis
 
 
 def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environment_pb2.ListTurnsResponse:
-    """A page of turns, newest first. Turns that are asked for by their ids come whatever became of them.
+    """A page of turns, newest first. Turns that are asked for by their ids come whatever became of them. A search for
+    a text may give a page that is not full and say where it goes on.
 
     Raises:
-        MeshError: the page's size or token is not allowed; too many ids, or ids and a session.
+        MeshError: the page's size or token is not allowed; too many ids, or ids and a session; a filter that is none.
     """
     if len(request.turn_ids) > LARGEST_PAGE:
         raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {LARGEST_PAGE} turns")
@@ -60,8 +61,9 @@ def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environmen
     if request.page_token and not (request.page_token.isascii() and request.page_token.isdecimal()
                                    and len(request.page_token) <= 18):
         raise invalid("page_token", request.page_token, "next_page_token of an earlier answer")
-    conditions = ["seq < ?"]
-    params: list[int | str] = [int(request.page_token or 2**62)]
+    turn_filters.check(request)
+    conditions: list[str] = []
+    params: list[int | str] = []
     if request.session_id:
         conditions.append("session = ?")
         params.append(request.session_id)
@@ -71,8 +73,7 @@ def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environmen
     elif not request.include_superseded:
         conditions.append("state <> ?")
         params.append(tables.SUPERSEDED)
-    rows: list[sqlite3.Row] = store.query(
-        f"SELECT {tables.SUMMARY} FROM turns WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?",
-        (*params, size + 1))
+    rows, goes_on = turn_filters.find(store, request, int(request.page_token or 2**62), size + 1, conditions, params)
+    token = rows[size - 1]["seq"] if len(rows) > size else goes_on
     return environment_pb2.ListTurnsResponse(turns=[tables.summary(row) for row in rows[:size]],
-                                             next_page_token=str(rows[size - 1]["seq"]) if len(rows) > size else "")
+                                             next_page_token=str(token) if token else "")
