@@ -29,6 +29,7 @@ class ChatCall:
     min_version: int | None = None  #: lowest policy version that may answer
     exact_version: int | None = None  #: the only policy version that may answer
     session: str = ""  #: that it belongs to, once that is known
+    background: bool = False  #: live requests come first
     seconds: float | None = None  #: until the caller's deadline; None when it set none
     extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model
 

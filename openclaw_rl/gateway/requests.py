@@ -143,6 +143,7 @@ def _common(fields: Fields, headers: Mapping[str, str]) -> ApiRequest:
     return ApiRequest(
         calls=[], options=turn_pb2.TurnOptions(
             session_id=session, turn_type=turn_type, session_done=done,
+            background=_label(headers.get("x-openclaw-background")).lower() in _TRUE,
             min_version=_version(headers, "X-OpenClaw-Min-Version"),
             exact_version=_version(headers, "X-OpenClaw-Exact-Version")),
         model=fields.text("model"), stream=fields.flag("stream") or False,

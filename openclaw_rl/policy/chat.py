@@ -126,7 +126,7 @@ class TokenPolicy:
         sampling = Sampling(
             temperature=wanted.temperature, top_p=wanted.top_p, max_tokens=wanted.max_tokens,
             seed=wanted.seed & (2**63 - 1) if wanted.HasField("seed") else None,
-            stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs)
+            stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background)
         reader = _Reader(self, call, prompt)
         reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
         stream = self.engine.generate(prompt.ids, sampling, session=call.session)

@@ -34,6 +34,8 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         check_tools(tools)
         call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
                         tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining())
+        if caller.get()[1]:  # a bearer key: episodes are the environment server's, which has a certificate
+            request.turn.ClearField("episode")
         head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
                                 metadata=dict(request.metadata))
         head.payer = caller.get()[1]

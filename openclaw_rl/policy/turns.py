@@ -99,11 +99,13 @@ class Turns:
         self._idle.clear()
         try:
             call.sampling, call.session = policy.fill(call.sampling), head.session_id
+            call.background = head.options.background
             async with AsyncExitStack() as during:
                 if self._presence is not None and not head.options.no_record:
                     during.enter_context(self._presence.of(head.session_id))
                 if self.queue is not None:
-                    await during.enter_async_context(self.queue.slot(head.payer or head.client))
+                    slot = self.queue.slot(head.payer or head.client, head.options.background)
+                    await during.enter_async_context(slot)
                 events = await during.enter_async_context(aclosing(policy.chat(call, transcript)))
                 async for event in events:
                     if isinstance(event, End):
@@ -176,6 +178,8 @@ class Turns:
             metadata=head.metadata, api=head.api, choice_index=choice, trace=trace)
         if transcript.first_token_at is not None:
             turn.first_token_at.CopyFrom(to_timestamp(transcript.first_token_at))
+        if head.options.HasField("episode"):
+            turn.episode.CopyFrom(head.options.episode)
         if self._recorder.forgot(turn):
             return None
         if response.content or response.tool_calls:

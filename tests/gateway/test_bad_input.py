@@ -276,3 +276,12 @@ async def test_what_agents_say_of_a_turn(door: Door, headers: dict[str, Any], bo
     assert reply.json()["session_id"] == session
     turn, = door.turns()
     assert (turn.session_id, turn.declared_type, turn.session_done) == (session, kind, done)
+
+
+@pytest.mark.parametrize(("value", "background"), [("1", True), ("true", True), ("0", False), ("", False)])
+async def test_a_request_of_the_background(door: Door, value: str, background: bool) -> None:
+    async with door.http() as http:
+        reply = await http.post("/v1/chat/completions", json={"messages": ASK},
+                                headers={"X-OpenClaw-Background": value})
+    assert reply.status_code == 200
+    assert door.engine.samplings[-1].background is background

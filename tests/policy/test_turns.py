@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,26 @@ def test_the_meter_forgets() -> None:
     assert meter.rate() == pytest.approx(4, rel=0.2)
     now[0] = 40
     assert meter.rate() == 0
+
+
+async def test_a_background_request_waits_behind_live_ones_and_its_turn_says_what_step_it_is(
+    tmp_path: Path, template: ChatTemplate,
+) -> None:
+    rig = Rig(tmp_path, template)
+    asked: list[tuple[str, bool]] = []
+
+    class Queue:
+        @asynccontextmanager
+        async def slot(self, client: str, background: bool = False) -> AsyncIterator[None]:
+            asked.append((client, background))
+            yield
+
+    rig.turns.queue = Queue()  # type: ignore[assignment]
+    step = turn_pb2.EpisodeStep(episode_id="e", group_id="g", group_size=8, step=2, type="terminal", task_id="t")
+    await rig.ask(background=True, episode=step)
+    await rig.ask()
+    assert asked == [("c", True), ("c", False)]
+    first, second = (event.turn for event in rig.events())
+    assert first.episode == step and not second.HasField("episode")
+    assert [sampling.background for sampling in rig.engine.samplings] == [True, False]
+    rig.store.close()

@@ -51,6 +51,7 @@ class Sampling:
     seed: int | None = None  #: the same seed, prompt and version draw the same tokens; None draws a fresh one
     stop_token_ids: tuple[int, ...] = ()  #: end the response as the model's own end tokens do
     top_logprobs: int = 0  #: likeliest alternatives to report with each token, 0 to 20
+    background: bool = False  #: prompts of other requests are read first, where the engine has a say in it
 
     def __post_init__(self) -> None:
         for name, allowed, fine in (

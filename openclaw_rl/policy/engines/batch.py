@@ -124,9 +124,17 @@ class DecodeLoop:
         with self._changed:
             if self._stopping:
                 raise EngineError("the engine is stopping")
-            self._waiting.append(request)
+            if request.sampling is not None and request.sampling.background:
+                self._waiting.append(request)
+            else:  # before those of the background
+                self._waiting.insert(self._live_waiting(), request)
             self._counts["requests_total"] += 1
             self._changed.notify()
+
+    def _live_waiting(self) -> int:
+        """How many wait before the first one of the background."""
+        return next((i for i, other in enumerate(self._waiting) if other.sampling and other.sampling.background),
+                    len(self._waiting))
 
     def cancel(self, request: Request) -> None:
         """Let a request leave before the next step; nothing happens when it has ended."""
