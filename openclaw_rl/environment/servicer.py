@@ -34,7 +34,8 @@ class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.Environme
     async def GetSession(self, request: pb.GetSessionRequest,
                          context: grpc.aio.ServicerContext) -> pb.GetSessionResponse:
         session, turns = views.session(self._store, _session_id(request))
-        return pb.GetSessionResponse(session=session, turns=turns)
+        return pb.GetSessionResponse(session=session, turns=turns,
+                                     feedback=views.feedback(self._store, request.session_id))
 
     async def EndSession(self, request: pb.EndSessionRequest,
                          context: grpc.aio.ServicerContext) -> pb.EndSessionResponse:

@@ -7,7 +7,7 @@ import sqlite3
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import tables, turn_filters
 from openclaw_rl.mesh.errors import invalid, not_found
-from openclaw_rl.v1 import environment_pb2
+from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 DEFAULT_PAGE, LARGEST_PAGE = 200, 1000
 #: Turns of a session that `session` tells, at most: the newest.
@@ -24,6 +24,15 @@ def row_of_session(store: Store, session_id: str) -> sqlite3.Row:
     if not rows:
         raise not_found("session", session_id, "ListTurns tells the sessions that there are")
     return rows[0]
+
+
+def feedback(store: Store, session_id: str) -> list[turn_pb2.Feedback]:
+    """Explicit feedback on a session's turns, by turn, as far as it is kept."""
+    with store.reading() as db:
+        turns = [row["turn"] for row in db.execute(
+            "SELECT turn, min(seq) AS first FROM feedback WHERE turn IN (SELECT id FROM turns WHERE session = ?) "
+            "GROUP BY turn ORDER BY first", (session_id,))]
+        return [given for turn in turns for given in tables.feedback_on(db, turn)]
 
 
 def session(store: Store, session_id: str) -> tuple[environment_pb2.Session, list[environment_pb2.TurnSummary]]:

@@ -305,6 +305,7 @@ class GetSessionResponse(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    FEEDBACK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def session(self) -> Global___Session:
         """The session."""
@@ -313,15 +314,20 @@ class GetSessionResponse(_message.Message):
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnSummary]:
         """Its turns, oldest first, without token ids."""
 
+    @_builtins.property
+    def feedback(self) -> _containers.RepeatedCompositeFieldContainer[_turn_pb2.Feedback]:
+        """Explicit feedback on these turns, that on one turn in the order in which it came, as far as it is kept."""
+
     def __init__(
         self,
         *,
         session: Global___Session | None = ...,
         turns: _abc.Iterable[Global___TurnSummary] | None = ...,
+        feedback: _abc.Iterable[_turn_pb2.Feedback] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feedback", b"feedback", "session", b"session", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

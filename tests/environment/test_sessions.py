@@ -211,6 +211,8 @@ def test_feedback_closes_an_open_turn_at_once(desk: Desk) -> None:
     desk.tell(turn("t2", [*HELLO, user("bye")], "bye"), Feedback(feedback_id="f2", turn_id="t1", score=1))
     assert list(desk.sent()) == ["t1"], "a turn is judged once"
     assert desk.journal.lines[1] == ("s", 0, "NextState", "-1 too long")
+    assert [given.feedback_id for given in views.feedback(desk.store, "s")] == ["f1", "f2"]
+    assert views.feedback(desk.store, "another") == []
 
 
 def test_feedback_on_a_session_means_its_last_main_turn(desk: Desk) -> None:
