@@ -50,6 +50,13 @@ CATALOGUE: dict[str, tuple[grpc.StatusCode, str]] = {
     "PAUSED": (_Code.FAILED_PRECONDITION, "Training is paused; resume it first."),
     "NOTHING_TO_TRAIN": (_Code.FAILED_PRECONDITION, "No sample is pending that a step could learn from."),
     "SESSION_ENDED": (_Code.FAILED_PRECONDITION, "The session has ended."),
+    "ENVIRONMENT_UNUSABLE": (_Code.FAILED_PRECONDITION, "No sandbox of the environment can be made; it says why."),
+    "LEASE_LOST": (_Code.NOT_FOUND, "There is no such lease (any more); acquire another one."),
+    "LEASE_ENDED": (_Code.FAILED_PRECONDITION, "The lease was given back or taken back; acquire another one."),
+    "SANDBOX_LOST": (_Code.UNAVAILABLE, "The lease's sandbox died; release the lease and acquire another one."),
+    "NOT_RESET": (_Code.FAILED_PRECONDITION, "The lease has no task yet: reset it first."),
+    "STEP_OUT_OF_ORDER": (_Code.FAILED_PRECONDITION, "The step's number is not the next one; the message tells it."),
+    "EPISODE_OVER": (_Code.FAILED_PRECONDITION, "The episode is over: evaluate it, or reset."),
     "CONTEXT_TOO_LONG": (_Code.INVALID_ARGUMENT, "The prompt is longer than the model's context."),
 }
 # What comes from gRPC itself, or from a component of another make, has its code's name as the reason.
