@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-_ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "chat", "turns", "trace",
-          "versions", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
+_ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "dashboard", "chat", "turns",
+          "trace", "versions", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
           "stop-all")
 
 
@@ -56,4 +56,4 @@ def addresses() -> dict[str, str]:
     return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}
 
 
-from . import certs, chat, distributed, forget, keys, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)
+from . import certs, chat, dashboard, distributed, forget, keys, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)

@@ -1,0 +1,70 @@
+"""dashboard: the web panel."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..home import Home
+from .app import app, err, out
+
+
+@app.command(epilog="Example: openclaw-rl dashboard")
+def dashboard(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default dashboard.host, 127.0.0.1. On another "
+                                             "one than loopback it speaks HTTPS and asks for a key.",
+                                             show_default=False)] = None,
+    port: Annotated[int | None, typer.Option(help="Port; default dashboard.port, 30080; 0: any free one.", min=0,
+                                             max=65535, show_default=False)] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Don't open the browser.")] = False,
+    plain: Annotated[bool, typer.Option("--plain-http", help="Clear text on a network too: only behind a proxy of "
+                                        "yours that speaks HTTPS.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the one that the mesh "
+                                                "runs with.", show_default=False)] = None,
+) -> None:
+    """Show the mesh in the browser, live, until Ctrl-C. The mesh may start and stop meanwhile.
+
+    Prints a link that signs in as this machine's operator, for as long as this dashboard runs.
+    """
+    try:
+        import nicegui  # noqa: F401
+    except ImportError:
+        err.print("the dashboard needs NiceGUI: pip install 'openclaw-rl[dashboard]'", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    import logging
+
+    from ..config import load_config
+    from ..dashboard import server
+    from ..mesh.running import running_config
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    home = Home.default()
+    loaded = load_config(config) if config is not None else running_config(home)
+    listener = server.listen(loaded, home, host or loaded.dashboard.host,
+                             loaded.dashboard.port if port is None else port, plain)
+
+    def ready(link: str) -> None:
+        out.print(f"dashboard of {home.root}: {listener.url}", soft_wrap=True, highlight=False, markup=False)
+        out.print(f"sign in, to act: {link}", soft_wrap=True, highlight=False, markup=False)
+        err.print("Ctrl-C ends it", highlight=False)
+        if not no_browser and _has_display():
+            import threading
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+
+    try:
+        server.serve(loaded, home, listener, ready)
+    except KeyboardInterrupt:
+        pass
+
+
+def _has_display() -> bool:
+    """A browser could show itself to somebody."""
+    if os.environ.get("CI") or os.environ.get("SSH_CONNECTION"):
+        return False
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

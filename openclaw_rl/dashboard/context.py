@@ -1,0 +1,41 @@
+"""The dashboard that this process runs: where the pages find the mesh, the history and the rules of access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..home import Home
+    from .access import Access
+    from .collect import Collector
+    from .history import History
+    from .mesh import MeshData
+
+
+@dataclass
+class Dashboard:
+    """What all pages share. There is one in a process, since NiceGUI has one application in a process."""
+
+    home: Home
+    config: Config
+    mesh: MeshData
+    history: History
+    collector: Collector
+    access: Access
+
+
+_current: Dashboard | None = None
+
+
+def install(dashboard: Dashboard) -> None:
+    """Make it the process's dashboard."""
+    global _current
+    _current = dashboard
+
+
+def dash() -> Dashboard:
+    """The process's dashboard."""
+    assert _current is not None, "no dashboard was made"
+    return _current

@@ -1,0 +1,146 @@
+"""What is around every page: skip link, header, navigation, language and theme, sign-in, and what is wrong now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nicegui import ui
+from nicegui.elements.mixins.text_element import TextElement
+
+from .access import visitor
+from .context import dash
+from .i18n import LANGUAGES, language, t
+from .pages import Page, all_pages
+
+_THEMES = {"auto": "brightness_auto", "light": "light_mode", "dark": "dark_mode"}
+
+
+def title(page: Page) -> str:
+    """The page's name in the reader's language."""
+    return t(f"nav.{page.key}")
+
+
+class Tag(TextElement):
+    """An HTML element with text, which is never read as markup, and room for others inside."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(tag=name, text=text)
+
+    def put(self, **attributes: str) -> Tag:
+        """Set attributes, as they are meant now; one that says the same costs nothing."""
+        for key, value in attributes.items():
+            key = key.rstrip("_").replace("_", "-")
+            if self._props.get(key) != value:
+                self._props[key] = value
+                self.update()
+        return self
+
+
+def tag(name: str, text: str = "", classes: str = "", /, **attributes: str) -> Tag:
+    """An HTML element. Attributes: `aria_label` becomes `aria-label`, `for_` becomes `for`."""
+    made = Tag(name, text)
+    if classes:
+        made.classes(classes)
+    return made.put(**attributes)
+
+
+@contextmanager
+def frame(page: Page) -> Iterator[bool]:
+    """The frame of a page; its content goes inside. Gives whether the reader may see it; if not, the frame says so."""
+    who = visitor()
+    ui.add_head_html('<link rel="stylesheet" href="/dash/dash.css">')
+    ui.colors(primary="#0b5cad", positive="#1a7f37", negative="#b42318", warning="#8a5a00")
+    tag("a", t("frame.skip"), "d-skip", href="#main")
+    with tag("header", "", "d-header"):
+        tag("a", "OpenClaw-RL", "d-brand", href="/")
+        with tag("nav", "", "d-nav", aria_label=t("frame.navigation")):
+            for other in all_pages():
+                if other.nav:
+                    here = {"aria_current": "page"} if other.key == page.key else {}
+                    with tag("a", "", "d-nav-link", href=other.path, **here):
+                        ui.icon(other.icon).props('aria-hidden="true"')
+                        tag("span", title(other))
+        with tag("div", "", "d-tools"):
+            _switch("language", {key: (name, "") for key, name in LANGUAGES.items()}, language(), t("frame.language"))
+            _switch("theme", {key: (t(f"frame.theme.{key}"), icon) for key, icon in _THEMES.items()},
+                    ui.context.client.request.state.theme, t("frame.theme"))
+            _who()
+    banner()
+    with tag("main", "", "d-main", id="main", tabindex="-1"):
+        allowed = who.words if page.words else who.reads
+        if not allowed:
+            with tag("section", "", "d-card d-empty"):
+                tag("h1", title(page))
+                tag("p", t("frame.words_need_admin"))
+                tag("a", t("frame.sign_in"), href=f"/login?next={page.path}")
+        yield allowed
+
+
+def banner() -> None:
+    """Which components don't answer, and since when; empty while all do. Told to screen readers as it changes."""
+    with tag("div", "", "d-banner", role="status", aria_live="polite") as box:
+        pass
+    shown: list[tuple[str, ...]] = [()]
+
+    def show() -> None:
+        if not visitor().reads:
+            ui.navigate.to("/login")
+            return
+        seen = dash().mesh.all()
+        lines: tuple[str, ...]
+        if all(one.state == "ABSENT" for one in seen):
+            lines = (t("frame.no_mesh", home=str(dash().home.root)),)
+        else:
+            lines = tuple(t("frame.down", name=one.name, since=clock(one.since), problem=one.problem)
+                          for one in seen if not one.live)
+        lines += tuple(dash().history.problems())
+        if lines != shown[0]:
+            shown[0] = lines
+            box.clear()
+            with box:
+                for line in lines:
+                    tag("p", line)
+
+    show()
+    ui.timer(1.0, show, immediate=False)
+
+
+def clock(at: float) -> str:
+    """A time of day for a person, with the date unless it is today; the server's time zone."""
+    then, now = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
+def _switch(name: str, choices: dict[str, tuple[str, str]], chosen: str, label: str) -> None:
+    """A form that a press of its one button moves to the next choice; it works from the keyboard as any button."""
+    keys = list(choices)
+    following = keys[(keys.index(chosen) + 1) % len(keys)]
+    path = ui.context.client.request.url.path
+    with tag("form", method="post", action=f"/{name}"):
+        tag("input", type="hidden", name="next", value=path)
+        tag("input", type="hidden", name=name, value=following)
+        text, icon = choices[chosen]
+        told = f"{label}: {text}. {t('frame.switch_to', to=choices[following][0])}"
+        with tag("button", "" if icon else choices[following][0], "d-tool", type="submit", title=told,
+                 aria_label=told):
+            if icon:
+                ui.icon(icon).props('aria-hidden="true"')
+
+
+def _who() -> None:
+    """Who is signed in, with a way out; else the way in."""
+    who = visitor()
+    if not who.name:
+        tag("a", t("frame.sign_in"), "d-tool", href=f"/login?next={ui.context.client.request.url.path}")
+        return
+    with tag("form", method="post", action="/logout"):
+        told = t("frame.sign_out", name=t("frame.operator") if who.name == "token" else who.name)
+        with tag("button", "", "d-tool", type="submit", title=told, aria_label=told):
+            ui.icon("logout").props('aria-hidden="true"')
+
+
+def heading(text: str) -> Tag:
+    """The page's heading."""
+    return tag("h1", text, "d-h1")

@@ -1,0 +1,143 @@
+"""Serves the dashboard: where it listens, with what certificate, and who is told the start link."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from ..config import Config, ConfigError
+from ..gateway.https import Certificate
+from ..home import Home
+from ..keys import KeyRing
+from ..mesh import identity
+from .access import Access, secret_in
+from .collect import Collector
+from .context import Dashboard
+from .history import History
+from .mesh import MeshData
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where the dashboard listens."""
+
+    socket: socket.socket
+    host: str
+    port: int
+    certificate: Certificate | None
+
+    @property
+    def url(self) -> str:
+        """For this machine's browser."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, f"[{self.host}]" if ":" in self.host
+                                                          else self.host)
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{self.port}"
+
+
+def listen(config: Config, home: Home, host: str, port: int, plain: bool = False) -> Listener:
+    """Bind the address.
+
+    Args:
+        plain: clear text is wanted on another address than loopback: a proxy with TLS stands in front.
+
+    Raises:
+        ConfigError: the address can't be used; the text says what to do.
+    """
+    found = certificate(config, home, host, plain)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} of {host} is in use, perhaps by another dashboard: open "
+                              f"http://{host}:{port}, or choose another one with --port (0: any free one)") from None
+        raise ConfigError(f"the dashboard can't listen on {host}:{port}: {error.strerror or error}; --host and --port "
+                          "choose another address") from None
+    return Listener(bound, host, bound.getsockname()[1], found)
+
+
+def certificate(config: Config, home: Home, host: str, plain: bool) -> Certificate | None:
+    """The certificate to serve with; None where plain HTTP is right: on loopback, unless `security.tls` is on.
+
+    Raises:
+        ConfigError: there is none and it is needed, or it can't be used.
+    """
+    security = config.security
+    if plain or (identity.is_loopback(host) and security.tls != "on"):
+        return None
+    folder = identity.certificates_folder(config, home)
+    pairs = [(security.http_certificate, security.http_key),
+             *((folder / f"{role}.crt", folder / f"{role}.key") for role in ("policy_server", "operator"))]
+    for crt, key in pairs:
+        if crt is not None and key is not None and Path(crt).expanduser().exists():
+            return Certificate(crt.expanduser(), key.expanduser(), security.warn_days)
+    if identity.is_loopback(host):
+        raise ConfigError(f"security.tls is on, and there is no certificate in {folder}: `openclaw-rl init` makes one")
+    raise ConfigError(f"on {host} others on the network could read keys and words that are sent in clear text: "
+                      "`openclaw-rl init` makes certificates, security.http_certificate names one of your own, "
+                      "--plain-http does without, behind a proxy of yours that speaks HTTPS")
+
+
+def build(config: Config, home: Home, listener: Listener) -> Dashboard:
+    """The dashboard of a home.
+
+    Raises:
+        KeyFileError: the keys' file can't be used.
+    """
+    mesh, history = MeshData(home), History()
+    access = Access(KeyRing.of(config, home), identity.is_loopback(listener.host), secret_in(home.root / "dashboard"))
+    return Dashboard(home, config, mesh, history, Collector(mesh, history, config.dashboard.interval), access)
+
+
+def serve(config: Config, home: Home, listener: Listener, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted.
+
+    Args:
+        ready: told the start link once pages can be opened.
+    """
+    from .app import make_app
+
+    dashboard = build(config, home, listener)
+    app = make_app(dashboard, names=tuple(config.dashboard.names), secure=listener.certificate is not None,
+                   port=listener.port)
+    settings = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+                              ws="wsproto", timeout_graceful_shutdown=2, lifespan="on")
+    settings.load()
+    if listener.certificate is not None:
+        settings.ssl = _renewing(listener.certificate)
+    server = uvicorn.Server(settings)
+
+    async def main() -> None:
+        serving = asyncio.create_task(server.serve(sockets=[listener.socket]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.02)
+        if server.started:
+            ready(f"{listener.url}/login#{dashboard.access.token}")
+        await serving
+
+    asyncio.run(main())
+
+
+def _renewing(certificate: Certificate) -> ssl.SSLContext:
+    """A context that hands each connection over to that of the files as they are now."""
+    context = certificate.context()
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = certificate.context()
+
+    context.sni_callback = renew  # type: ignore[assignment]
+    return context
