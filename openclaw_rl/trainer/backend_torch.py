@@ -97,13 +97,14 @@ class TorchBackend:
 
     def _backward(self, example: Example, objective: Objective) -> None:
         """Add one sample's gradients."""
-        prompt, response, behaviour = self._load_example(example)
-        base = self._frozen_hidden(prompt, response)
+        ids, places, response, behaviour = self._load_example(example)
+        base = self._frozen_hidden(ids, places)
         teacher = None
-        if example.teacher_prompt_ids is not None and objective.distils:
-            teacher = self._frozen_hidden(torch.tensor(example.teacher_prompt_ids, device=self._device), response)
-        self._model.train(len(prompt) + len(response) > CHECKPOINT_TOKENS)
-        hidden = _hidden(self._model, prompt, response)
+        if (hinted := example.teacher_prompt_ids) is not None and objective.distils:
+            text = torch.tensor(hinted + example.response_ids, device=self._device)
+            teacher = self._frozen_hidden(text, torch.arange(len(hinted) - 1, len(text) - 1, device=self._device))
+        self._model.train(len(ids) > CHECKPOINT_TOKENS)
+        hidden = _hidden(self._model, ids, places)
         leaf = hidden.detach().requires_grad_()
         for rows in pieces(len(response)):
             loss = objective(
@@ -117,17 +118,17 @@ class TorchBackend:
     @torch.no_grad()
     def _compare(self, example: Example, objective: Objective) -> None:
         """Measure what the step did to one sample."""
-        prompt, response, behaviour = self._load_example(example)
+        ids, places, response, behaviour = self._load_example(example)
         self._model.eval()
-        hidden = _hidden(self._model, prompt, response)
+        hidden = _hidden(self._model, ids, places)
         for rows in pieces(len(response)):
             objective.moved(response[rows], behaviour[rows], self._model.lm_head(hidden[rows]))
 
-    def _load_example(self, example: Example) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompt, response and the response's recorded log-probabilities."""
-        prompt, response, behaviour = (torch.tensor(values, device=self._device) for values in (
-            example.prompt_ids, example.response_ids, example.behaviour))
-        return prompt, response, behaviour
+    def _load_example(self, example: Example) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The whole text, the places that predict the response tokens, these, and their recorded log-probabilities."""
+        text, places, response, behaviour = (torch.tensor(values, device=self._device) for values in (
+            *example.text(), example.response_ids, example.behaviour))
+        return text, places, response, behaviour
 
     def evaluate(self, prompts: Sequence[HeldOut], max_new_tokens: int, stop: Callable[[], bool], *,
                  base: bool = False) -> Evaluation:
@@ -135,10 +136,10 @@ class TorchBackend:
             return evaluate(self._frozen if base else self._model, self._folder, prompts, max_new_tokens, stop)
 
     @torch.no_grad()
-    def _frozen_hidden(self, prompt: Tensor, response: Tensor) -> Tensor:
+    def _frozen_hidden(self, ids: Tensor, places: Tensor) -> Tensor:
         self._frozen.eval()
         with self._peft.disable_adapter() if self._peft is not None else contextlib.nullcontext():
-            return _hidden(self._frozen, prompt, response)
+            return _hidden(self._frozen, ids, places)
 
     @torch.no_grad()
     def tensors(self) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
@@ -200,10 +201,10 @@ def _adapter(layer: Any) -> Adapter:
     return Adapter(a, b, layer.scaling["default"])
 
 
-def _hidden(model: LlamaForCausalLM, prompt: Tensor, response: Tensor) -> Tensor:
-    """(R, width): what predicts each response token."""
-    output = model.model(input_ids=torch.cat([prompt, response]).unsqueeze(0), use_cache=False)
-    return output.last_hidden_state[0, len(prompt) - 1:-1]
+def _hidden(model: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
+    """(R, width): what predicts each response token, at its place in a text."""
+    output = model.model(input_ids=ids.unsqueeze(0), use_cache=False)
+    return output.last_hidden_state[0, places]
 
 
 def device_of(name: str) -> torch.device:

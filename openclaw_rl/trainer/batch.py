@@ -31,16 +31,30 @@ _CUT = {turn_pb2.FINISH_REASON_LENGTH: "the length limit was reached",
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One sample as numbers. R is the number of response tokens."""
+    """One sample as numbers, or several turns of an episode that are one text (see trajectories.py). R is the number of
+    response tokens, of all turns together."""
 
-    turn_id: str
-    prompt_ids: list[int]
+    turn_id: str  #: of the first turn
+    prompt_ids: list[int]  #: of the first turn
     response_ids: list[int]  #: R
     behaviour: list[float]  #: R: the engine's own log-probabilities (temperature 1)
     versions: list[int]  #: R: policy version that sampled each token
-    score: int  #: +1, 0 or -1
+    score: int  #: +1, 0 or -1; of all turns together
     hint: str  #: empty when there is none
     teacher_prompt_ids: list[int] | None  #: prompt with the hint in it; None without a hint
+    advantages: list[float] | None = None  #: R, of a step of an episode; None of a user's turn
+    turns: int = 1  #: how many they are
+    #: What stands between two responses: the number of response tokens before it, and its token ids; ascending.
+    gaps: Sequence[tuple[int, list[int]]] = ()
+
+    def text(self) -> tuple[list[int], list[int]]:
+        """All token ids in order, prompts and responses, and R positions: those that predict the response tokens."""
+        ids, places, done = list(self.prompt_ids), [], 0
+        for at, between in (*self.gaps, (len(self.response_ids), [])):
+            places += range(len(ids) - 1, len(ids) - 1 + at - done)
+            ids += [*self.response_ids[done:at], *between]
+            done = at
+        return ids, places
 
 
 def problem(sample: turn_pb2.Sample, max_tokens: int | None) -> str | None:
@@ -132,6 +146,11 @@ def repetition(ids: Sequence[int]) -> int:
 def sampled_from(turn: turn_pb2.Turn) -> int:
     """The oldest policy version that sampled a token of the response; `problem` must have found nothing."""
     return min((span.version for span in turn.tokens.spans), default=turn.policy_version)
+
+
+def staleness(samples: Sequence[turn_pb2.Sample], parent: int) -> float:
+    """By how many version numbers the policy that sampled lags behind `parent`, which the step builds on; the mean."""
+    return sum(max(0, parent - sampled_from(sample.transition.turn)) for sample in samples) / max(1, len(samples))
 
 
 def outside_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.forgetting import Target
 from openclaw_rl.forgetting.tombstones import digest
+from openclaw_rl.trainer.groups import leave, reopen
 from openclaw_rl.trainer.tables import count, set_value
 from openclaw_rl.trainer.version_table import ROLLED_BACK, VOID, Version, lineage, parent_of
 from openclaw_rl.v1 import turn_pb2
@@ -108,6 +109,7 @@ def _meant(row: sqlite3.Row, target: Target) -> bool:
 
 
 def _drop(db: sqlite3.Connection, seq: int, fate: str, reason: str) -> None:
+    leave(db, seq)
     db.execute("UPDATE samples SET fate = 'dropped', reason = ?, version = NULL, score = NULL, hinted = 0, payload ="
                " NULL, session = '', branch = '', sampled_from = NULL, crc = NULL, content = NULL WHERE seq = ?",
                (f"{FORGOTTEN}: its session", seq))
@@ -144,6 +146,7 @@ def _pend(db: sqlite3.Connection, versions: Collection[int], signal: str) -> tup
     there, lost, signals = db.execute(
         f"SELECT COUNT(payload), COUNT(*) - COUNT(payload), COUNT(payload) FILTER (WHERE {signal}) FROM samples WHERE"
         f" {trained}", list(versions)).fetchone()
+    reopen(db, versions)
     db.execute("UPDATE samples SET fate = 'pending', version = NULL, attempts = 0, sampled_from = NULL, again = 1"
                f" WHERE {trained} AND payload NOT NULL", list(versions))
     count(db, "trained", -there)

@@ -254,7 +254,7 @@ class Learner:
             self._store.drop(turn_ids, f"abnormal step: {text}", skipped_step=True)
             return Skipped(turn_ids, f"abnormal step: {text}")
         try:
-            return self._save(parent, samples, metrics)
+            return self._save(parent, samples, metrics | {"staleness": staleness(samples, parent)})
         except Stopped:
             self.release()
             self._store.forgive(turn_ids)

@@ -38,10 +38,12 @@ class Scores:
 
 def opinion(sample: turn_pb2.Sample) -> tuple[int, int] | None:
     """The version that a sample speaks for, and its score as it was judged. None of failed judgements, which are no
-    opinion, and of turns that several versions answered together, which speak for none of them."""
+    opinion, of turns that several versions answered together, which speak for none of them, and of steps of episodes:
+    they are no user's, and tasks differ more than versions do."""
     turn, judgement = sample.transition.turn, sample.judgement
     version = answered_by(turn)
-    counts = turn.turn_class == turn_pb2.TURN_CLASS_MAIN and not judgement.failed and judgement.score in (-1, 0, 1)
+    counts = (turn.turn_class == turn_pb2.TURN_CLASS_MAIN and not turn.HasField("episode") and not judgement.failed
+              and judgement.score in (-1, 0, 1))
     return (version, judgement.score) if counts and version is not None else None
 
 

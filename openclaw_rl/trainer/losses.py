@@ -52,8 +52,11 @@ def importance_ratio(logprobs: Tensor, behaviour: Tensor, cap: float) -> Tensor:
 
 
 def policy_gradient(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, clip_ratio: float,
-                    cap: float) -> Tensor:
+                    cap: float, clip_high: float | None = None) -> Tensor:
     """PPO's clipped surrogate (arXiv:1707.06347, eq. 7), negated: -min(r A, clip(r, 1 - c, 1 + c) A).
+
+    With `clip_high` the two sides differ, 1 - clip_ratio and 1 + clip_high ("clip-higher" of DAPO, arXiv:2503.14476,
+    section 3.1): unlikely tokens that did well may grow further.
 
     r is the token's `importance_ratio`. PPO's clip alone leaves r without a bound where A is negative; there the cap
     is what holds.
@@ -64,9 +67,10 @@ def policy_gradient(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, cli
         advantages: (R,), without gradient.
         clip_ratio: c.
         cap: of the ratio.
+        clip_high: c above 1; None: the same as below.
     """
-    ratio = importance_ratio(logprobs, behaviour, cap)
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + clip_ratio) * advantages)
+    ratio, high = importance_ratio(logprobs, behaviour, cap), clip_ratio if clip_high is None else clip_high
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + high) * advantages)
 
 
 def binary_rl(logprobs: Tensor, behaviour: Tensor, score: float, clip_ratio: float, cap: float) -> Tensor:
@@ -124,8 +128,19 @@ def kl_k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     return difference.exp() - 1 - difference
 
 
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of each position's distribution, in nats.
+
+    Args:
+        logits: (R, V).
+    """
+    logprobs = logits.float().log_softmax(-1)
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
 def token_mean(values: Sequence[Tensor], total: int | None = None) -> Tensor:
-    """Mean over the tokens of all samples, so that each token counts the same (not each sample).
+    """Mean over the tokens of all samples, so that each token counts the same (not each sample, and not each episode):
+    DAPO's token-level loss (arXiv:2503.14476, section 3.3).
 
     Args:
         values: one tensor of per-token values for each sample (or piece of one).

@@ -31,11 +31,13 @@ class Totals:
     samples: int
     tokens: int  #: response tokens of all samples
     hinted: int  #: of those whose teacher has a hint
+    episodes: bool  #: they are steps of episodes, which have advantages; else turns of users
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Totals:
-        return cls(len(examples), sum(len(e.response_ids) for e in examples),
-                   sum(len(e.response_ids) for e in examples if e.teacher_prompt_ids is not None))
+        return cls(sum(e.turns for e in examples), sum(len(e.response_ids) for e in examples),
+                   sum(len(e.response_ids) for e in examples if e.teacher_prompt_ids is not None),
+                   any(e.advantages is not None for e in examples))
 
 
 class Objective:
@@ -48,6 +50,9 @@ class Objective:
     | opd_full | `opd_full` | 0 |
     | combine | `opd_full` | `reward_weight` |
 
+    Steps of episodes are learned from by GRPO, whatever the algorithm: loss = clipped surrogate of their advantages, at
+    `grpo.clip_low` and `grpo.clip_high`, + `grpo.kl_weight` x KL, both a mean over all tokens.
+
     The KL is `kl_k3`, weighted by the importance ratio, a mean over all tokens. `version` is the policy version that
     the student is before the step.
     """
@@ -57,11 +62,18 @@ class Objective:
         self._totals = totals
         self._version = version
         self._reward_weight = {"binary_rl": 1.0, "combine": config.reward_weight}.get(config.algorithm, 0.0)
-        self.distils = config.algorithm != "binary_rl"
-        self._sums = dict.fromkeys(("loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped",
-                                     "truncated", "step_kl", "kl_after"), 0.0)
-        # Of each piece of the batch: score, log-probabilities before the step, those of the base model.
-        self._before: deque[tuple[int, Tensor, Tensor]] = deque()
+        self.distils = config.algorithm != "binary_rl" and not totals.episodes
+        self._kl_weight, self._low, self._high = config.kl_weight, config.clip_ratio, config.clip_ratio
+        names = ["loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped", "truncated", "step_kl",
+                 "kl_after"]
+        if totals.episodes:
+            self._reward_weight, self._kl_weight = 1.0, config.grpo.kl_weight
+            self._low, self._high = config.grpo.clip_low, config.grpo.clip_high
+            names += ["clipped_low", "clipped_high", "entropy"]
+        self._sums = dict.fromkeys(names, 0.0)
+        # Of each piece of the batch: which way its tokens are to go, log-probabilities before the step, those of the
+        # base model.
+        self._before: deque[tuple[Tensor, Tensor, Tensor]] = deque()
         self._scores = 0
         self._groups = {name: [0.0, 0.0, 0] for name in ("", "_praised", "_complained")}  # before, after, tokens
         self._difference_sum, self._difference_max, self._compared = 0.0, 0.0, 0
@@ -76,22 +88,27 @@ class Objective:
             ids, behaviour: (r,), those tokens and their recorded log-probabilities.
             student, base, teacher: (r, V) logits; teacher None without a hint.
         """
-        clip, cap, totals = self._config.clip_ratio, self._config.importance_cap, self._totals
+        cap, totals = self._config.importance_cap, self._totals
         logprobs = losses.token_logprobs(student, ids)
         zero = logprobs.new_zeros(())
         distillation = reward = zero
         if teacher is not None:
-            values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), clip, cap)
+            values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), self._low, cap)
                       if self._config.algorithm == "opd" else losses.opd_full(student, teacher))
             distillation = losses.token_mean([values], totals.hinted)
-        if self._reward_weight and example.score:
-            reward = losses.token_mean([losses.binary_rl(logprobs, behaviour, example.score, clip, cap)],
-                                       totals.tokens)
+        advantages = torch.full_like(logprobs, example.score, requires_grad=False)
+        if example.advantages is not None:
+            advantages = torch.tensor(example.advantages[rows], device=logprobs.device)
+        if self._reward_weight and (example.score or totals.episodes):
+            reward = losses.token_mean([losses.policy_gradient(
+                logprobs, behaviour, advantages, self._low, cap, self._high)], totals.tokens)
         ratio = losses.importance_ratio(logprobs.detach(), behaviour, cap)
         base_logprobs = losses.token_logprobs(base, ids)
         kl = losses.token_mean([ratio * losses.kl_k3(logprobs, base_logprobs)], totals.tokens)
-        loss = distillation + self._reward_weight * reward + self._config.kl_weight * kl
-        self._before.append((example.score, logprobs.detach(), base_logprobs))
+        loss = distillation + self._reward_weight * reward + self._kl_weight * kl
+        if totals.episodes:
+            self._sums["entropy"] += losses.token_mean([losses.entropy(student.detach())], totals.tokens).item()
+        self._before.append((advantages.sign(), logprobs.detach(), base_logprobs))
         if rows.start == 0:
             self._scores += example.score
         self._note(example, rows, logprobs.detach(), behaviour, ratio, loss=loss, distillation=distillation,
@@ -105,7 +122,11 @@ class Objective:
             self._sums[name] += value.item()
         tokens, cap = self._totals.tokens, self._config.importance_cap
         self._sums["mean_ratio"] += ratio.sum().item() / tokens
-        self._sums["clipped"] += ((ratio - 1).abs() > self._config.clip_ratio).sum().item() / tokens
+        low, high = ((part.sum().item() / tokens) for part in (ratio < 1 - self._low, ratio > 1 + self._high))
+        self._sums["clipped"] += low + high
+        if self._totals.episodes:
+            self._sums["clipped_low"] += low
+            self._sums["clipped_high"] += high
         self._sums["truncated"] += (logprobs - behaviour > math.log(cap)).sum().item() / tokens
         # Only tokens of the very version in training tell how far engine and trainer compute apart; for older ones
         # the difference is what was learned since.
@@ -128,18 +149,17 @@ class Objective:
             ids, behaviour: as for the loss.
             student: (r, V) logits after the step.
         """
-        score, before, base = self._before.popleft()
+        ways, before, base = self._before.popleft()
         after, cap, tokens = losses.token_logprobs(student, ids), self._config.importance_cap, self._totals.tokens
         ratio = losses.importance_ratio(before, behaviour, cap)
         self._sums["step_kl"] += losses.token_mean([ratio * losses.kl_k3(before, after)], tokens).item()
         ratio = losses.importance_ratio(after, behaviour, cap)
         self._sums["kl_after"] += losses.token_mean([ratio * losses.kl_k3(after, base)], tokens).item()
-        for name, counts in (("", True), ("_praised", score > 0), ("_complained", score < 0)):
-            if counts:
-                group = self._groups[name]
-                group[0] += before.sum().item()
-                group[1] += after.sum().item()
-                group[2] += before.numel()
+        for name, counts in (("", torch.ones_like(ways, dtype=torch.bool)), ("_praised", ways > 0), ("_complained", ways < 0)):
+            group = self._groups[name]
+            group[0] += before[counts].sum().item()
+            group[1] += after[counts].sum().item()
+            group[2] += int(counts.sum())
 
     def noted(self) -> tuple[list[float], float]:
         """What `metrics` are made of: figures that add up over processes that share the batch (each with an Objective
@@ -154,8 +174,11 @@ class Objective:
 
         Before the step are all losses, `kl` (to the base model) and `logprob_before`; after it `kl_after` and
         `logprob_after`: the mean log-probability of the response tokens, in nats, also of the turns that were praised
-        and of those complained about alone (`logprob_praised_before`, ...), where there are any: the step should make
-        the former more probable and the latter less.
+        and of those complained about alone (`logprob_praised_before`, ...; of episodes, of the steps with an advantage
+        above and below 0), where there are any: the step should make the former more probable and the latter less.
+
+        Of episodes there are also `clipped_low` and `clipped_high`, parts of `clipped`, and `entropy` of the policy at
+        the response tokens before the step, in nats.
 
         Args:
             noted: of all processes that share the batch; default: this one has all of it.

@@ -47,7 +47,7 @@ NICE = 10
 _E = trainer_pb2
 #: Gauges of the last step, and the names of their figures.
 _GAUGES = {"loss": "loss", "kl": "kl", "step_kl": "step_kl", "grad_norm": "grad_norm",
-           "logprob_diff": "logprob_diff_mean"}
+           "logprob_diff": "logprob_diff_mean", "staleness": "staleness", "step_seconds": "seconds"}
 
 
 class TrainerService:

@@ -16,8 +16,9 @@ from openclaw_rl.delivery.checked import crc
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.forgetting import Target
 from openclaw_rl.trainer import forget as forgetting
-from openclaw_rl.trainer import live_scores
-from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending, SampleTable
+from openclaw_rl.trainer import groups, live_scores
+from openclaw_rl.trainer.episode_samples import EpisodeSampleTable
+from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending
 from openclaw_rl.trainer.tables import SCHEMA, count, raise_to, set_value
 from openclaw_rl.trainer.version_table import REFUSED, REJECTED, Version, VersionTable, refused
 from openclaw_rl.v1 import turn_pb2, weights_pb2
@@ -30,7 +31,7 @@ class HeadMoved(Exception):
     step's result is void."""
 
 
-class TrainerStore(SampleTable, VersionTable):
+class TrainerStore(EpisodeSampleTable, VersionTable):
     """The trainer's state.db. Any thread.
 
     Args:
@@ -42,10 +43,10 @@ class TrainerStore(SampleTable, VersionTable):
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig,
                  tokens: bool = True) -> None:
-        db = Store(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA)
+        db = Store(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA + groups.SCHEMA)
         #: How the live turns of each version were judged.
         self.live = live_scores.LiveScores(db)
-        SampleTable.__init__(self, db, config, tokens)
+        EpisodeSampleTable.__init__(self, db, config, tokens)
         VersionTable.__init__(self, db)
 
     @property
@@ -78,6 +79,7 @@ class TrainerStore(SampleTable, VersionTable):
                                   " 'pending'", (manifest.version, turn_id))
                 if not done.rowcount:
                     raise HeadMoved
+            self.groups.close_finished(db, trained=True)
             count(db, "trained", len(manifest.turn_ids))
             count(db, "updates", 1)
             if not refused(manifest):
@@ -93,7 +95,7 @@ class TrainerStore(SampleTable, VersionTable):
         """
         with self._db.transaction() as db:
             known = {version.manifest.version: version for version in self.versions()}
-            done = forgetting.forget(db, target, known, self.head, usable, self._signal)
+            done = forgetting.forget(db, target, known, self.head, usable, self._learnable)
             done.removed["set aside"] = self.aside.forget(
                 db, lambda payload: done.target.has_payload(turn_pb2.Sample, payload))
             self._tombstones.add(db, done.target)

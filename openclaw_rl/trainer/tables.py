@@ -10,7 +10,8 @@ CREATE TABLE IF NOT EXISTS samples (
     reason TEXT NOT NULL DEFAULT '', score INTEGER, hinted INTEGER NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     accepted_at REAL NOT NULL, payload BLOB, session TEXT NOT NULL DEFAULT '', sampled_from INTEGER,
     branch TEXT NOT NULL DEFAULT '', crc INTEGER, content INTEGER,
-    again INTEGER NOT NULL DEFAULT 0);
+    again INTEGER NOT NULL DEFAULT 0, group_id TEXT, episode_id TEXT, step INTEGER, votes REAL, step_reward REAL,
+    reward REAL, advantage REAL);
 CREATE INDEX IF NOT EXISTS pending ON samples (score, hinted, accepted_at) WHERE fate = 'pending';
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, manifest BLOB NOT NULL, checkpoint TEXT NOT NULL DEFAULT '{}', activated_at REAL,

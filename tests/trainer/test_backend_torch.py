@@ -157,11 +157,11 @@ def test_other_families_are_computed_with_all_that_they_have(tmp_path: Path, fam
 
 def test_lora_leaves_the_base_model_alone(model: Path) -> None:
     backend = TorchBackend(model, config(), StartPoint())
-    prompt, response = torch.tensor(PROMPT), torch.tensor(RESPONSE)
-    before = backend._frozen_hidden(prompt, response)
+    ids, places = map(torch.tensor, make().text())
+    before = backend._frozen_hidden(ids, places)
     backend.step([make()], 0, never)
-    assert torch.equal(backend._frozen_hidden(prompt, response), before)
-    assert not torch.equal(backend_torch._hidden(backend._model, prompt, response), before)
+    assert torch.equal(backend._frozen_hidden(ids, places), before)
+    assert not torch.equal(backend_torch._hidden(backend._model, ids, places), before)
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])

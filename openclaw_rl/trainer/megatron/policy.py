@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +153,12 @@ class MegatronPolicy:
 
     def _backward(self, examples: Sequence[Example], objective: Objective) -> None:
         """Add some samples' gradients."""
-        base = self._read(self._frozen, [(e.prompt_ids, e.response_ids) for e in examples])
+        texts = [e.text() for e in examples]
+        base = self._read(self._frozen, texts)
         hinted = [i for i, e in enumerate(examples) if e.teacher_prompt_ids is not None and objective.distils]
         teacher = dict(zip(hinted, self._read(
-            self._frozen, [(examples[i].teacher_prompt_ids or [], examples[i].response_ids) for i in hinted]),
-            strict=True))
+            self._frozen, [replace(examples[i], prompt_ids=examples[i].teacher_prompt_ids or []).text()
+                           for i in hinted]), strict=True))
 
         def finish(index: int, hidden: Tensor) -> Tensor:
             example = examples[index]
@@ -171,7 +173,7 @@ class MegatronPolicy:
             assert leaf.grad is not None
             return (hidden * leaf.grad).sum()
 
-        self._through(self._replicated, [(e.prompt_ids, e.response_ids) for e in examples], finish)
+        self._through(self._replicated, texts, finish)
 
     @torch.no_grad()
     def _compare(self, examples: Sequence[Example], objective: Objective) -> None:
@@ -181,7 +183,7 @@ class MegatronPolicy:
             for rows in pieces(len(ids)):
                 objective.moved(ids[rows], behaviour[rows], self._model.logits(hidden[rows]))
 
-        self._through(self._model, [(e.prompt_ids, e.response_ids) for e in examples], finish)
+        self._through(self._model, [e.text() for e in examples], finish)
 
     def _tensors(self, example: Example) -> tuple[Tensor, Tensor]:
         """Response and its recorded log-probabilities."""
@@ -190,17 +192,18 @@ class MegatronPolicy:
 
     @torch.no_grad()
     def _read(self, model: Model, texts: Sequence[tuple[list[int], list[int]]]) -> list[Tensor]:
-        """(R, width) for each prompt and response: what predicts the response's tokens; empty but on the last stage."""
+        """(R, width) for each text: what predicts the response tokens; empty but on the last stage."""
         found: list[Tensor] = []
         self._through(model, texts, lambda _, hidden: found.append(hidden))
         return found if self._place.last else [torch.empty(0)] * len(texts)
 
     def _through(self, model: Any, texts: Sequence[tuple[list[int], list[int]]],
                  finish: Callable[[int, Tensor], Tensor | None]) -> None:
-        """Send prompts and responses through the pipeline.
+        """Send texts through the pipeline.
 
         Args:
             model: with gradients unless torch.no_grad() is on.
+            texts: see Example.text.
             finish: called on the last stage with the number of a text and what predicts its response's tokens, (R,
                 width); returns the loss, where there are gradients.
         """
@@ -210,12 +213,12 @@ class MegatronPolicy:
 
         def forward(_: Any, stage: Any) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, None]]]:
             number = next(numbers)
-            prompt, response = texts[number]
-            ids = torch.tensor([prompt + response], device=self._place.device)
+            text, places = texts[number]
+            ids, where = (torch.tensor(values, device=self._place.device) for values in ([text], places))
             # megatron-core computes activations again in training mode only, which changes nothing else: no dropout.
             self._model.train(torch.is_grad_enabled() and ids.shape[1] > CHECKPOINT_TOKENS)
             hidden = stage(ids, torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
-            return hidden, lambda output: _scalar(output, finish(number, output[len(prompt) - 1:-1, 0]))
+            return hidden, lambda output: _scalar(output, finish(number, output[where, 0]))
 
         self._schedule(model, forward, len(texts))
 
