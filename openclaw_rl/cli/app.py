@@ -12,8 +12,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 _ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "dashboard", "chat", "turns",
-          "trace", "versions", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs", "set-aside",
-          "stop-all")
+          "trace", "versions", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs",
+          "set-aside", "stop-all")
 
 
 class _Commands(TyperGroup):
@@ -56,4 +56,19 @@ def addresses() -> dict[str, str]:
     return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}
 
 
-from . import certs, chat, dashboard, distributed, forget, keys, logs, mesh, pin, set_aside, trace, training, turns, versions  # noqa: E402, F401  (they register their commands)
+from . import (  # noqa: E402  (they register their commands)
+    certs,  # noqa: F401
+    chat,  # noqa: F401
+    dashboard,  # noqa: F401
+    distributed,  # noqa: F401
+    forget,  # noqa: F401
+    keys,  # noqa: F401
+    logs,  # noqa: F401
+    mesh,  # noqa: F401
+    pin,  # noqa: F401
+    set_aside,  # noqa: F401
+    trace,  # noqa: F401
+    training,  # noqa: F401
+    turns,  # noqa: F401
+    versions,  # noqa: F401
+)

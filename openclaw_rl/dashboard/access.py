@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..config.security import LimitsConfig
-from ..gateway.listener import client_address
 from ..gateway.errors import ApiError
 from ..gateway.limits import Limiter
+from ..gateway.listener import client_address
 from ..keys import Key, KeyRing
 from ..mesh.identity import is_loopback
 
@@ -67,7 +67,7 @@ class Visitor:
     @property
     def reads(self) -> bool:
         """Figures, states, versions."""
-        return self.local or self.admin or (key := self._key) is not None and key.allows("read")
+        return self.local or self.admin or ((key := self._key) is not None and key.allows("read"))
 
     @property
     def words(self) -> bool:

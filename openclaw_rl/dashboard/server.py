@@ -119,17 +119,21 @@ def serve(config: Config, home: Home, listener: Listener, ready: Callable[[str],
     settings.load()
     if listener.certificate is not None:
         settings.ssl = _renewing(listener.certificate)
-    server = uvicorn.Server(settings)
+    link = f"{listener.url}/login#{dashboard.access.token}"
+    asyncio.run(_Server(settings, lambda: ready(link)).serve(sockets=[listener.socket]))
 
-    async def main() -> None:
-        serving = asyncio.create_task(server.serve(sockets=[listener.socket]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.02)
-        if server.started:
-            ready(f"{listener.url}/login#{dashboard.access.token}")
-        await serving
 
-    asyncio.run(main())
+class _Server(uvicorn.Server):
+    """Tells when pages can be opened."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
 
 
 def _renewing(certificate: Certificate) -> ssl.SSLContext:

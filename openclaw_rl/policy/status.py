@@ -78,4 +78,5 @@ class StatusBoard:
             stats = {}
         queued = float(self._turns.queue.waiting) if self._turns.queue else 0.0
         return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "tokens_per_s": 0.0,
-                "version": float(self._turns.version)} | stats | {"waiting": stats.get("waiting", 0.0) + queued}
+                "version": float(self._turns.version), **self._turns.latency.gauges(), **stats,
+                "waiting": stats.get("waiting", 0.0) + queued}

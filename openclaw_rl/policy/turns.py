@@ -15,6 +15,7 @@ from openclaw_rl.mesh import errors
 from openclaw_rl.mesh.helpers import new_id, now, to_timestamp
 from openclaw_rl.policy.chat import Policy, Transcript
 from openclaw_rl.policy.fair import FairQueue
+from openclaw_rl.policy.latency import Latency
 from openclaw_rl.policy.meter import Meter
 from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import TurnRecorder
@@ -43,6 +44,7 @@ class Turns:
         self.state = "the policy is getting ready"
         self.running = 0  #: responses that are being made
         self.meter = Meter()
+        self.latency = Latency()
         self.queue: FairQueue | None = None  #: in front of an engine that makes so many responses at a time
         self._policy: Policy | None = None
         self._recorder = recorder
@@ -110,6 +112,7 @@ class Turns:
                 async for event in events:
                     if isinstance(event, End):
                         settled = True
+                        self._note_latency(head, transcript)
                         turn = self._settle(head, call, choice, transcript, event.finish_reason)
                         if turn is not None:
                             await self._recorder.turn(turn)
@@ -151,6 +154,11 @@ class Turns:
             feedback.given_at.CopyFrom(now())
         self._recorder.feedback(feedback)
         return feedback.feedback_id
+
+    def _note_latency(self, head: Head, transcript: Transcript) -> None:
+        if not head.options.background:
+            first = transcript.first_token_at
+            self.latency.ended(time.time() - head.requested_at, None if first is None else first - head.requested_at)
 
     def _ready(self) -> Policy:
         if self._policy is None or self._closed:

@@ -20,6 +20,7 @@ from openclaw_rl.trainer.foreign import set_aside
 from openclaw_rl.trainer.gate import Gate, GateError
 from openclaw_rl.trainer.judges import panels, votes_by_judge
 from openclaw_rl.trainer.material import Material, Tokens
+from openclaw_rl.trainer.staleness import staleness
 from openclaw_rl.trainer.store import HeadMoved, TrainerStore
 from openclaw_rl.trainer.version_table import DAMAGED
 from openclaw_rl.v1 import turn_pb2, weights_pb2

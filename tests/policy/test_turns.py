@@ -175,3 +175,14 @@ async def test_a_background_request_waits_behind_live_ones_and_its_turn_says_wha
     assert first.episode == step and not second.HasField("episode")
     assert [sampling.background for sampling in rig.engine.samplings] == [True, False]
     rig.store.close()
+
+
+async def test_latency_is_that_of_live_responses(tmp_path: Path, template: ChatTemplate) -> None:
+    rig = Rig(tmp_path, template)
+    board = StatusBoard(rig.turns, rig.recorder, rig.outbox, rig.store)
+    board.engine = rig.engine
+    await rig.ask(background=True)
+    assert not [name for name in board.gauges() if name.startswith(("latency", "first_token"))]
+    await rig.ask()
+    gauges = board.gauges()
+    assert 0 < gauges["first_token_p50_ms"] <= gauges["latency_p99_ms"] * 1.02 < 10_000
