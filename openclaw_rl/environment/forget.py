@@ -6,6 +6,7 @@ import sqlite3
 
 from openclaw_rl.delivery.aside import Aside
 from openclaw_rl.delivery.outbox import Outbox
+from openclaw_rl.environment.episodes import table as episodes
 from openclaw_rl.forgetting import Target
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
@@ -40,6 +41,7 @@ def forget(db: sqlite3.Connection, target: Target, outbox: Outbox, aside: Aside)
     removed["transitions"] = len(sent)
     removed["set aside"] = aside.forget(db, event)
     removed["feedback"] += _stray_feedback(db, target)
+    removed["episodes"] = episodes.forget(db, target.session_id)
     gone = db.execute("SELECT 1 FROM turns WHERE session = ? LIMIT 1", (target.session_id,)).fetchone() is None
     if gone:
         for statement in ("DELETE FROM sessions WHERE id = ?", "DELETE FROM awaited WHERE session = ?",

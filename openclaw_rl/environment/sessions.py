@@ -34,6 +34,8 @@ from openclaw_rl.delivery.store import Store, StoreError
 from openclaw_rl.environment import branches, linking, tables
 from openclaw_rl.environment.classify import MAIN, SIDE, UNKNOWN, Classified, Classifier
 from openclaw_rl.environment.deadlines import Deadlines
+from openclaw_rl.environment.episodes import table as episodes
+from openclaw_rl.environment.episodes import turns as episode_turns
 from openclaw_rl.environment.events import refusal, stranger
 from openclaw_rl.environment.flaws import flaw
 from openclaw_rl.environment.forget import forget
@@ -50,6 +52,8 @@ log = logging.getLogger(__name__)
 
 #: Summaries that are kept.
 KEEP_TURNS = 200_000
+#: Episodes that are kept.
+KEEP_EPISODES = 10_000
 #: Seconds after a start in which no session times out, since turns may still be under way.
 START_GRACE = 60.0
 #: Sessions that one transaction of the reaper ends.
@@ -59,7 +63,8 @@ _Name = Literal["MAIN", "SIDE", "UNKNOWN"]
 _CLASS_NAMES: dict[int, _Name] = {MAIN: "MAIN", SIDE: "SIDE", UNKNOWN: "UNKNOWN"}
 _CLOSED_BY = {turn_pb2.NEXT_STATE_KIND_FEEDBACK: "feedback was given",
               turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended",
-              turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out"}
+              turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "the session timed out",
+              turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED: "the episode ended"}
 
 
 @dataclass
@@ -130,6 +135,41 @@ class SessionBook:
         """
         return self._end_all([session], kind)
 
+    def begin_episode(self, episode: episodes.Begun) -> None:
+        """An episode runs: the turns of its session are its steps, and the session ends with it alone.
+
+        Raises:
+            StoreError: the store can't be written.
+        """
+        with self._lock, self._store.transaction() as db:
+            episodes.begin(db, episode)
+
+    def end_episode(self, episode_id: str, ended: episodes.Ended) -> bool:
+        """An episode is over. Its last turn gets its next state and the outcome, at once or when its record comes.
+
+        Returns:
+            False when there is no such episode that runs.
+
+        Raises:
+            StoreError: the store can't be written.
+        """
+        with self._lock:
+            effects = _Effects()
+            with self._store.transaction() as db:
+                row = episodes.end(db, episode_id, ended)
+                if row is not None:
+                    effects.counts["episodes_broken" if ended.error else "episodes_done"] += 1
+                    self._close_episode(db, row["session"], effects)
+                tables.add_counters(db, effects.counts)
+            self._apply(effects)
+        return row is not None
+
+    def break_off_episodes(self, error: str) -> int:
+        """End all episodes of an earlier run; gives their number."""
+        with self._store.reading() as db:
+            ids = episodes.running(db)
+        return sum(self.end_episode(id, episodes.Ended(time.time(), error=error)) for id in ids)
+
     def reap(self) -> int:
         """End the sessions in which nothing came for `session_timeout`; returns their number."""
         ended = 0
@@ -151,9 +191,10 @@ class SessionBook:
             return 0
         return len(sessions)
 
-    def prune(self, keep: int = KEEP_TURNS) -> int:
-        """Delete old summaries beyond `keep`; returns their number."""
+    def prune(self, keep: int = KEEP_TURNS, keep_episodes: int = KEEP_EPISODES) -> int:
+        """Delete old summaries beyond `keep`; returns their number. The same for episodes."""
         with self._lock, self._store.transaction() as db:
+            episodes.prune(db, keep_episodes)
             return tables.prune(db, keep)
 
     async def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
@@ -226,8 +267,9 @@ class SessionBook:
         elif kind == "feedback":
             self._feedback(db, event.feedback, effects)
         elif kind == "session_active":
-            if tables.still_active(db, event.session_active.session_id, time.time()):
-                effects.alive[event.session_active.session_id] = True
+            session = event.session_active.session_id
+            if tables.still_active(db, session, time.time()) and episodes.of_session(db, session) is None:
+                effects.alive[session] = True
         else:
             self._end(db, event.session_end.session_id, turn_pb2.NEXT_STATE_KIND_SESSION_ENDED, effects)
         return ack
@@ -238,7 +280,9 @@ class SessionBook:
             turn.session_id = linking.infer_session(db, turn, outline)
         session = turn.session_id
         link = linking.find(db, session, outline)
-        classified = self._classifier.classify(turn, partial(linking.surroundings, db, session, outline, link))
+        episode = episodes.of_session(db, session)
+        classified = episode_turns.claim(turn, episode) or self._classifier.classify(
+            turn, partial(linking.surroundings, db, session, outline, link))
         turn.turn_class, turn.class_reason = classified.turn_class, classified.reason
         name = _CLASS_NAMES[classified.turn_class]
         if classified.turn_class == MAIN:
@@ -271,6 +315,9 @@ class SessionBook:
         effects.journal.append(partial(self._journal.action, session, turn.policy_version, name,
                                        as_text([turn.response])))
         self._answer_waiting(db, turn, outline, effects)
+        if episode is not None:
+            self._close_episode(db, session, effects)
+            return
         if rank.keep and _feedback_on(db, turn.turn_id, turn.client):
             self._close(db, turn.turn_id, NextState(kind=turn_pb2.NEXT_STATE_KIND_FEEDBACK), effects)
         if turn.session_done:
@@ -317,18 +364,54 @@ class SessionBook:
         if row is None:
             log.info("feedback %s waits for turn %r of session %r, which is not here", feedback.feedback_id,
                      feedback.turn_id, feedback.session_id)
+        elif (episode := episodes.of_session(db, row["session"])) is not None and not episode["closed"]:
+            log.info("feedback %s on turn %s is kept until the episode %s goes on or ends", feedback.feedback_id,
+                     turn_id, episode["id"])
         elif not self._close(db, turn_id, NextState(kind=turn_pb2.NEXT_STATE_KIND_FEEDBACK), effects):
             log.info("feedback %s on turn %s is kept, but not judged: %s", feedback.feedback_id, turn_id,
                      row["reason"] or "the turn has its next state already")
 
+    def _close_episode(self, db: sqlite3.Connection, session: str, effects: _Effects, *, wait: bool = True) -> int:
+        """When the episode of a session is over, and the record of its last turn is here: end the session.
+
+        Args:
+            wait: False ends it without the record.
+
+        Returns:
+            Number of turns that got their next state by it.
+        """
+        row = episodes.of_session(db, session)
+        if row is None or row["ended"] is None:
+            effects.alive[session] = False  # it has no deadline while the episode runs
+            return 0
+        if wait and row["last_turn"] and not row["closed"] and tables.turn(db, row["last_turn"]) is None:
+            effects.alive[session] = True  # the record may have been lost: the session's deadline bounds the wait
+            return 0
+        left = tables.open_turns(db, session)
+        steps = tables.steps(db, session)
+        for turn_id in left:
+            last = turn_id == left[-1]
+            state = episode_turns.last_words(row) if last and turn_id == row["last_turn"] else NextState(
+                kind=turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED)
+            self._close(db, turn_id, state, effects, episode_turns.outcome(row, steps) if last else None)
+        episodes.close(db, session)
+        tables.end_session(db, session)
+        effects.alive[session] = False
+        return len(left)
+
     def _end(self, db: sqlite3.Connection, session: str, kind: NextStateKind.ValueType, effects: _Effects) -> int:
+        if (episode := episodes.of_session(db, session)) is not None:
+            if kind != turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT and not episode["closed"]:
+                log.info("session %s is not ended: the episode %s ends it", session, episode["id"])
+            return self._close_episode(db, session, effects, wait=kind != turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT)
         closed = sum(self._close(db, turn_id, NextState(kind=kind), effects)
                      for turn_id in tables.open_turns(db, session))
         tables.end_session(db, session)
         effects.alive[session] = False
         return closed
 
-    def _close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: _Effects) -> bool:
+    def _close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: _Effects,
+               outcome: turn_pb2.EpisodeOutcome | None = None) -> bool:
         """Send a turn with its next state to the judge; False when it was sent before or can't be any more."""
         data, whole, branch = tables.payload(db, turn_id)
         if data is None:
@@ -345,7 +428,8 @@ class SessionBook:
         turn.branch_id = branch
         next_state.feedback.extend(_feedback_on(db, turn_id, turn.client))
         next_state.observed_at.CopyFrom(now())
-        transition = turn_pb2.Transition(turn=turn, next_state=next_state)
+        transition = turn_pb2.Transition(turn=turn, next_state=next_state, outcome=outcome,
+                                         step_reward=episodes.reward(db, turn_id) if turn.HasField("episode") else None)
         self._outbox.put(turn_id, transition.SerializeToString(), db=db)
         reason = _CLOSED_BY.get(next_state.kind) or f"continued by turn {next_state.next_turn_id}"
         tables.settle(db, turn_id, tables.SENT, reason)

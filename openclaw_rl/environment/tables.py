@@ -6,6 +6,7 @@ and its two digests, by which a later request is found to continue or repeat it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,13 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from openclaw_rl.delivery.checked import add_columns, crc, sound
+from openclaw_rl.environment.episodes import table as episodes
 from openclaw_rl.environment.next_state import Outline, as_text
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 log = logging.getLogger(__name__)
 
-SCHEMA = """
+SCHEMA = episodes.SCHEMA + """
 CREATE TABLE IF NOT EXISTS sessions(
     id TEXT PRIMARY KEY,
     started REAL NOT NULL,              -- unix seconds, as are all times here
@@ -52,7 +54,8 @@ CREATE TABLE IF NOT EXISTS turns(
     change TEXT NOT NULL DEFAULT '',    -- of the context
     instructions BLOB,                  -- digest of the system messages
     conversation BLOB,                  -- digest of the request without them, of main turns
-    trail BLOB                          -- digests of all messages; only until a main turn continues it
+    trail BLOB,                         -- digests of all messages; only until a main turn continues it
+    episode BLOB                        -- serialized EpisodeStep; NULL for a turn of no episode
 );
 CREATE INDEX IF NOT EXISTS turns_session ON turns(session);
 CREATE INDEX IF NOT EXISTS turns_response ON turns(response, session);
@@ -95,7 +98,7 @@ OPEN, SENT, NOT_TRAINABLE, SUPERSEDED, REJECTED = (
 EXCERPT = 200
 #: Columns without the payload, which may be large.
 SUMMARY = ("seq, id, session, class, rule, version, state, reason, flaw, finished, requested, choice, request_text, "
-           "response_text, parent, request, response, client, branch, change, trail IS NOT NULL AS leaf")
+           "response_text, parent, request, response, client, branch, change, episode, trail IS NOT NULL AS leaf")
 
 
 def add_missing_columns(db: sqlite3.Connection) -> None:
@@ -104,7 +107,7 @@ def add_missing_columns(db: sqlite3.Connection) -> None:
         add_columns(db, table, {"crc": "INTEGER"})
     text = "TEXT NOT NULL DEFAULT ''"
     add_columns(db, "turns", {"client": text, "branch": text, "change": text, "instructions": "BLOB",
-                              "conversation": "BLOB", "trail": "BLOB"})
+                              "conversation": "BLOB", "trail": "BLOB", "episode": "BLOB"})
     db.execute("CREATE INDEX IF NOT EXISTS turns_conversation ON turns(conversation, session)")
     db.execute("CREATE INDEX IF NOT EXISTS turns_leaves ON turns(session) WHERE trail IS NOT NULL")
     db.execute("CREATE INDEX IF NOT EXISTS turns_class ON turns(class)")
@@ -129,12 +132,14 @@ def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, s
     db.execute(
         "INSERT INTO turns(id, session, class, rule, version, state, reason, flaw, finished, requested, choice, "
         "request_text, response_text, parent, request, response, payload, crc, client, branch, change, instructions, "
-        "conversation, trail) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "conversation, trail, episode) "
+        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (turn.turn_id, turn.session_id, turn.turn_class, turn.class_reason, turn.policy_version, state, reason, flaw,
          turn.finished_at.ToNanoseconds() / 1e9, turn.requested_at.ToNanoseconds(), turn.choice_index,
          as_text(outline.messages[-1:])[:EXCERPT], as_text([turn.response])[:EXCERPT], parent, outline.request,
          outline.response, payload, None if payload is None else crc(payload), turn.client, turn.branch_id, change,
-         outline.instructions, outline.conversation if main else None, outline.trail if main else None))
+         outline.instructions, outline.conversation if main else None, outline.trail if main else None,
+         turn.episode.SerializeToString() if turn.HasField("episode") else None))
 
 
 def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
@@ -189,6 +194,12 @@ def open_turns(db: sqlite3.Connection, session: str) -> list[str]:
     """Ids of the session's turns whose next state is not there yet, oldest first."""
     return [row["id"] for row in db.execute("SELECT id FROM turns WHERE session = ? AND payload IS NOT NULL AND "
                                             "state = ? ORDER BY seq", (session, OPEN))]
+
+
+def steps(db: sqlite3.Connection, session: str) -> int:
+    """Number of the steps of an episode that are here."""
+    found: int = db.execute("SELECT count(DISTINCT episode) FROM turns WHERE session = ?", (session,)).fetchone()[0]
+    return found
 
 
 def last_main_turn(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:
@@ -305,4 +316,7 @@ def summary(row: sqlite3.Row) -> environment_pb2.TurnSummary:
         "branch_id": row["branch"], "flaw": row["flaw"], "context_change": row["change"]}
     result = environment_pb2.TurnSummary(**fields)
     result.finished_at.FromNanoseconds(int(row["finished"] * 1e9))
+    if row["episode"] is not None:
+        with contextlib.suppress(DecodeError):  # damaged on disk
+            result.episode.ParseFromString(row["episode"])
     return result

@@ -35,6 +35,7 @@ Reply with one JSON object and nothing else:
 _KIND = {
     turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "(then the session was ended)",
     turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "(then nothing more came)",
+    turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED: "(then the episode ended)",
 }
 
 

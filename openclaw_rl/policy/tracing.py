@@ -20,4 +20,5 @@ def generated(head: Head, call: ChatCall, choice: int, transcript: Transcript,
         sampling=call.sampling, finish_reason=reason, prompt_tokens=None if ids is None else len(ids),
         completion_tokens=len(transcript.response_ids), spans=transcript.spans,
         version=transcript.version if transcript.first_token_at else active, began=head.requested_at,
-        first_token_at=transcript.first_token_at)
+        first_token_at=transcript.first_token_at,
+        episode=head.options.episode if head.options.HasField("episode") else None)

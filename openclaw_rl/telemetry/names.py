@@ -5,6 +5,8 @@ from __future__ import annotations
 SESSION = "openclaw.session.id"
 TURN = "openclaw.turn.id"
 TURN_CLASS = "openclaw.turn.class"
+EPISODE = "openclaw.episode.id"
+GROUP = "openclaw.episode.group.id"
 VERSION = "openclaw.policy.version"  #: that a span is about: the one that answered, or that is sent or activated
 TRAINED = "openclaw.policy.version.trained"  #: that a turn, or a step, trained
 SPANS = "openclaw.policy.version.spans"  #: which version made which response tokens: "VERSION:BEGIN-END"

@@ -64,7 +64,7 @@ def generated(request: Span | None, *, turn_id: str, session_id: str, api: str, 
               messages: Sequence[turn_pb2.ChatMessage], sampling: turn_pb2.SamplingParams,
               response: Callable[[], turn_pb2.ChatMessage] | None, finish_reason: int, prompt_tokens: int | None,
               completion_tokens: int, spans: Sequence[VersionSpan], version: int, began: float,
-              first_token_at: float | None) -> TraceContext | None:
+              first_token_at: float | None, episode: turn_pb2.EpisodeStep | None = None) -> TraceContext | None:
     """A response has ended, or was cut short: its span, under the request's.
 
     Args:
@@ -88,6 +88,8 @@ def generated(request: Span | None, *, turn_id: str, session_id: str, api: str, 
         "gen_ai.request.top_p": sampling.top_p if sampling.HasField("top_p") else None,
         "gen_ai.request.max_tokens": sampling.max_tokens if sampling.HasField("max_tokens") else None,
         names.FINISH_REASONS: [reason] if reason else None, "openclaw.api": api}
+    if episode is not None:
+        attributes |= {names.EPISODE: episode.episode_id, names.GROUP: episode.group_id}
     if own:
         attributes |= {names.INPUT_TOKENS: prompt_tokens, names.OUTPUT_TOKENS: completion_tokens,
                        names.SPANS: [f"{span.version}:{span.begin}-{span.end}" for span in spans]}

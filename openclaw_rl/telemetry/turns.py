@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 _CLASSES = {turn_pb2.TURN_CLASS_MAIN: "main", turn_pb2.TURN_CLASS_SIDE: "side", turn_pb2.TURN_CLASS_UNKNOWN: "unknown"}
 _KINDS = {turn_pb2.NEXT_STATE_KIND_CONTINUED: "continued", turn_pb2.NEXT_STATE_KIND_FEEDBACK: "feedback",
           turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "session ended",
-          turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "session timeout"}
+          turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "session timeout",
+          turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED: "episode ended"}
 _LABELS = {1: "satisfied", 0: "neutral", -1: "dissatisfied"}
 
 #: Samples whose context is kept in memory; that of others is looked up in the spans on disk.
@@ -36,7 +37,8 @@ _samples: OrderedDict[str, tuple[TraceContext, Attributes]] = OrderedDict()
 
 def _about(turn: turn_pb2.Turn) -> dict[str, str | int | None]:
     return {names.SESSION: turn.session_id, names.CONVERSATION: turn.session_id, names.TURN: turn.turn_id,
-            names.VERSION: turn.policy_version, names.TURN_CLASS: _CLASSES.get(turn.turn_class)}
+            names.VERSION: turn.policy_version, names.TURN_CLASS: _CLASSES.get(turn.turn_class),
+            names.EPISODE: turn.episode.episode_id or None, names.GROUP: turn.episode.group_id or None}
 
 
 @guarded

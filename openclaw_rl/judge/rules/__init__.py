@@ -19,6 +19,7 @@ _STAMP = re.compile(r"^\s*\[[^\]\n]{0,60}\d{1,2}:\d{2}[^\]\n]{0,20}\]\s*")
 _ENDED = {
     turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended without a word",
     turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "nothing came before the session timed out",
+    turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED: "the episode ended without an observation",
 }
 
 
