@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from openclaw_rl.config import ConfigError
 from openclaw_rl.config.environment import EnvironmentConfig, EnvServerConfig
 from openclaw_rl.environment.kinds.base import Context, Kind
 from openclaw_rl.environment.kinds.plugins import load_kind
 from openclaw_rl.environment.sandboxes.base import Backend
+from openclaw_rl.environment.sandboxes.make import backend
+from openclaw_rl.home import Home
 
 #: What there is without a configuration, as far as this machine has the programs for it.
 DEFAULTS = ("terminal", "swe", "tool_call", "gui")
@@ -26,36 +27,29 @@ class Offer:
     kind: Kind | None  #: None: it could not be made, and `problem` says why
     named: bool  #: the configuration names it; else it is a default one, whose problem is nobody's concern
     problem: str = ""
+    backend: Backend | None = None  #: of its sandboxes
     warnings: list[str] = field(default_factory=list)  #: the kind may add to it while it runs
 
 
-def offers(settings: EnvServerConfig, folder: Path) -> list[Offer]:
-    """The environments of a configuration, by name.
-
-    Args:
-        folder: the component's; each environment gets one of its own in it, which the kind makes if it needs it.
-    """
+def offers(settings: EnvServerConfig, home: Home) -> list[Offer]:
+    """The environments of a configuration, by name. Each gets a folder of its own, which its kind makes if it needs
+    it."""
     named = settings.environments
     configs = named or {name: EnvironmentConfig(count=settings.max_parallel) for name in DEFAULTS}
-    return [_offer(name, config, name in named, folder / "environments" / name)
+    return [_offer(name, config, name in named, home)
             for name, config in sorted(configs.items())]
 
 
-def _offer(name: str, config: EnvironmentConfig, named: bool, folder: Path) -> Offer:
+def _offer(name: str, config: EnvironmentConfig, named: bool, home: Home) -> Offer:
     kind_name = config.kind or name
     warnings: list[str] = []
     kind, problem = None, ""
+    made_by = backend(config, home.root)
     try:
         make = load_kind(kind_name, f"{_KEY}.{name}.kind")
-        kind = make(config, Context(name, folder, _backend(config), warnings))
+        kind = make(config, Context(name, home.component("env_server") / "environments" / name, made_by, warnings))
     except ConfigError as error:
         problem = str(error)
     except Exception as error:  # a plug-in's fault costs its own environment only
         problem = f"{_KEY}.{name}: the kind {kind_name!r} can't be made: {type(error).__name__}: {error}"
-    return Offer(name, config, kind_name, kind, named, problem, warnings)
-
-
-def _backend(config: EnvironmentConfig) -> Backend:
-    from openclaw_rl.environment.sandboxes.choose import backend
-
-    return backend(config)
+    return Offer(name, config, kind_name, kind, named, problem, made_by, warnings)

@@ -1,0 +1,163 @@
+"""Scripts that run inside the sandboxes of kind `gui`. All that is theirs is in /tmp/desk there."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from functools import cache
+from pathlib import Path
+
+DESK = "/tmp/desk"
+WIDGETS = f"{DESK}/widgets"
+APPS = Path(__file__).parent / "apps"
+#: Applications that come with the package, by name.
+APP_NAMES = tuple(sorted(path.stem for path in APPS.glob("*.py")
+                         if path.stem not in ("__init__", "widgets", "window")))
+
+#: Tells what is on the screen, a section each. $1: a word that begins the sections' names, and that nobody in the
+#: sandbox can guess; $2: a number that grows, or 0 to wait for nothing.
+#: Applications that publish widgets are asked for them before and after the picture has come to rest (for 0.7 s at
+#: most: some never do), so that what is told was seen after all that the last action has caused.
+LOOK = r"""
+word=$1; number=$2; screen=/tmp/desk/screen/Xvfb_screen0; widgets=/tmp/desk/widgets
+ask() {
+  echo "$1" >$widgets/serial
+  for file in $widgets/0x*; do
+    case $file in *.new) continue;; esac
+    [ -e "$file" ] || continue
+    xprop -id "${file##*/}" -f _DESK_ASK 32c -set _DESK_ASK "$1" 2>/dev/null || { rm -f "$file"; continue; }
+    tries=0
+    while read -r seen <"$file"; [ "$seen" != "$1" ] && [ $tries -lt 40 ]; do sleep 0.025; tries=$((tries + 1)); done
+  done 2>/dev/null
+}
+if [ "$number" != 0 ]; then
+  ask "${number}0"
+  old=$(md5sum <$screen); tries=0
+  while sleep 0.04; new=$(md5sum <$screen); [ "$old" != "$new" ] && [ $tries -lt 15 ]; do
+    old=$new; tries=$((tries + 1))
+  done
+  ask "${number}1"
+fi
+echo "@$word root"
+xprop -root _NET_CLIENT_LIST_STACKING _NET_ACTIVE_WINDOW _NET_SUPPORTING_WM_CHECK || exit 9
+echo "@$word tree"; xwininfo -root -tree 2>/dev/null | head -c 65536; echo
+echo "@$word visible"; xdotool search --onlyvisible --maxdepth 1 --name '' 2>/dev/null | head -n 500
+for file in $widgets/0x*; do
+  case $file in *.new) continue;; esac
+  [ -e "$file" ] && { echo "@$word widgets ${file##*/}"; head -c 262144 "$file"; echo; }
+done
+if [ -e /tmp/desk/ended ]; then echo "@$word ended"; head -c 20 /tmp/desk/ended; fi
+echo "@$word png"
+scrot -o "/tmp/desk/$word.png" && head -c 4194304 "/tmp/desk/$word.png"; rm -f "/tmp/desk/$word.png"
+"""
+
+#: Waits until the window manager is there. 9: the display isn't.
+MANAGED = r"""
+tries=0
+while :; do
+  said=$(xprop -root _NET_SUPPORTING_WM_CHECK 2>&1) || exit 9
+  case $said in *"window id"*) exit 0;; esac
+  [ $tries -lt 400 ] || exit 1
+  sleep 0.05; tries=$((tries + 1))
+done
+"""
+
+#: Waits for an application's first window; $1: tenths of a second, $2: it publishes its widgets. 1: there is none in
+#: that time, 2: the application has ended, 9: there is no display.
+OPENED = r"""
+tries=0
+while [ $tries -lt $(($1 * 2)) ]; do
+  said=$(xprop -root _NET_CLIENT_LIST 2>&1) || exit 9
+  case $said in *0x*)
+    [ "$2" = no ] && exit 0
+    for file in /tmp/desk/widgets/0x*; do case $file in *.new) ;; *) [ -s "$file" ] && exit 0;; esac; done;;
+  esac
+  [ -e /tmp/desk/ended ] && exit 2
+  sleep 0.05; tries=$((tries + 1))
+done
+exit 1
+"""
+
+#: Ends all processes and deletes all files but those of the display. $1: ids of processes to keep. 1: some are left.
+END = r"""
+tries=0; left=yes
+while [ -n "$left" ] && [ $tries -lt 50 ]; do
+  left=
+  for folder in /proc/[0-9]*; do
+    id=${folder#/proc/}
+    case " $1 $$ $PPID " in *" $id "*) continue;; esac
+    read -r stat 2>/dev/null <"$folder/stat" || continue
+    case ${stat##*) } in Z*) continue;; esac
+    kill -9 "$id" 2>/dev/null && left=yes
+  done
+  [ -z "$left" ] || sleep 0.02
+  tries=$((tries + 1))
+done
+files() { find /work /tmp /dev/shm -mindepth 1 -maxdepth 1 ! -path /tmp/desk ! -name '.X*' "$@" 2>/dev/null; }
+files -exec rm -rf -- {} +
+[ -z "$(files)" ] || { files -exec chmod -R u+rwX -- {} +; files -exec rm -rf -- {} +; }
+[ -z "$left" ] && [ -z "$(files)" ]
+"""
+
+#: Lets go of all keys and buttons and waits until no window is left. 1: one is.
+REST = r"""
+rm -rf /tmp/desk/widgets /tmp/desk/ended; mkdir /tmp/desk/widgets
+xdotool keyup shift keyup ctrl keyup alt keyup super mouseup 1 mouseup 2 mouseup 3 mousemove 1 1 || exit 1
+tries=0
+while [ $tries -lt 60 ]; do
+  case $(xprop -root _NET_CLIENT_LIST 2>&1) in *0x*) sleep 0.05; tries=$((tries + 1));; *) exit 0;; esac
+done
+exit 1
+"""
+
+#: Programs without which there is no screen; prints those that aren't there.
+MISSING = r"""
+for name in Xvfb jwm xdotool xprop xwininfo scrot md5sum find tar; do
+  command -v $name >/dev/null || echo $name
+done
+/usr/bin/python3 -E -s -S -c 'import tkinter' 2>/dev/null || echo python3-tk
+"""
+
+#: Runs an application and keeps its exit code, by which it is known to have ended.
+RUN = r"""
+rm -f /tmp/desk/ended
+"$@"
+echo $? >/tmp/desk/ended
+"""
+
+MANAGER = """<?xml version="1.0"?>
+<JWM>
+ <Tray x="0" y="-1" height="28" autohide="off"><TaskList maxwidth="220"/><Spacer/></Tray>
+ <WindowStyle decorations="flat">
+  <Font>DejaVu Sans-10:bold</Font><Width>3</Width><Height>24</Height><Corner>4</Corner>
+  <Foreground>#5b6675</Foreground><Background>#cfd6df</Background><Outline>#aab4c0</Outline>
+  <Active><Foreground>#ffffff</Foreground><Background>#2f6db5</Background><Outline>#24578f</Outline></Active>
+ </WindowStyle>
+ <TrayStyle decorations="flat">
+  <Font>DejaVu Sans-10</Font><Background>#28323f</Background><Foreground>#e6ebf1</Foreground>
+ </TrayStyle>
+ <TaskListStyle list="all" group="false">
+  <Font>DejaVu Sans-10</Font><Foreground>#e6ebf1</Foreground><Background>#28323f</Background>
+  <Active><Foreground>#ffffff</Foreground><Background>#2f6db5</Background></Active>
+ </TaskListStyle>
+ <Desktops width="1" height="1"><Background type="solid">#64798f</Background></Desktops>
+ <FocusModel>click</FocusModel>
+ <DoubleClickSpeed>400</DoubleClickSpeed><DoubleClickDelta>2</DoubleClickDelta>
+ <SnapMode distance="0">none</SnapMode><MoveMode>opaque</MoveMode><ResizeMode>opaque</ResizeMode>
+</JWM>
+"""
+
+
+@cache
+def bundle() -> bytes:
+    """All of it as a tar for /tmp/desk."""
+    files = {"look.sh": LOOK, "managed.sh": MANAGED, "opened.sh": OPENED, "rest.sh": REST, "run.sh": RUN,
+             "jwmrc": MANAGER, **{f"apps/{path.name}": path.read_text() for path in sorted(APPS.glob("*.py"))}}
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, text in files.items():
+            data = text.lstrip("\n").encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
