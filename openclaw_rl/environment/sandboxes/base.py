@@ -46,6 +46,14 @@ class Finished:
 class Process(Protocol):
     """A process in a sandbox. stdout and stderr come as one."""
 
+    @property
+    def code(self) -> int | None:
+        """Its exit code, 128 + N after signal N; None while it runs, and when the sandbox ended with it."""
+        ...
+
+    async def wait(self) -> int | None:
+        """Wait until it has ended: its `code`."""
+
     async def write(self, data: bytes) -> None:
         """Write to its stdin.
 
@@ -53,11 +61,18 @@ class Process(Protocol):
             SandboxError: it has ended.
         """
 
+    def end_input(self) -> None:
+        """Nothing more comes on its stdin."""
+
     async def read(self, most: int = 65536) -> bytes:
-        """What it has written, as soon as there is something; empty when it has ended."""
+        """What it has written, as soon as there is something; empty when it, and all that it left behind with its
+        stdout, has ended. What isn't read waits: the process is held up, and nothing grows."""
 
     async def kill(self) -> None:
         """End it and what it has started; no error when it has ended."""
+
+    def close(self) -> None:
+        """Give back its pipes; what still runs is not ended. Of a process that was killed it's done already."""
 
 
 class Sandbox(Protocol):
@@ -95,6 +110,12 @@ class Sandbox(Protocol):
             SandboxError: it can't be read; the sandbox may live on.
         """
 
+    async def end_all(self) -> None:
+        """End all its processes, also what they have left in the background; the sandbox lives on."""
+
+    async def killed(self) -> int:
+        """Processes that the limit of memory has ended so far; 0 where nobody counts."""
+
     async def close(self) -> None:
         """End all its processes and delete its files; any number of times, never raises."""
 
@@ -102,7 +123,10 @@ class Sandbox(Protocol):
 class Backend(Protocol):
     """Makes sandboxes."""
 
-    name: str  #: "bubblewrap", "docker"
+    @property
+    def name(self) -> str:
+        """`bubblewrap`, `docker`, or `auto` while none was chosen."""
+        ...
 
     async def problem(self, spec: Spec) -> str:
         """Why no sandbox can be made (a missing program or image) and the line that helps; empty when one can."""

@@ -1,0 +1,102 @@
+"""The first process of a bubblewrap sandbox: a POSIX shell that starts others when told to.
+
+It stays small (some 200 KiB) and needs only `/bin/sh` and `setsid`. Told on its stdin, one line of shell each; tells on
+its stdout, one line each:
+
+    ready                   it reads its stdin
+    started ID PID          a process has been started, and has its pipes
+    ended ID CODE           it has ended
+    cleared                 all have been killed
+
+A process's pipes are two FIFOs that the outside made, `NAME.i` and `NAME.o`, in a folder which is read-only inside (a
+FIFO in one can still be written to). Everything is a child of this shell, so nothing that is started later can be
+less confined than it is. IDs are random and never in an argument list, so that a process inside can't tell of others.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+#: Where the FIFOs and the few made-up files of /etc are inside.
+CONTROL = "/run/sandbox"
+
+#: Processes that this shell may have beyond the sandbox's limit, so that it can still act when the limit is reached.
+RESERVE = 24
+
+_SCRIPT = """\
+exec 3>&1 >/dev/null 2>&1
+nproc() { ulimit -u "$1" || ulimit -p "$1"; }
+ulimit -c 0
+@LIMITS@
+begin() {
+  id=$1 name=$2 folder=$3; shift 3
+  (
+    (
+      exec <"$control/$name.i" >"$control/$name.o" 2>&1
+      @NPROC@
+      read -r pid rest </proc/self/stat
+      echo "started $id $pid" >&3
+      exec 3>&-
+      while [ "$1" != -- ]; do export "$1"; shift; done
+      shift
+      cd "$folder" || exit 126
+      unset id control
+      exec setsid "$@"
+    )
+    echo "ended $id $?" >&3
+  ) &
+}
+control=@CONTROL@
+nl='
+'
+echo ready >&3
+while IFS= read -r line; do eval "$line"; done
+"""
+
+
+def script(*, processes: int | None, memory: int | None) -> str:
+    """What the shell runs.
+
+    Args:
+        processes: most at once, by RLIMIT_NPROC; None: something else sees to it.
+        memory: bytes of address space of each process; None: something else sees to it.
+    """
+    limits, nproc = [], ":"
+    if processes is not None:
+        limits.append(f"nproc {processes + RESERVE}")
+        nproc = f"nproc {processes} 2>/dev/null"
+    if memory is not None:
+        limits.append(f"ulimit -v {memory // 1024}")
+    return (_SCRIPT.replace("@LIMITS@", "\n".join(limits)).replace("@NPROC@", nproc)
+            .replace("@CONTROL@", CONTROL))
+
+
+def begin(identity: str, name: str, argv: Sequence[str], environment: Mapping[str, str], folder: str) -> bytes:
+    """The line that starts a process.
+
+    Raises:
+        ValueError: a NUL in an argument, or a variable's name is none.
+    """
+    for key in environment:
+        if not key.isidentifier() or not key.isascii():
+            raise ValueError(f"{key!r} is not the name of a variable")
+    words = [*(f"{key}={value}" for key, value in environment.items()), "--", *argv]
+    if any("\0" in word for word in (*words, folder)):
+        raise ValueError("an argument has a NUL in it")
+    line = " ".join(["begin", identity, name, *map(_quote, (folder, *words))])
+    return line.encode("utf-8", "surrogateescape") + b"\n"
+
+
+def end(pid: int) -> bytes:
+    """The line that kills a process and what it has started, but for what has made itself a session of its own."""
+    return b"kill -9 -%d\n" % pid
+
+
+#: The line that kills everything but the shell itself.
+END_ALL = b"kill -9 -1; echo cleared >&3\n"
+
+
+def _quote(word: str) -> str:
+    # The shell reads a line at a time, so a newline comes by a variable.
+    return shlex.quote(word).replace("\n", "'\"$nl\"'")

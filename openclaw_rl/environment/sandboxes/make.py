@@ -1,0 +1,83 @@
+"""The back end that a configuration means."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from openclaw_rl.config.environment import EnvironmentConfig
+from openclaw_rl.environment.sandboxes.base import Backend, Limits, Sandbox, SandboxError, Spec
+from openclaw_rl.environment.sandboxes.images import Images, absent
+from openclaw_rl.home import Home
+
+
+def label(home: Path) -> str:
+    """What sandboxes of a mesh are marked with."""
+    return hashlib.sha256(str(home.absolute()).encode()).hexdigest()[:12]
+
+
+def backend(config: EnvironmentConfig, home: Path | None = None) -> Backend:
+    """A back end. Starts nothing and asks nobody: whether it can make a sandbox, its `problem` tells.
+
+    Args:
+        home: folder of the mesh; default: that of OPENCLAW_RL_HOME.
+    """
+    home = home or Home.default().root
+    if config.backend == "auto":
+        return Auto(home)
+    return _bubblewrap(home) if config.backend == "bubblewrap" else _docker(home)
+
+
+def spec(config: EnvironmentConfig) -> Spec:
+    """What its sandboxes are to be."""
+    return Spec(Limits(memory=config.memory, disk=config.disk, processes=config.processes), config.image)
+
+
+def remove_leftovers(home: Path) -> int:
+    """Remove what sandboxes of a mesh have left behind when their environment server is gone: containers, control
+    groups, folders. Their number. May take seconds; blocks."""
+    from openclaw_rl.environment.sandboxes import bubblewrap, docker
+
+    return bubblewrap.remove_leftovers(label(home)) + docker.remove_leftovers(label(home))
+
+
+class Auto:
+    """docker when an engine answers and has the image, else bubblewrap."""
+
+    def __init__(self, home: Path) -> None:
+        self._bubblewrap = _bubblewrap(home)
+        self._docker = _docker(home)
+        self._chosen: Backend | None = None
+
+    @property
+    def name(self) -> str:
+        return self._chosen.name if self._chosen is not None else "auto"
+
+    async def problem(self, spec: Spec) -> str:
+        if self._chosen is None and spec.image is not None and not await self._docker.problem(spec):
+            self._chosen = self._docker
+            return ""
+        problem = await (self._chosen or self._bubblewrap).problem(spec)
+        if not problem:
+            self._chosen = self._chosen or self._bubblewrap
+        elif self._chosen is None and problem == absent(spec.image or "", "bubblewrap"):
+            problem += ", or for an engine of containers: --for docker"
+        return problem
+
+    async def make(self, spec: Spec) -> Sandbox:
+        problem = await self.problem(spec)
+        if problem or self._chosen is None:
+            raise SandboxError(problem)
+        return await self._chosen.make(spec)
+
+
+def _bubblewrap(home: Path) -> Backend:
+    from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
+
+    return Bubblewrap(Images(home), label(home))
+
+
+def _docker(home: Path) -> Backend:
+    from openclaw_rl.environment.sandboxes.docker import Docker
+
+    return Docker(label(home))
