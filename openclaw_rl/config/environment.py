@@ -47,6 +47,9 @@ class McpConfig(Section):
     """Variables that it gets, beside PATH and HOME."""
     url: str | None = None
     """Address of a running server (streamable HTTP); one session for each lease."""
+    sandbox: bool = True
+    """Run `command` in a sandbox: this machine's programs in /usr or the image, no network. False: as a plain process,
+    with everything that the environment server may do; only for a server that you trust."""
 
     @model_validator(mode="after")
     def _one(self) -> McpConfig:
@@ -114,3 +117,14 @@ class EnvServerConfig(Component):
     max_waiting: Int = Field(1000, ge=0)
     """Requests for a lease that may wait; more are told to come again."""
     episodes: EpisodesConfig = EpisodesConfig()
+
+    @field_validator("environments")
+    @classmethod
+    def _names(cls, environments: dict[str, EnvironmentConfig]) -> dict[str, EnvironmentConfig]:
+        import re
+
+        for name in environments:
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", name):
+                raise ValueError(f"{name[:80]!r} is no name of an environment: 1 to 64 letters, digits, `_` and `-`, "
+                                 "the first no `-`")
+        return environments
