@@ -4,56 +4,172 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from ..config import ConfigError
 from ..home import COMPONENTS
 from ..mesh.errors import MeshError
 from ..v1 import component_pb2 as pb
-from .history import History
+from ..v1 import environment_pb2, trainer_pb2
+from .figures import Rates, figures
+from .history import Figures, History
 from .mesh import MeshData
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two attempts to reach a component: the first, and the longest that it grows to.
+_FIRST, _LONGEST = 0.5, 5.0
+#: Seconds beyond the interval after which a component that says nothing is down.
+_SILENCE = 5.0
+#: Seconds between two looks at the environments.
+_LOOK = 2.0
 
 
 class Collector:
+    """Follows the components' own streams, and keeps what they tell.
+
+    Args:
+        interval: seconds between two figures.
+    """
+
     def __init__(self, mesh: MeshData, history: History, interval: float) -> None:
         self._mesh, self._history, self._interval = mesh, history, interval
+        self._rates = Rates()
+        self._votes: list[float] = []  # milliseconds that votes took since the last figures
+        self.latest: Figures = history.latest()  #: the newest figures by name; see figures.py
+        self.ticks = 0  #: how many there were; changes with them
+        self.environments: list[environment_pb2.EnvironmentInfo] = []
+        self.environments_problem = ""  #: why they can't be told, for a person
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._rates.seed(self._history)
         async with asyncio.TaskGroup() as group:
             for name in COMPONENTS:
-                group.create_task(self._watch(name))
+                group.create_task(self._forever(name, self._stats))
+            group.create_task(self._beside("trainer", self._training))
+            group.create_task(self._beside("prm_judge", self._judgements))
+            group.create_task(self._beside("env_server", self._environments))
+            group.create_task(self._tick())
 
-    async def _watch(self, name: str) -> None:
-        pause = 0.5
-        request = pb.WatchStatsRequest()
-        request.interval.FromMilliseconds(int(self._interval * 1000))
+    async def _tick(self) -> None:
+        """Take the figures of all components together, at the interval, whatever that took."""
+        due = time.monotonic()
         while True:
-            absent = False
+            try:
+                self.take(time.time())
+            except Exception:  # one figure that can't be made must not end them all
+                log.exception("the figures could not be taken")
+            due = max(due + self._interval, time.monotonic() - self._interval)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    def take(self, now: float) -> None:
+        """Keep the figures of now."""
+        votes, self._votes = self._votes, []
+        self.latest = figures(self._mesh, self._rates, self.environments, votes, now)
+        self._history.add(self.latest, now)
+        self.ticks += 1
+
+    # -- streams
+
+    async def _forever(self, name: str, read: Callable[[str], Awaitable[str]]) -> None:
+        pause = _FIRST
+        while True:
+            absent, heard = False, self._mesh.status(name).heard
             try:
                 try:
-                    address = self._mesh.address(name)
-                except MeshError as error:
-                    absent, problem = True, error.message
-                else:
-                    client = self._mesh.component(name)
-                    stream = client.watch_stats(request)
-                    async with contextlib.aclosing(stream):
-                        while True:
-                            async with asyncio.timeout(self._interval + 10):
-                                answer = await anext(stream)
-                            self._mesh.answered(name, answer.status, address)
-                            pause = 0.5
-            except StopAsyncIteration:
-                problem = "the stream ended"
-            except TimeoutError:
-                problem = f"said nothing for {self._interval + 10:.0f} s"
-            except MeshError as error:
-                problem = error.message
-            except ConfigError as error:
-                problem = str(error)
-            self._mesh.silent(name, problem, absent)
+                    self._mesh.address(name)
+                except MeshError:
+                    absent = True
+                    raise
+                problem = await read(name)
+            except (MeshError, ConfigError) as error:
+                problem = error.message if isinstance(error, MeshError) else str(error)
+            except Exception as error:
+                log.exception("%s can't be followed", name)
+                problem = f"{type(error).__name__}: {error}"
+            if self._mesh.status(name).heard != heard:
+                pause = _FIRST
+            self._changed(name, self._mesh.silent(name, problem, absent))
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(5.0, pause * 1.6)
-            _ = time
+            pause = min(_LONGEST, pause * 1.5)
+
+    async def _beside(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
+        """What is only asked of a component that answers, and isn't the measure of whether it does."""
+        pause = _FIRST
+        while True:
+            if self._mesh.status(name).live:
+                began = time.monotonic()
+                try:
+                    await read()
+                except (MeshError, ConfigError) as error:
+                    log.debug("%s: %s", name, error)
+                except Exception:
+                    log.exception("%s can't be followed", name)
+                pause = _FIRST if time.monotonic() - began > 10 else min(_LONGEST * 2, pause * 1.5)
+            await asyncio.sleep(pause)
+
+    async def _stats(self, name: str) -> str:
+        """Follow a component's status; gives why that ended."""
+        request = pb.WatchStatsRequest()
+        request.interval.FromMilliseconds(max(100, round(self._interval * 1000)))
+        client = self._mesh.component(name)
+        async with contextlib.aclosing(_closing(client.watch_stats(request))) as stream:
+            while True:
+                try:
+                    async with asyncio.timeout(self._interval + _SILENCE):
+                        answer = await anext(stream)
+                except TimeoutError:
+                    return f"it said nothing for {self._interval + _SILENCE:.0f} s"
+                except StopAsyncIteration:
+                    return "it ended the stream"
+                self._changed(name, self._mesh.answered(name, answer.status, client.address))
+
+    def _changed(self, name: str, before: str) -> None:
+        seen = self._mesh.status(name)
+        if seen.state == before or (before == "ABSENT" and not seen.live):
+            return
+        status = seen.status
+        told = seen.problem if not seen.live else status.detail if status is not None else ""
+        self._history.event("state", name, told, before=before, state=seen.state)
+
+    async def _training(self) -> None:
+        async with contextlib.aclosing(_closing(self._mesh.trainer().watch_training())) as stream:
+            async for event in stream:
+                kind = trainer_pb2.TrainingEventKind.Name(event.kind).removeprefix("TRAINING_EVENT_KIND_").lower()
+                version = {"version": event.version} if event.HasField("version") else {}
+                self._history.event(kind, "trainer", event.message, at=event.at.ToNanoseconds() / 1e9 or None,
+                                    turns=len(event.turn_ids), **version)
+
+    async def _judgements(self) -> None:
+        """How long votes take; the scores themselves are counted by the judge."""
+        async with contextlib.aclosing(_closing(self._mesh.judge().watch_judgements())) as stream:
+            async for told in stream:
+                if len(self._votes) < 10_000:
+                    self._votes += [vote.duration_ms for vote in told.judgement.votes if not vote.error]
+
+    async def _environments(self) -> None:
+        try:
+            while self._mesh.status("env_server").live:
+                answer = await self._mesh.environment().list_environments(timeout=10)
+                self.environments, self.environments_problem = list(answer.environments), ""
+                await asyncio.sleep(_LOOK)
+        except MeshError as error:
+            self.environments_problem = error.message
+            raise
+        finally:
+            self.environments = [] if not self._mesh.status("env_server").live else self.environments
+
+
+async def _closing(stream: AsyncIterator[Any]) -> Any:
+    """The stream as a generator, whose end ends the call."""
+    try:
+        async for item in stream:
+            yield item
+    finally:
+        if hasattr(stream, "aclose"):
+            await stream.aclose()

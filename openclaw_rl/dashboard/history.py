@@ -1,10 +1,344 @@
-"""stub"""
+"""What the figures were: each second of the last hour, each minute of the last days, and a journal of events.
+
+Pages read from memory; the file dashboard/history.db in the mesh's home only lets it outlive the process. So a slow,
+full or damaged disk never holds a page up, and costs no more than what a restart would have shown.
+
+Each row is a point in time with all figures of it as JSON, `{"policy.qps": 1.5, ...}`. All of them are momentary
+values or rates, so that the mean is right for any span. A time without a row is a gap: the dashboard was not running.
+"""
+
 from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+log = logging.getLogger(__name__)
+
+#: Seconds of which every one is kept.
+SECONDS = 3700
+#: Events kept.
+EVENTS = 5000
+#: Points that one chart has at most.
+POINTS = 180
+#: Seconds for which it is told that a damaged file was set aside.
+_TOLD = 3600.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS seconds (t INTEGER PRIMARY KEY, figures BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS minutes (t INTEGER PRIMARY KEY, figures BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY AUTOINCREMENT, t REAL NOT NULL, kind TEXT NOT NULL,
+                                   component TEXT NOT NULL, text TEXT NOT NULL, data BLOB NOT NULL);
+"""
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        t: seconds since the epoch.
+        kind: such as "state" or "version_created"; its sentence is `event.KIND` in locale/.
+        component: whom it concerns.
+        text: in its own words, for a person; untrusted.
+        data: more, by name.
+    """
+
+    t: float
+    kind: str
+    component: str
+    text: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Figures over a span of time, for charts.
+
+    Attributes:
+        times: seconds since the epoch at which each bucket begins, ascending, evenly `step` apart.
+        values: by name one for each bucket: the mean, or None where nothing is known.
+    """
+
+    times: list[int]
+    step: int
+    values: dict[str, list[float | None]]
 
 
 class History:
-    def problems(self) -> list[str]:
-        return []
+    """See the module. `add` and `event` belong to one thread; writing has its own.
+
+    Args:
+        folder: of history.db; None keeps all in memory.
+        keep_days: of the minutes.
+        clock: seconds since the epoch; for tests.
+    """
+
+    def __init__(self, folder: Path | None, keep_days: int, clock: Callable[[], float] = time.time) -> None:
+        self._clock, self._keep = clock, keep_days * 86400
+        self._file = None if folder is None else folder / "history.db"
+        self._seconds: deque[tuple[int, bytes]] = deque()
+        self._minutes: deque[tuple[int, bytes]] = deque()
+        self._events: deque[Event] = deque(maxlen=EVENTS)
+        self._lock = threading.Lock()  # guards `_waiting` and `_problem`
+        self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=SECONDS * 2)
+        self._problem = ""
+        self._set_aside: tuple[float, str] | None = None
+        self._writer = ThreadPoolExecutor(1, "history")
+        self._writing = False
+        self._db: sqlite3.Connection | None = None
+        self._writer.submit(self._open).result()
+        self._complete_minutes()
+
+    # -- writing
+
+    def add(self, figures: Figures, at: float | None = None) -> None:
+        """Keep the figures of now; the last ones of a second count."""
+        t = int(self._clock() if at is None else at)
+        last = self._seconds[-1][0] if self._seconds else 0
+        if t < last - 5:  # the clock was set back: what was to be is forgotten
+            self._cut(t)
+        elif t < last:
+            t = last
+        packed = orjson.dumps({name: float(f"{value:.6g}") for name, value in figures.items()})
+        if self._seconds and self._seconds[-1][0] == t:
+            self._seconds[-1] = (t, packed)
+        else:
+            self._seconds.append((t, packed))
+            if last and last // 60 < t // 60:
+                self._minute(last // 60 * 60)
+                self._drop_old(t)
+        self._write(("INSERT OR REPLACE INTO seconds VALUES (?, ?)", (t, packed)))
+
+    def event(self, kind: str, component: str, text: str = "", *, at: float | None = None, **data: Any) -> None:
+        """Note that something happened."""
+        event = Event(self._clock() if at is None else at, kind, component, text[:2000], data)
+        self._events.append(event)
+        self._write(("INSERT INTO events (t, kind, component, text, data) VALUES (?, ?, ?, ?, ?)",
+                     (event.t, kind, component, event.text, orjson.dumps(data))))
 
     def close(self) -> None:
-        return
+        """Write what waits, and close the file."""
+        self._writer.submit(self._flush).result()
+        self._writer.shutdown()
+        if self._db is not None:
+            self._db.close()
+
+    # -- reading
+
+    def curves(self, names: Sequence[str], span: int) -> Curves:
+        """Figures of the last `span` seconds, in at most POINTS buckets."""
+        step = max(1, span // POINTS)
+        end = int(self._clock()) // step * step + step
+        begin = end - span // step * step
+        return Curves(list(range(begin, end, step)), step, self._buckets(names, begin, end, step))
+
+    def bucket(self, names: Sequence[str], span: int) -> Curves:
+        """The newest bucket of `curves`, for a chart that has the others."""
+        step = max(1, span // POINTS)
+        begin = int(self._clock()) // step * step
+        return Curves([begin], step, self._buckets(names, begin, begin + step, step))
+
+    def latest(self, within: float = 10.0) -> Figures:
+        """The newest figures, unless they are older than that."""
+        if not self._seconds or self._seconds[-1][0] < self._clock() - within:
+            return {}
+        return dict(orjson.loads(self._seconds[-1][1]))
+
+    def names(self, prefix: str, span: int) -> list[str]:
+        """Names of figures that begin so and were told within the last `span` seconds."""
+        begin = int(self._clock()) - span
+        rows = self._rows(begin)
+        found: set[str] = set()
+        for t, packed in rows:
+            if t >= begin:
+                found.update(name for name in orjson.loads(packed) if name.startswith(prefix))
+        return sorted(found)
+
+    def events(self, limit: int = 50) -> list[Event]:
+        """The newest events, newest first."""
+        newest = list(self._events)[-limit:]
+        return newest[::-1]
+
+    def problems(self) -> list[tuple[str, dict[str, str]]]:
+        """What is wrong with keeping it: keys of sentences in locale/ and their values."""
+        with self._lock:
+            found = [("history.not_written", {"why": self._problem})] if self._problem else []
+            if self._set_aside is not None and self._clock() - self._set_aside[0] < _TOLD:
+                found.append(("history.set_aside", {"file": self._set_aside[1]}))
+        return found
+
+    def _rows(self, begin: int) -> Iterable[tuple[int, bytes]]:
+        """Rows since `begin` in the best resolution that goes back so far, and the seconds since the last minute."""
+        if begin >= self._clock() - SECONDS:
+            return list(self._seconds)
+        newest = self._minutes[-1][0] + 60 if self._minutes else 0
+        return [*self._minutes, *(row for row in self._seconds if row[0] >= newest)]
+
+    def _buckets(self, names: Sequence[str], begin: int, end: int, step: int) -> dict[str, list[float | None]]:
+        rows = list(self._rows(begin))
+        many = (end - begin) // step
+        sums: dict[str, list[float]] = {name: [0.0] * many for name in names}
+        counts: dict[str, list[int]] = {name: [0] * many for name in names}
+        for t, packed in rows[bisect_left(rows, begin, key=lambda row: row[0]):]:
+            if t >= end:
+                break
+            figures, place = orjson.loads(packed), (t - begin) // step
+            for name in names:
+                if (value := figures.get(name)) is not None:
+                    sums[name][place] += value
+                    counts[name][place] += 1
+        return {name: [total / count if count else None
+                       for total, count in zip(sums[name], counts[name], strict=True)] for name in names}
+
+    # -- upkeep
+
+    def _cut(self, t: int) -> None:
+        for rows in (self._seconds, self._minutes):
+            while rows and rows[-1][0] >= t:
+                rows.pop()
+        for table in ("seconds", "minutes"):
+            self._write((f"DELETE FROM {table} WHERE t >= ?", (t,)))
+
+    def _drop_old(self, now: int) -> None:
+        for rows, table, keep in ((self._seconds, "seconds", SECONDS), (self._minutes, "minutes", self._keep)):
+            while rows and rows[0][0] < now - keep:
+                rows.popleft()
+            self._write((f"DELETE FROM {table} WHERE t < ?", (now - keep,)))
+        self._write(("DELETE FROM events WHERE id <= (SELECT MAX(id) FROM events) - ?", (EVENTS,)))
+
+    def _minute(self, t: int) -> None:
+        """Make the row of the minute that begins at `t`, from its seconds."""
+        sums: dict[str, tuple[float, int]] = {}
+        for second, packed in reversed(self._seconds):
+            if second < t:
+                break
+            if second < t + 60:
+                for name, value in orjson.loads(packed).items():
+                    total, count = sums.get(name, (0.0, 0))
+                    sums[name] = (total + value, count + 1)
+        if sums:
+            row = (t, orjson.dumps({name: float(f"{total / count:.6g}") for name, (total, count) in sums.items()}))
+            self._minutes.append(row)
+            self._write(("INSERT OR REPLACE INTO minutes VALUES (?, ?)", row))
+
+    def _complete_minutes(self) -> None:
+        """Make the minutes that a killed process left unmade."""
+        newest = self._minutes[-1][0] if self._minutes else 0
+        now = int(self._clock()) // 60 * 60
+        for t in sorted({second // 60 * 60 for second, _ in self._seconds}):
+            if newest < t < now:
+                self._minute(t)
+
+    def _write(self, statement: tuple[str, tuple[Any, ...]]) -> None:
+        if self._file is None:
+            return
+        with self._lock:
+            self._waiting.append(statement)
+            if self._writing:
+                return
+            self._writing = True
+        self._writer.submit(self._flush)
+
+    # -- on the writer's thread
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._writing = False
+            batch = list(self._waiting)
+            self._waiting.clear()
+        if not batch or self._file is None:
+            return
+        try:
+            if self._db is None:
+                self._open()
+            assert self._db is not None
+            with self._db:
+                for sql, values in batch:
+                    self._db.execute(sql, values)
+            problem = ""
+        except (sqlite3.Error, OSError, AssertionError) as error:
+            problem = str(error) or type(error).__name__
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                self._put_aside(problem)
+            else:
+                with self._lock:  # tried again with the next figures
+                    self._waiting.extendleft(reversed(batch[-(SECONDS * 2 - len(self._waiting)):]))
+        with self._lock:
+            if problem and problem != self._problem:
+                log.warning("the dashboard's history is kept in memory only: %s: %s", self._file, problem)
+            self._problem = problem
+
+    def _open(self) -> None:
+        """Open the file and read it; one that is damaged is set aside."""
+        if self._file is None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._read()
+        except sqlite3.OperationalError as error:
+            self._failed(str(error))
+        except (sqlite3.DatabaseError, orjson.JSONDecodeError) as error:
+            self._put_aside(str(error))
+        except OSError as error:
+            self._failed(str(error))
+
+    def _failed(self, why: str) -> None:
+        with self._lock:
+            self._problem = why
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _read(self) -> None:
+        assert self._file is not None
+        db = sqlite3.connect(self._file, timeout=5, check_same_thread=False)
+        self._db = db
+        self._file.chmod(0o600)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        db.executescript(_SCHEMA)
+        if (db.execute("PRAGMA quick_check(1)").fetchone() or ("",))[0] != "ok":
+            raise sqlite3.DatabaseError("the file is damaged")
+        if self._seconds:  # opened again: memory knows better
+            return
+        now = self._clock()
+        for rows, table, keep in ((self._seconds, "seconds", SECONDS), (self._minutes, "minutes", self._keep)):
+            for t, packed in db.execute(f"SELECT t, figures FROM {table} WHERE t >= ? AND t <= ? ORDER BY t",
+                                        (int(now - keep), int(now) + 5)):
+                if not isinstance(orjson.loads(packed), dict):
+                    raise sqlite3.DatabaseError("a row is damaged")
+                rows.append((t, packed))
+        self._events.extend(
+            Event(t, kind, component, text, orjson.loads(data)) for t, kind, component, text, data in
+            reversed(db.execute("SELECT t, kind, component, text, data FROM events ORDER BY id DESC LIMIT ?",
+                                (EVENTS,)).fetchall()))
+
+    def _put_aside(self, why: str) -> None:
+        assert self._file is not None
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        aside = self._file.with_name(f"history.db.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+        log.error("the dashboard's history %s is damaged (%s): moved to %s", self._file, why, aside)
+        try:
+            for suffix in ("-wal", "-shm"):
+                self._file.with_name(self._file.name + suffix).unlink(missing_ok=True)
+            self._file.rename(aside)
+            self._set_aside = (self._clock(), str(aside))
+            self._seconds.clear()
+            self._minutes.clear()
+            self._read()
+        except (OSError, sqlite3.Error) as error:
+            self._failed(str(error))

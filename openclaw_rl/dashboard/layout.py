@@ -95,7 +95,7 @@ def banner() -> None:
         else:
             lines = tuple(t("frame.down", name=one.name, since=clock(one.since), problem=one.problem)
                           for one in seen if not one.live)
-        lines += tuple(dash().history.problems())
+        lines += tuple(t(key, **values) for key, values in dash().history.problems())
         if lines != shown[0]:
             shown[0] = lines
             box.clear()

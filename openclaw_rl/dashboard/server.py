@@ -98,7 +98,7 @@ def build(config: Config, home: Home, listener: Listener) -> Dashboard:
     Raises:
         KeyFileError: the keys' file can't be used.
     """
-    mesh, history = MeshData(home), History()
+    mesh, history = MeshData(home), History(home.root / "dashboard", config.dashboard.keep_days)
     access = Access(KeyRing.of(config, home), identity.is_loopback(listener.host), secret_in(home.root / "dashboard"))
     return Dashboard(home, config, mesh, history, Collector(mesh, history, config.dashboard.interval), access)
 

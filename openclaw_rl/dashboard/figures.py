@@ -1,0 +1,113 @@
+"""The figures that are kept and drawn, made of what the components tell. Units are in the names' table below.
+
+    policy.qps                  requests per second, mean of ten seconds (the policy server's own)
+    policy.p50 p95 p99          milliseconds from request to the end of its response, live requests of the last minute
+    policy.first50 first95 first99   the same to the first token
+    policy.running, .waiting    responses being made, requests that wait for the engine
+    policy.tokens_per_s
+    env.TYPE.leased .capacity .waiting .warm
+    judge.positive .neutral .negative .failed   judgements per minute
+    judge.votes, .votes_failed  votes per minute
+    judge.queue                 turns that wait
+    judge.vote_ms               mean time of the votes that came
+    trainer.loss .kl .grad_norm .staleness   of the last step
+    trainer.updates_h           steps in the last hour
+    trainer.pending             samples that wait
+    version                     that answers
+    up.COMPONENT                1 while it answers, else 0
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ..v1 import environment_pb2
+from .history import Figures, History
+from .mesh import MeshData, Seen
+
+if TYPE_CHECKING:
+    from ..v1.component_pb2 import ComponentStatus
+
+_POLICY = {"qps": "qps", "running": "running", "waiting": "waiting", "tokens_per_s": "tokens_per_s",
+           "p50": "latency_p50_ms", "p95": "latency_p95_ms", "p99": "latency_p99_ms", "first50": "first_token_p50_ms",
+           "first95": "first_token_p95_ms", "first99": "first_token_p99_ms"}
+_JUDGE_RATES = {"positive": "positive", "neutral": "neutral", "negative": "negative", "failed": "judgements_failed",
+                "votes": "votes", "votes_failed": "votes_failed"}
+_TRAINER = {name: name for name in ("loss", "kl", "grad_norm", "staleness", "pending", "training", "paused")}
+#: Seconds between two readings of a counter beyond which what was counted in between belongs to no single moment.
+_APART = 15.0
+
+
+class Rates:
+    """Rates of counters, per minute, and how many updates the last hour had."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int, float]] = {}
+        self._updates: deque[tuple[float, float]] = deque()  # at most one a minute: when, and the counter
+
+    def seed(self, history: History) -> None:
+        """Know the updates of the hour before the dashboard was started."""
+        curves = history.curves(["trainer.updates"], 3600)
+        for t, value in zip(curves.times, curves.values["trainer.updates"], strict=True):
+            if value is not None and (not self._updates or t - self._updates[-1][0] >= 60):
+                self._updates.append((float(t), value))
+
+    def per_minute(self, name: str, seen: Seen, counter: str, now: float) -> float | None:
+        """What a counter gained since it was last asked for; None when that isn't known."""
+        count = seen.counter(counter)
+        if count is None:
+            return None
+        before = self._last.get(name)
+        if before is not None and before[0] == seen.heard:  # nothing was heard meanwhile
+            return before[2] if now - seen.heard < 3 else None
+        rate = None
+        if before is not None and 0 < seen.heard - before[0] <= _APART and count >= before[1]:
+            rate = (count - before[1]) * 60 / (seen.heard - before[0])
+        self._last[name] = (seen.heard, count, rate or 0.0)
+        return rate
+
+    def updates_per_hour(self, count: int, now: float) -> float:
+        """Steps in the last hour; since it is known, if that is shorter."""
+        while self._updates and self._updates[0][0] < now - 3600:
+            self._updates.popleft()
+        if not self._updates or now - self._updates[-1][0] >= 60:
+            self._updates.append((now, float(count)))
+        return max(0.0, count - self._updates[0][1])
+
+
+def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2.EnvironmentInfo],
+            votes: Iterable[float], now: float) -> Figures:
+    """All figures that are known now, by name."""
+    policy, judge, trainer = mesh.status("policy_server"), mesh.status("prm_judge"), mesh.status("trainer")
+    found: dict[str, float | None] = {f"policy.{name}": policy.gauge(gauge) for name, gauge in _POLICY.items()}
+    found |= {f"trainer.{name}": trainer.gauge(gauge) for name, gauge in _TRAINER.items()}
+    found |= {f"judge.{name}": rates.per_minute(name, judge, counter, now) for name, counter in _JUDGE_RATES.items()}
+    found["judge.queue"] = judge.gauge("queue")
+    times = list(votes)
+    found["judge.vote_ms"] = sum(times) / len(times) if times else None
+    updates = trainer.counter("updates")
+    if updates is not None:
+        found["trainer.updates"] = float(updates)
+        found["trainer.updates_h"] = rates.updates_per_hour(updates, now)
+    found["version"] = None if mesh.version is None else float(mesh.version)
+    for seen in mesh.all():
+        if seen.state != "ABSENT":
+            found[f"up.{seen.name}"] = float(seen.live)
+    if mesh.status("env_server").live:
+        for one in environments:
+            found |= {f"env.{one.type}.leased": float(one.leased), f"env.{one.type}.capacity": float(one.capacity),
+                      f"env.{one.type}.waiting": float(one.waiting), f"env.{one.type}.warm": float(one.warm)}
+    return {name: value for name, value in found.items() if value is not None and value == value}
+
+
+def waits_for(status: ComponentStatus | None) -> str:
+    """What a component waits for or suffers from, by its own word: detail and alarms, without saying one twice."""
+    if status is None:
+        return ""
+    alarms = "; ".join(alarm.message for alarm in status.alarms)
+    rest = status.detail.removeprefix(alarms).removeprefix("; ") if alarms else status.detail
+    boxes = [f"{box.name}: {box.pending} wait{f' ({box.last_error})' if box.last_error else ''}"
+             for box in status.outboxes if box.pending and (box.last_error or not box.connected)]
+    return "; ".join(part for part in (rest, alarms, *boxes) if part)
