@@ -166,7 +166,7 @@ class Display:
         Returns:
             What went wrong; empty when nothing did.
         """
-        argv = ["xdotool", "type", "--clearmodifiers", "--delay", "4", "--file", "-"] if typed else ["xdotool", "-"]
+        argv = ["sh", f"{DESK}/type.sh"] if typed else ["xdotool", "-"]
         said = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
         if said.timed_out:
             return f"it was not done in {seconds:g} s, and was ended"

@@ -110,6 +110,14 @@ done
 exit 1
 """
 
+#: Types its stdin. xdotool would type a line feed as a character that only terminals take for Return.
+TYPE = r"""
+while IFS= read -r line || { last=yes; [ -n "$line" ]; }; do
+  [ -z "$line" ] || printf %s "$line" | xdotool type --clearmodifiers --delay 4 --file - || exit 1
+  [ -n "$last" ] || xdotool key --clearmodifiers Return || exit 1
+done
+"""
+
 #: Programs without which there is no screen; prints those that aren't there.
 MISSING = r"""
 for name in Xvfb jwm xdotool xprop xwininfo scrot md5sum find tar; do
@@ -152,6 +160,7 @@ MANAGER = """<?xml version="1.0"?>
 def bundle() -> bytes:
     """All of it as a tar for /tmp/desk."""
     files = {"look.sh": LOOK, "managed.sh": MANAGED, "opened.sh": OPENED, "rest.sh": REST, "run.sh": RUN,
+             "type.sh": TYPE,
              "jwmrc": MANAGER, **{f"apps/{path.name}": path.read_text() for path in sorted(APPS.glob("*.py"))}}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:

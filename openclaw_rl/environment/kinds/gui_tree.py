@@ -95,7 +95,7 @@ def in_words(size: tuple[int, int], application: str, found: list[dict[str, Any]
         lines.append("The application has ended.")
     if not found:
         lines.append("There is no window.")
-    for window in reversed(found):
+    for window in sorted(reversed(found), key=lambda window: (not window["popup"], not window["focused"])):
         name = "Popup" if window["popup"] else "Window"
         title = f" {_quoted(window['title'])}" if window["title"] else ""
         lines.append(f"{name}{title} at ({window['x']}, {window['y']}), {window['width']}x{window['height']}"

@@ -13,7 +13,7 @@ from window import window  # type: ignore[import-not-found]
 
 top = os.path.abspath(sys.argv[1])
 here = top
-root = window("Files", 640, 460)
+root = window("Files", 680, 480)
 where = ttk.Label(root, text="")
 where.pack(fill="x", padx=12, pady=(12, 4))
 table = ttk.Treeview(root, columns=("size",), selectmode="browse")

@@ -1,4 +1,4 @@
-"""A small spreadsheet. sheet.py FILE.csv: ten rows, A to E; a cell =SUM(B1:B4) adds up, and is saved as its value."""
+"""A small spreadsheet. sheet.py FILE.csv: eight rows, A to D; a cell =SUM(B1:B4) adds up, and is saved as its value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tkinter import ttk
 import widgets  # type: ignore[import-not-found]
 from window import window  # type: ignore[import-not-found]
 
-COLUMNS, ROWS = "ABCDE", 10
+COLUMNS, ROWS = "ABCD", 8
 path = sys.argv[1]
 cells: dict[tuple[int, int], str] = {}
 if os.path.exists(path):
@@ -20,7 +20,7 @@ if os.path.exists(path):
         for y, line in enumerate(csv.reader(file)):
             cells.update({(y, x): value for x, value in enumerate(line) if value})
 
-root = window(f"Sheet - {os.path.basename(path)}", 760, 430)
+root = window(f"Sheet - {os.path.basename(path)}", 680, 400)
 grid = ttk.Frame(root)
 grid.pack(padx=12, pady=12)
 variables: dict[tuple[int, int], tkinter.StringVar] = {}
@@ -28,7 +28,7 @@ variables: dict[tuple[int, int], tkinter.StringVar] = {}
 
 def value(y: int, x: int, deep: int = 0) -> str:
     text = variables[y, x].get().strip()
-    match = re.fullmatch(r"=SUM\(([A-E])(\d+):([A-E])(\d+)\)", text, re.I)
+    match = re.fullmatch(r"=SUM\(([A-D])(\d+):([A-D])(\d+)\)", text, re.I)
     if not match or deep > 20:
         return text
     left, right = sorted((COLUMNS.index(match[1].upper()), COLUMNS.index(match[3].upper())))
@@ -53,9 +53,13 @@ def save(event: object = None) -> None:
 
 
 for x, name in enumerate(COLUMNS):
-    ttk.Label(grid, text=name).grid(row=0, column=x + 1)
+    label = ttk.Label(grid, text=name)
+    label.grid(row=0, column=x + 1)
+    widgets.name(label, "")  # the cells have their names
 for y in range(ROWS):
-    ttk.Label(grid, text=str(y + 1)).grid(row=y + 1, column=0, padx=(0, 6))
+    label = ttk.Label(grid, text=str(y + 1))
+    label.grid(row=y + 1, column=0, padx=(0, 6))
+    widgets.name(label, "")
     for x in range(len(COLUMNS)):
         variables[y, x] = tkinter.StringVar(value=cells.get((y, x), ""))
         field = ttk.Entry(grid, textvariable=variables[y, x], width=15)

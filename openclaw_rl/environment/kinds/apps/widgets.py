@@ -63,7 +63,7 @@ class _Tree:
     def _walk(self, path: str, window: str, found: dict[str, list[dict[str, Any]]]) -> None:
         if not int(self.call("winfo", "viewable", path)):
             return
-        kind = str(self.call("winfo", "class", path)).removeprefix("T")
+        kind = str(self.call("winfo", "class", path))
         if path == str(self.call("winfo", "toplevel", path)):
             window = path
         widget = self._widget(path, kind)
@@ -108,12 +108,13 @@ class _Tree:
         return {"role": "choice", "value": str(self.call(path, "get"))[:_TEXT], "options": options[:_ITEMS]}
 
     def checkbox(self, path: str) -> dict[str, Any]:
-        on = self.call("set", self.get(path, "-variable")) == self.call(path, "cget", "-onvalue")
-        return {"role": "checkbox", "label": self.get(path, "-text"), "checked": bool(on)}
+        return {"role": "checkbox", "label": self.get(path, "-text"), "checked": self._selected(path)}
 
     def radio(self, path: str) -> dict[str, Any]:
-        on = str(self.call("set", self.get(path, "-variable"))) == self.get(path, "-value")
-        return {"role": "radio button", "label": self.get(path, "-text"), "checked": on}
+        return {"role": "radio button", "label": self.get(path, "-text"), "checked": self._selected(path)}
+
+    def _selected(self, path: str) -> bool:
+        return bool(int(self.call(path, "instate", "selected")))
 
     def slider(self, path: str) -> dict[str, Any]:
         return {"role": "slider", "value": f"{float(self.call(path, 'get')):g}, from {self.get(path, '-from')} "
@@ -167,10 +168,10 @@ class _Tree:
         return {"role": "menu bar" if bar else "menu", "items": items}
 
 
-_READERS = {"Label": _Tree.label, "Button": _Tree.button, "Entry": _Tree.field, "Spinbox": _Tree.field,
-            "Combobox": _Tree.choice, "Checkbutton": _Tree.checkbox, "Radiobutton": _Tree.radio,
-            "Scale": _Tree.slider, "Text": _Tree.text, "Listbox": _Tree.listbox, "Treeview": _Tree.table,
-            "Notebook": _Tree.tabs, "Menu": _Tree.menu}
+_READERS = {"Label": _Tree.label, "TLabel": _Tree.label, "Button": _Tree.button, "TButton": _Tree.button,
+            "Entry": _Tree.field, "TEntry": _Tree.field, "TSpinbox": _Tree.field, "TCombobox": _Tree.choice,
+            "TCheckbutton": _Tree.checkbox, "TRadiobutton": _Tree.radio, "Scale": _Tree.slider, "Text": _Tree.text,
+            "Listbox": _Tree.listbox, "Treeview": _Tree.table, "TNotebook": _Tree.tabs, "Menu": _Tree.menu}
 
 
 def _middle(box: list[int]) -> dict[str, int]:

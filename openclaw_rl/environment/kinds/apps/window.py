@@ -21,11 +21,14 @@ def window(title: str, width: int, height: int) -> tkinter.Tk:
     style = ttk.Style(root)
     style.theme_use("clam")
     style.configure(".", background="#eef1f5", font=("DejaVu Sans", 10))
-    style.configure("TButton", padding=(10, 5))
+    style.configure("TButton", padding=(10, 5), width=0)
     style.configure("TEntry", padding=4)
     style.configure("Treeview", rowheight=24)
     style.configure("TNotebook.Tab", padding=(14, 6))
     style.configure("Heading.TLabel", font=("DejaVu Sans", 14, "bold"))
     style.map("TButton", background=[("active", "#d5e4f7")])
+    style.map("TCombobox", fieldbackground=[("readonly", "white")], foreground=[("readonly", "black")],
+              selectbackground=[("readonly", "white")], selectforeground=[("readonly", "black")])
+    style.map("TNotebook.Tab", background=[("selected", "#eef1f5"), ("!selected", "#d3dae3")])
     widgets.publish(root)
     return root
