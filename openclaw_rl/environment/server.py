@@ -11,6 +11,12 @@ from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import tables
+from openclaw_rl.environment.episodes.policy import PolicyCaller
+from openclaw_rl.environment.episodes.runner import STOPPED, Episodes
+from openclaw_rl.environment.kinds.make import offers
+from openclaw_rl.environment.pool.pool import Pool
+from openclaw_rl.environment.pool.status import tell
+from openclaw_rl.environment.sandboxes.make import remove_leftovers
 from openclaw_rl.environment.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.environment.sessions import SessionBook
 from openclaw_rl.forgetting.erase import handler
@@ -31,7 +37,7 @@ REAP_EVERY = 5.0
 PRUNE_EVERY = 20
 #: Counters of the status, also while they are 0.
 COUNTERS = ("turns_main", "turns_side", "turns_unknown", "retries", "transitions_sent", "feedback_ignored",
-            "total_interactions")
+            "total_interactions", "episodes_done", "episodes_broken")
 
 
 @alone(NAME)
@@ -50,21 +56,39 @@ async def run(config: Config, home: Home) -> None:
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                     open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
                     make_request=_request, role="prm_judge")
+    pool = Pool(offers(settings, home), ttl=settings.lease_ttl, max_waiting=settings.max_waiting)
     board = StatusBoard(book, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
-                                               ("journal", journal.problem)])
-    server = ComponentServer(NAME, settings.host, settings.port, home, board.status)
+                                               ("journal", journal.problem)], pool)
+
+    policy = PolicyCaller(lambda: resolve(home, config, "policy_server"))
+    episodes = Episodes(pool, book, store, policy, settings.episodes)
+
+    async def drain(_: float) -> None:
+        await episodes.close()
+        await pool.close()
+
+    server = ComponentServer(NAME, settings.host, settings.port, home, board.status, drain)
     server.on_forget = handler(home, NAME, store, book.forget)
-    server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server, EnvironmentServicer(book, store), SERVICE)
+    server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
+               EnvironmentServicer(book, store, pool, episodes), SERVICE)
     reaper = None
+    if broken := book.break_off_episodes(STOPPED):
+        log.info("%d episodes ran when the last environment server ended: they are broken off", broken)
     try:
         await server.start()
         sender.start()
+        if left := await asyncio.to_thread(remove_leftovers, home.root):
+            log.info("removed what %d sandboxes of a killed environment server had left", left)
+        pool.start()
         interval = min(REAP_EVERY, config.session_awareness.session_timeout / 4)
-        reaper = asyncio.create_task(_reap(book, interval), name="reaper")
+        reaper = asyncio.create_task(_reap(book, interval, settings.episodes.keep), name="reaper")
         await server.run_until_stopped()
     finally:
         if reaper is not None:
             reaper.cancel()
+        await episodes.close()
+        await pool.close()
+        await policy.close()
         await sender.stop()
         journal.close()
         store.close()
@@ -75,10 +99,12 @@ class StatusBoard:
 
     Args:
         problems: name and message of the alarms of the parts that the book does not know; empty ones are none.
+        pool: None tells nothing of environments.
     """
 
-    def __init__(self, book: SessionBook, outbox: Outbox, problems: Callable[[], Iterable[Raised]]) -> None:
-        self._book, self._outbox, self._problems = book, outbox, problems
+    def __init__(self, book: SessionBook, outbox: Outbox, problems: Callable[[], Iterable[Raised]],
+                 pool: Pool | None = None) -> None:
+        self._book, self._outbox, self._problems, self._pool = book, outbox, problems, pool
         self._alarms = Alarms()
 
     def status(self) -> component_pb2.ComponentStatus:
@@ -91,6 +117,8 @@ class StatusBoard:
         raised = [*self._problems(), ("no_trainable_turns", book.trainability.problem),
                   aside_alarm("events", book.aside.count, book.aside.last),
                   *outbox_alarms(stats, "prm_judge", self._outbox.last_rejected)]
+        if self._pool is not None:
+            raised += tell(self._pool, result)
         if stats.pending and not stats.connected and not any(name == "transitions_waiting" for name, _ in raised):
             result.detail = (f"{stats.pending} transitions wait on disk for prm_judge: "
                              f"{stats.last_error or 'connecting'}")
@@ -102,7 +130,7 @@ def _request(payloads: list[bytes]) -> judge_pb2.JudgeTransitionsRequest:
     return judge_pb2.JudgeTransitionsRequest(transitions=map(turn_pb2.Transition.FromString, payloads))
 
 
-async def _reap(book: SessionBook, interval: float) -> None:
+async def _reap(book: SessionBook, interval: float, keep_episodes: int) -> None:
     """End idle sessions and delete old summaries, for ever. A full disk stops neither the server nor this."""
     looks = 0
     while True:
@@ -112,6 +140,6 @@ async def _reap(book: SessionBook, interval: float) -> None:
                 log.info("%d sessions timed out", ended)
             looks += 1
             if looks % PRUNE_EVERY == 0:
-                book.prune()
+                book.prune(keep_episodes=keep_episodes)
         except Exception:
             log.exception("looking for sessions that have timed out; will try again")

@@ -9,7 +9,9 @@ import grpc
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.environment import views
+from openclaw_rl.environment.episodes.runner import Episodes
 from openclaw_rl.environment.episodes.servicer import EpisodeRpcs
+from openclaw_rl.environment.pool.pool import Pool
 from openclaw_rl.environment.pool.servicer import LeaseRpcs
 from openclaw_rl.environment.sessions import SessionBook
 from openclaw_rl.mesh.errors import invalid
@@ -22,7 +24,9 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
     """Sessions here; leases and episodes in their packages."""
 
-    def __init__(self, book: SessionBook, store: Store) -> None:
+    def __init__(self, book: SessionBook, store: Store, pool: Pool, episodes: Episodes) -> None:
+        LeaseRpcs.__init__(self, pool)
+        EpisodeRpcs.__init__(self, episodes)
         self._book, self._store = book, store
 
     async def RecordTurns(self, request_iterator: AsyncIterator[pb.RecordTurnsRequest],

@@ -8,10 +8,12 @@ import orjson
 
 from openclaw_rl.environment.kinds.base import Observation
 
-#: Characters of one text in an observation, bytes of all of it as JSON, bytes of its picture.
+#: Characters of one text in an observation, bytes of all of it as JSON, bytes of its picture; members
+#: in one another.
 MOST_TEXT = 64 * 2**10
 MOST_JSON = 512 * 2**10
 MOST_IMAGE = 6 * 2**20
+MOST_DEEP = 50
 _CUT = "\n... [cut]"
 
 
@@ -42,12 +44,14 @@ def _encoded(data: Any) -> bytes | None:
         return None
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()  # half a surrogate pair is no JSON
         return text if len(text) <= MOST_TEXT else text[:MOST_TEXT - len(_CUT)] + _CUT
+    if depth > MOST_DEEP:
+        return None
     if isinstance(value, dict):
-        return {str(key)[:200]: _cut(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_cut(member) for member in value]
+        return {str(key)[:200]: _cut(member, depth + 1) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut(member, depth + 1) for member in value]
     return value

@@ -53,11 +53,10 @@ class Lease:
         self.id, self.holder, self.ttl, self.supply = id, holder, ttl, supply
         self.task_id = ""
         self.steps = 0
-        self.total_steps = 0  #: since the lease began
         self.ended = ""
         self.acquired_at = time.time()
         self.last_action: Action | None = None
-        self.changed = asyncio.Event()  #: replaced by a new one at each change
+        self.over = asyncio.Event()  #: set when the lease ends
         self.environment = environment
         self.calls = 0  #: that run or wait for one another
         self._loop = asyncio.get_running_loop()
@@ -133,7 +132,7 @@ class Lease:
             if number == self.steps and self._answer is not None:
                 if action != self.last_action:
                     raise failed_precondition("STEP_OUT_OF_ORDER", f"step {number} of lease {self.id!r} was done with "
-                                              f"another action ({self._shown()}); the next one is {self.steps + 1}")
+                                              f"another action; the next one is {self.steps + 1}")
                 return self._answer
             if number != self.steps + 1:
                 raise failed_precondition("STEP_OUT_OF_ORDER", f"step {number} of lease {self.id!r} can't be done: the "
@@ -147,7 +146,7 @@ class Lease:
                                         self.environment.step(action, seconds))
             self._answer = StepResult(bounded(result.observation), result.reward, result.done, result.error[:20_000])
             self.steps, self.last_action, self._over = number, action, result.done
-            self.total_steps += 1
+            self.supply.steps += 1
             return self._answer
 
         return await self._do(do)
@@ -199,22 +198,13 @@ class Lease:
             self._problem = why
             log.warning("lease %r: the sandbox was lost: %s", self.id, why)
             self.supply.lose(self.environment)
-            self._tell()
 
     def end(self, why: str) -> None:
         """Stop what is being done; nothing more can be. Who waits for it is told `why`."""
         self.ended = why
         for task in self._work:
             task.cancel()
-        self._tell()
-
-    def _shown(self) -> str:
-        action = self.last_action
-        return repr(action.name[:80]) if action is not None else "none"
-
-    def _tell(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self.over.set()
 
     async def _do(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do one thing after the others, as a task of the lease's own."""
@@ -242,8 +232,6 @@ class Lease:
                 except Exception as error:
                     log.exception("lease %r of %r", self.id, self.type)
                     self.lose(f"a fault in the kind: {type(error).__name__}: {error}")
-                finally:
-                    self._tell()
                 raise sandbox_lost(self.id, self.problem)
 
         task = self._loop.create_task(alone(), name=f"lease {self.id}")

@@ -18,7 +18,6 @@ from openclaw_rl.environment.pool.queue import Ticket
 from openclaw_rl.environment.pool.warm import Supply
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
-from openclaw_rl.mesh.alarms import Raised
 from openclaw_rl.mesh.errors import MeshError, exhausted, invalid, not_found, unavailable
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ SHORTEST_RETRY, LONGEST_RETRY = 0.5, 60.0
 LONGEST_WAIT = 3600.0
 LONGEST_TTL = 24 * 3600.0
 LONGEST_STEP = 3600.0
-COUNTERS = ("leases", "leases_expired", "steps", "sandboxes_lost")
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -44,6 +42,7 @@ class _Pending:
     ticket: Ticket[Environment]
     task: asyncio.Task[Lease]
     callers: int = 0
+    patient: int = 0  #: of them, those whose time to wait is not over
 
 
 class Pool:
@@ -75,8 +74,6 @@ class Pool:
     async def close(self) -> None:
         """End all leases and all environments."""
         self._closed = True
-        for pending in list(self._pending.values()):
-            pending.task.cancel()
         for lease in list(self._leases.values()):
             self._end(lease, "ended with the environment server")
         await asyncio.gather(*(supply.close() for supply in self._supplies.values()))
@@ -106,6 +103,13 @@ class Pool:
         if type not in self._tasks:
             self._tasks[type] = [_checked(offer, task) for task in load(
                 offer.kind_name, offer.config.tasks, bundled=offer.config.mcp is None)]
+        return self._tasks[type]
+
+    async def load_tasks(self, type: str) -> list[Task]:
+        """The same, read while other work goes on."""
+        self.supply(type)
+        if type not in self._tasks:
+            return await asyncio.to_thread(self.tasks, type)
         return self._tasks[type]
 
     def task(self, type: str, task_id: str) -> Task:
@@ -192,6 +196,7 @@ class Pool:
             MeshError: see `lease`, `task` and Lease.reset.
         """
         lease = self.renew(lease_id)
+        await self.load_tasks(lease.type)
         return await lease.reset(self.task(lease.type, task_id) if task_id else None, seed)
 
     async def step(self, lease_id: str, number: int, action: Action, seconds: float | None = None) -> StepResult:
@@ -205,12 +210,10 @@ class Pool:
             MeshError: see `lease` and Lease.step.
         """
         lease = self.renew(lease_id)
-        before = lease.total_steps
-        try:
-            return await lease.step(number, action, lease.supply.offer.config.step_timeout
-                                    if seconds is None else seconds)
-        finally:
-            self._counts["steps"] += lease.total_steps - before
+        offer = lease.supply.offer
+        if offer.kind is not None:
+            lease.supply.checker.check(action, offer.kind.action_schema)
+        return await lease.step(number, action, offer.config.step_timeout if seconds is None else seconds)
 
     async def evaluate(self, lease_id: str) -> Outcome:
         """Run the check of a leased environment's task.
@@ -224,20 +227,16 @@ class Pool:
         """Give a lease back; any number of times, also one that there never was. Its environment is closed in the
         background. A lease that is still waited for is not given."""
         if pending := self._pending.get(lease_id):
-            pending.task.cancel()
+            self._withdraw(pending)
         if lease := self._leases.get(lease_id):
             self._end(lease, "was given back")
 
     def counts(self) -> dict[str, int]:
-        """COUNTERS."""
-        counts = {name: self._counts[name] for name in COUNTERS}
-        counts["sandboxes_lost"] = sum(supply.lost for supply in self._supplies.values())
-        return counts
-
-    def alarms(self) -> list[Raised]:
-        """Environments that are configured and can't be used."""
-        return [("environment_unusable", f"environment {supply.name!r} can't be used: {supply.problem}")
-                for supply in self._supplies.values() if supply.offer.named and supply.problem]
+        """Leases given and taken back, steps done, sandboxes lost, since the pool was made."""
+        supplies = self._supplies.values()
+        return {"leases": self._counts["leases"], "leases_expired": self._counts["leases_expired"],
+                "steps": sum(supply.steps for supply in supplies),
+                "sandboxes_lost": sum(supply.lost for supply in supplies)}
 
     def _ask(self, supply: Supply, lease_id: str, holder: str, wait: float | None, ttl: float | None) -> _Pending:
         if self._closed:
@@ -249,14 +248,24 @@ class Pool:
             if waiting >= self._max_waiting:
                 raise exhausted(f"{waiting} requests wait for an environment, more may not "
                                 "(components.env_server.max_waiting)", self._retry_in(supply))
-        elif supply.failure and not wait:
+        elif supply.pausing and not wait:
             raise supply.not_made()
         ticket: Ticket[Environment] = Ticket(holder, bool(wait))
         task = asyncio.get_running_loop().create_task(
             self._grant(supply, ticket, lease_id, holder, self._ttl if ttl is None else ttl), name=f"ask {lease_id}")
         pending = self._pending[lease_id] = _Pending(lease_id, supply, ticket, task)
-        task.add_done_callback(lambda _: self._pending.pop(lease_id, None))
+        task.add_done_callback(lambda _: self._settled(pending))
         return pending
+
+    def _settled(self, pending: _Pending) -> None:
+        if self._pending.get(pending.lease_id) is pending:
+            del self._pending[pending.lease_id]
+
+    def _withdraw(self, pending: _Pending) -> None:
+        """Nobody wants it any more."""
+        pending.supply.queue.remove(pending.ticket)  # at once, so that it counts no more
+        self._settled(pending)
+        pending.task.cancel()
 
     async def _grant(self, supply: Supply, ticket: Ticket[Environment], lease_id: str, holder: str,
                      ttl: float) -> Lease:
@@ -270,10 +279,15 @@ class Pool:
         """Wait for a lease, as one of perhaps several who ask for the same."""
         supply, task = pending.supply, pending.task
         pending.callers += 1
-        pending.ticket.patient |= bool(wait)
+        self._be_patient(pending, 1 if wait else 0)
         try:
-            await asyncio.wait({task}, timeout=wait or None)
-            if not task.done() and supply.waiting:  # else there is a slot, and its environment is being made
+            try:
+                if wait:
+                    await asyncio.wait({task}, timeout=wait)
+            finally:
+                self._be_patient(pending, -1 if wait else 0)
+            # With a slot of its own it only waits until its environment is made, which takes no longer than it may.
+            if wait and not task.done() and (supply.failure or not supply.covered(pending.ticket)):
                 raise supply.not_made() if supply.failure else self._full(supply)
             try:
                 return await asyncio.shield(task)
@@ -284,11 +298,16 @@ class Pool:
         except BaseException:
             if pending.callers == 1:  # nobody else wants it
                 if task.done() and not task.cancelled() and task.exception() is None:
-                    await self.release(task.result().id)
-                task.cancel()
+                    await self.release(pending.lease_id)
+                self._withdraw(pending)
             raise
         finally:
             pending.callers -= 1
+
+    @staticmethod
+    def _be_patient(pending: _Pending, more: int) -> None:
+        pending.patient += more
+        pending.ticket.patient = pending.patient > 0
 
     def _watch_over(self, lease: Lease) -> None:
         """Take the lease back when its time is over."""

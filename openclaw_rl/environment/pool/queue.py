@@ -57,6 +57,21 @@ class FairQueue(Generic[T]):
             del self._holders[holder]
         return ticket
 
+    def place(self, ticket: Ticket[T]) -> int:
+        """How many come before it, as things are; an upper bound is the queue's length."""
+        mine = list(self._holders.get(ticket.holder, ()))
+        if ticket not in mine:
+            return self._length
+        rounds = mine.index(ticket)
+        before = True
+        place = rounds
+        for holder, tickets in self._holders.items():
+            if holder == ticket.holder:
+                before = False
+            else:
+                place += min(len(tickets), rounds + before)
+        return place
+
     def remove(self, ticket: Ticket[T]) -> bool:
         """Take one out, wherever it is. False: it isn't there."""
         tickets = self._holders.get(ticket.holder)

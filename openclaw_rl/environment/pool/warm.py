@@ -11,6 +11,7 @@ from typing import Any
 
 from openclaw_rl.environment.kinds.base import Environment
 from openclaw_rl.environment.kinds.make import Offer
+from openclaw_rl.environment.pool.actions import Checker
 from openclaw_rl.environment.pool.queue import FairQueue, Ticket
 from openclaw_rl.environment.sandboxes.base import SandboxError
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, unavailable
@@ -49,6 +50,8 @@ class Supply:
         self.offer = offer
         self.capacity = offer.config.count
         self.queue: FairQueue[Environment] = FairQueue()
+        self.checker = Checker()
+        self.steps = 0  #: done in them
         self.lost = 0  #: those that died, leased or not
         self.failure = ""  #: why the last one could not be made; empty when it could
         self._problem = offer.problem
@@ -59,7 +62,8 @@ class Supply:
         self._starting = self._closing = self._failures = 0
         self._retry_at = 0.0
         self._retry: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()  # may be cancelled
+        self._closers: set[asyncio.Future[Any]] = set()  # may not
         self._gate = asyncio.Semaphore(CLOSING)
         self._started = self._closed = False
         self._in_use = offer.named
@@ -106,15 +110,19 @@ class Supply:
         self._started = True
         self._spawn(self._look_after(), "look after")
 
+    async def look(self) -> None:
+        """Find out whether any can be made, unless that is known."""
+        now = asyncio.get_running_loop().time()
+        if self._looked_at is None or (self._problem and now - self._looked_at > LOOK_AGAIN):
+            await self._check()
+
     async def usable(self) -> None:
-        """Look whether any can be made, unless that is known.
+        """The same, as an error.
 
         Raises:
             MeshError: FAILED_PRECONDITION, none can be made.
         """
-        now = asyncio.get_running_loop().time()
-        if self._looked_at is None or (self._problem and now - self._looked_at > LOOK_AGAIN):
-            await self._check()
+        await self.look()
         if self._problem:
             raise self._unusable()
 
@@ -153,6 +161,15 @@ class Supply:
         self.lost += 1
         self._spawn(self._close_one(environment), "close")
 
+    def covered(self, ticket: Ticket[Environment]) -> bool:
+        """There is a slot for it, and it only waits until an environment is made."""
+        return self.queue.place(ticket) < self.capacity - len(self._out)
+
+    @property
+    def pausing(self) -> bool:
+        """None could be made, and none is tried to be made just now."""
+        return bool(self.failure) and self._retry_at > asyncio.get_running_loop().time()
+
     def not_made(self) -> MeshError:
         """What to say to somebody who got none because none could be made."""
         wait = max(0.5, self._retry_at - asyncio.get_running_loop().time())
@@ -165,19 +182,20 @@ class Supply:
             self._retry.cancel()
         while self.queue:
             _answer(self.queue.pop(), unavailable("the environment server is stopping"))
-        for task in list(self._tasks):
-            task.cancel()
-        if self._look is not None:
-            self._look.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        environments = [*self._ready, *self._out]
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        for environment in (*self._ready, *self._out):
+            self._discard(environment)
         self._ready.clear()
         self._out.clear()
-        for environment in environments:
-            self._discard(environment)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._closers:
+            await asyncio.wait(self._closers)
+        if self.offer.kind is None:
+            return
         try:
-            await asyncio.wait_for(self.offer.kind.close(), CLOSE_SECONDS) if self.offer.kind is not None else None
+            await asyncio.wait_for(self.offer.kind.close(), CLOSE_SECONDS)
         except Exception:
             log.exception("closing the environment %r", self.name)
 
@@ -217,6 +235,7 @@ class Supply:
         failure = ""
         assert self.offer.kind is not None
         making = asyncio.ensure_future(self.offer.kind.make())
+        self._keep(self._tasks, making)
         try:
             environment = await asyncio.wait_for(asyncio.shield(making), MAKE_SECONDS)
         except SandboxError as error:
@@ -229,7 +248,8 @@ class Supply:
         finally:
             if not making.done():
                 making.cancel()
-            making.add_done_callback(self._made_for_nobody if environment is None else lambda _: None)
+            if environment is None:
+                making.add_done_callback(self._made_for_nobody)
             self._starting -= 1
         if environment is not None:
             self._failures, self.failure = 0, ""
@@ -260,7 +280,8 @@ class Supply:
         """Ask the kind whether any can be made; many who ask at once ask once."""
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(self._ask(), name=f"check {self.name}")
-        await asyncio.shield(self._look)
+            self._keep(self._tasks, self._look)
+        await asyncio.wait({self._look})
 
     async def _ask(self) -> None:
         if self.offer.kind is None:
@@ -320,8 +341,12 @@ class Supply:
 
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"{what} {self.name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._closers if what == "close" else self._tasks, task)
+
+    @staticmethod
+    def _keep(tasks: set[asyncio.Future[Any]], task: asyncio.Future[Any]) -> None:
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 def _answer(ticket: Ticket[Environment], answer: Environment | MeshError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.kinds.base import BadAction, Observation, Opening, Outcome, StepResult, Tool, tools_schema
@@ -53,7 +53,7 @@ class FakeEnvironment:
 
 class FakeKind:
     action_schema = tools_schema(TOOLS)
-    observation_schema: dict[str, Any] = {"type": "object", "required": ["text"]}
+    observation_schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["text"]}
     sandbox = "nothing at all"
 
     def __init__(self) -> None:
@@ -100,5 +100,5 @@ def fake_pool(count: int = 2, *, kind: FakeKind | None = None, named: bool = Tru
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """Wait until it is true."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (anything may make it true)
             await asyncio.sleep(0.002)
