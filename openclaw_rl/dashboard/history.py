@@ -98,6 +98,9 @@ class History:
         self._writer = ThreadPoolExecutor(1, "history")
         self._writing = False
         self._db: sqlite3.Connection | None = None
+        # By span, so that any number of pages costs what one does: until when it is right (what it is of), and it.
+        self._curves: dict[int, tuple[int, Curves]] = {}
+        self._newest: dict[int, tuple[int, Curves]] = {}
         self._writer.submit(self._open).result()
         self._complete_minutes()
 
@@ -138,33 +141,34 @@ class History:
     # -- reading
 
     def curves(self, names: Sequence[str], span: int) -> Curves:
-        """Figures of the last `span` seconds, in at most POINTS buckets."""
+        """Figures of the last `span` seconds, in at most POINTS buckets, the running one last."""
         step = max(1, span // POINTS)
-        end = int(self._clock()) // step * step + step
-        begin = end - span // step * step
-        return Curves(list(range(begin, end, step)), step, self._buckets(names, begin, end, step))
+        now = int(self._clock())
+        known = self._curves.get(span)
+        if known is None or known[0] <= now or not known[1].times[0] < now:
+            end = now // step * step + step
+            begin = end - span // step * step
+            known = (now + min(10, step), Curves(list(range(begin, end, step)), step, self._buckets(begin, end, step)))
+            self._curves[span] = known
+        found = known[1]
+        nothing: list[float | None] = [None] * len(found.times)
+        return Curves(list(found.times), step, {name: list(found.values.get(name, nothing)) for name in names})
 
-    def bucket(self, names: Sequence[str], span: int) -> Curves:
-        """The newest bucket of `curves`, for a chart that has the others."""
-        step = max(1, span // POINTS)
-        begin = int(self._clock()) // step * step
-        return Curves([begin], step, self._buckets(names, begin, begin + step, step))
+    def newest(self, span: int) -> Curves:
+        """The running bucket of `curves` with all figures, for a chart that has the others."""
+        step, now = max(1, span // POINTS), int(self._clock())
+        known = self._newest.get(span)
+        if known is None or known[0] != now // max(1, step // 60):
+            begin = now // step * step
+            known = (now // max(1, step // 60), Curves([begin], step, self._buckets(begin, begin + step, step)))
+            self._newest[span] = known
+        return known[1]
 
     def latest(self, within: float = 10.0) -> Figures:
         """The newest figures, unless they are older than that."""
         if not self._seconds or self._seconds[-1][0] < self._clock() - within:
             return {}
         return dict(orjson.loads(self._seconds[-1][1]))
-
-    def names(self, prefix: str, span: int) -> list[str]:
-        """Names of figures that begin so and were told within the last `span` seconds."""
-        begin = int(self._clock()) - span
-        rows = self._rows(begin)
-        found: set[str] = set()
-        for t, packed in rows:
-            if t >= begin:
-                found.update(name for name in orjson.loads(packed) if name.startswith(prefix))
-        return sorted(found)
 
     def events(self, limit: int = 50) -> list[Event]:
         """The newest events, newest first."""
@@ -186,21 +190,23 @@ class History:
         newest = self._minutes[-1][0] + 60 if self._minutes else 0
         return [*self._minutes, *(row for row in self._seconds if row[0] >= newest)]
 
-    def _buckets(self, names: Sequence[str], begin: int, end: int, step: int) -> dict[str, list[float | None]]:
+    def _buckets(self, begin: int, end: int, step: int) -> dict[str, list[float | None]]:
+        """All figures by bucket."""
         rows = list(self._rows(begin))
         many = (end - begin) // step
-        sums: dict[str, list[float]] = {name: [0.0] * many for name in names}
-        counts: dict[str, list[int]] = {name: [0] * many for name in names}
+        sums: dict[str, list[float]] = {}
+        counts: dict[str, list[int]] = {}
         for t, packed in rows[bisect_left(rows, begin, key=lambda row: row[0]):]:
             if t >= end:
                 break
-            figures, place = orjson.loads(packed), (t - begin) // step
-            for name in names:
-                if (value := figures.get(name)) is not None:
-                    sums[name][place] += value
-                    counts[name][place] += 1
+            place = (t - begin) // step
+            for name, value in orjson.loads(packed).items():
+                if name not in sums:
+                    sums[name], counts[name] = [0.0] * many, [0] * many
+                sums[name][place] += value
+                counts[name][place] += 1
         return {name: [total / count if count else None
-                       for total, count in zip(sums[name], counts[name], strict=True)] for name in names}
+                       for total, count in zip(sums[name], counts[name], strict=True)] for name in sums}
 
     # -- upkeep
 

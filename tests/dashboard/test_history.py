@@ -156,6 +156,6 @@ def test_the_newest_bucket_is_the_last_of_the_curves(tmp_path: Path) -> None:
     clock = Clock()
     history = History(None, 7, clock)
     fill(history, clock, 1000)
-    curves, newest = history.curves(["x"], 900), history.bucket(["x"], 900)
+    curves, newest = history.curves(["x"], 900), history.newest(900)
     assert curves.step == newest.step == 5
     assert (curves.times[-1], curves.values["x"][-1]) == (newest.times[0], newest.values["x"][0])
