@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import grpc
 
-from openclaw_rl.mesh.errors import unimplemented
+from openclaw_rl.environment.episodes.interact import owner
+from openclaw_rl.environment.episodes.runner import Episodes
+from openclaw_rl.mesh.authorize import caller
 from openclaw_rl.v1 import environment_pb2 as pb
 
 
 class EpisodeRpcs:
     """Live sessions and episodes."""
 
+    def __init__(self, episodes: Episodes) -> None:
+        self._episodes = episodes
+
     async def Interact(self, request_iterator: AsyncIterator[pb.InteractRequest],
                        context: grpc.aio.ServicerContext) -> AsyncIterator[pb.InteractResponse]:
-        raise unimplemented("Interact")
-        yield  # makes this a stream handler
+        session = self._episodes.live_session(owner(caller.get()[1]))
+        async with aclosing(session.run(request_iterator)) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield response
 
     async def RunEpisodes(self, request: pb.RunEpisodesRequest,
                           context: grpc.aio.ServicerContext) -> AsyncIterator[pb.RunEpisodesResponse]:
-        raise unimplemented("RunEpisodes")
-        yield  # makes this a stream handler
+        async with aclosing(self._episodes.run(request)) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
 
     async def ListEpisodes(self, request: pb.ListEpisodesRequest,
                            context: grpc.aio.ServicerContext) -> pb.ListEpisodesResponse:
-        raise unimplemented("ListEpisodes")
+        return self._episodes.page(request)
