@@ -49,7 +49,8 @@ class Example:
 
     def text(self) -> tuple[list[int], list[int]]:
         """All token ids in order, prompts and responses, and R positions: those that predict the response tokens."""
-        ids, places, done = list(self.prompt_ids), [], 0
+        ids, done = list(self.prompt_ids), 0
+        places: list[int] = []
         for at, between in (*self.gaps, (len(self.response_ids), [])):
             places += range(len(ids) - 1, len(ids) - 1 + at - done)
             ids += [*self.response_ids[done:at], *between]
@@ -146,11 +147,6 @@ def repetition(ids: Sequence[int]) -> int:
 def sampled_from(turn: turn_pb2.Turn) -> int:
     """The oldest policy version that sampled a token of the response; `problem` must have found nothing."""
     return min((span.version for span in turn.tokens.spans), default=turn.policy_version)
-
-
-def staleness(samples: Sequence[turn_pb2.Sample], parent: int) -> float:
-    """By how many version numbers the policy that sampled lags behind `parent`, which the step builds on; the mean."""
-    return sum(max(0, parent - sampled_from(sample.transition.turn)) for sample in samples) / max(1, len(samples))
 
 
 def outside_vocabulary(sample: turn_pb2.Sample, vocab_size: int) -> str | None:

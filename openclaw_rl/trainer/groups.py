@@ -234,8 +234,8 @@ class Groups:
         """Groups that are not closed."""
         rows = db.execute(
             "SELECT g.*, (SELECT COUNT(*) FROM samples s WHERE s.group_id = g.group_id AND fate = 'pending') AS"
-            " samples, (SELECT COUNT(*) FROM episodes e WHERE e.group_id = g.group_id AND ended) AS ended FROM episode_groups g"
-            " WHERE state <> 'closed' ORDER BY rowid").fetchall()
+            " samples, (SELECT COUNT(*) FROM episodes e WHERE e.group_id = g.group_id AND ended) AS ended FROM"
+            " episode_groups g WHERE state <> 'closed' ORDER BY rowid").fetchall()
         ready = [row for row in rows if row["state"] == "ready"]
         going = [row for row in rows if row["state"] == "open"]
         text = ""

@@ -20,10 +20,12 @@ from openclaw_rl.trainer.foreign import set_aside
 from openclaw_rl.trainer.gate import Gate, GateError
 from openclaw_rl.trainer.judges import panels, votes_by_judge
 from openclaw_rl.trainer.material import Material, Tokens
+from openclaw_rl.trainer.picking import Picked, Picker
 from openclaw_rl.trainer.staleness import staleness
 from openclaw_rl.trainer.store import HeadMoved, TrainerStore
+from openclaw_rl.trainer.tensorboard import Board
 from openclaw_rl.trainer.version_table import DAMAGED
-from openclaw_rl.v1 import turn_pb2, weights_pb2
+from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.store import VersionStore
 
 log = logging.getLogger(__name__)
@@ -63,7 +65,9 @@ class Learner:
     def __init__(self, config: TrainerConfig, store: TrainerStore, root: Path, model: Callable[[], Path], keep: int,
                  create: Callable[[Path, TrainerConfig, StartPoint], Backend] = backends.create,
                  material: Material | None = None, prompts: int | None = None) -> None:
-        self.material = material or Tokens(config)
+        self.material: Material = material or Tokens(config)
+        self._picker = Picker(config, store, self.material)
+        self._board = Board(root / "tensorboard") if config.tensorboard else None
         self.problems: list[str] = []
         self.versions: VersionStore
         self.gate: Gate
@@ -195,8 +199,11 @@ class Learner:
         self._store.lose(head, f"its checkpoint is damaged: {why}")
         self._store.move_head(parent)
 
-    def train(self) -> weights_pb2.VersionManifest | Skipped | None:
+    def train(self, episodes: bool = False) -> weights_pb2.VersionManifest | Skipped | None:
         """One step on what is pending.
+
+        Args:
+            episodes: on groups of episodes; else on turns of users.
 
         Returns:
             The new version, which the gate may have refused; what was skipped; or None when nothing came of it and
@@ -207,7 +214,7 @@ class Learner:
         """
         with traces.step() as self._step:
             try:
-                result = self._train()
+                result = self._train(episodes)
             except BackendLost as error:
                 # Not forgiven: a batch that kills its ranks again and again must end, too; see TrainerStore.attempt.
                 self.release()
@@ -217,7 +224,7 @@ class Learner:
                 self._step.ended(result.reason)
             return result
 
-    def _train(self) -> weights_pb2.VersionManifest | Skipped | None:
+    def _train(self, episodes: bool) -> weights_pb2.VersionManifest | Skipped | None:
         try:
             self.gate.check_settings()
         except GateError as error:
@@ -226,11 +233,10 @@ class Learner:
         assert self._backend is not None
         self._void = False
         parent = self._backend_version
-        samples = self._fitting(self._store.batch(self._config.max_batch))
-        if not samples:
+        picked = self._picker.pick(episodes)
+        if picked is None:
             return None
-        examples = [self.material.example(sample) for sample in samples]
-        turn_ids = [sample.transition.turn.turn_id for sample in samples]
+        turn_ids = picked.turn_ids
         self._step.on(turn_ids, parent)
         if worn := self._store.attempt(turn_ids):
             reason = "abnormal step: the trainer ended again and again while training on it"
@@ -238,7 +244,7 @@ class Learner:
             self._store.forgive([turn_id for turn_id in turn_ids if turn_id not in worn])
             return Skipped(worn, reason)
         try:
-            metrics = self._backend.step(examples, parent, self._give_up)
+            metrics = self._backend.step(picked.examples, parent, self._give_up)
         except Stopped:
             self.release()
             self._store.forgive(turn_ids)
@@ -255,7 +261,8 @@ class Learner:
             self._store.drop(turn_ids, f"abnormal step: {text}", skipped_step=True)
             return Skipped(turn_ids, f"abnormal step: {text}")
         try:
-            return self._save(parent, samples, metrics | {"staleness": staleness(samples, parent)})
+            return self._save(parent, picked, metrics | picked.figures | {
+                "staleness": staleness(picked.samples, parent)})
         except Stopped:
             self.release()
             self._store.forgive(turn_ids)
@@ -271,28 +278,16 @@ class Learner:
                 self._store.forgive(turn_ids)
             raise
 
-    def _fitting(self, samples: list[turn_pb2.Sample]) -> list[turn_pb2.Sample]:
-        fit = []
-        # Until the policy server was heard of, a new file does not know which versions there are.
-        newest = self._store.highest if self._store.get("active") is not None else None
-        for sample in samples:
-            if reason := self.material.foreign(sample, newest):
-                self._store.refuse(sample, reason)
-            else:
-                fit.append(sample)
-        return fit
-
-    def _save(self, parent: int, samples: list[turn_pb2.Sample],
-              metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
+    def _save(self, parent: int, picked: Picked, metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
         assert self._backend is not None
-        turn_ids = [sample.transition.turn.turn_id for sample in samples]
+        turn_ids = picked.turn_ids
         gate = self.gate.report(self._backend, self._give_up)
         self._add_base()
         version = self._store.highest + 1
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
-            algorithm=self.material.algorithm, settings=self.material.settings() | panels(samples),
-            turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(samples), gate=gate,
+            algorithm=picked.algorithm, settings=picked.settings | panels(picked.samples),
+            turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(picked.samples), gate=gate,
             trace=self._step.trace),
             self._backend.tensors(), base=0)
         try:
@@ -309,6 +304,8 @@ class Learner:
             raise
         self._backend_version = version
         self._step.made(manifest)
+        if self._board is not None:
+            self._board.write(version, metrics, manifest.created_at.ToNanoseconds() / 1e9)
         return manifest
 
     def _give_up(self) -> bool:

@@ -55,7 +55,8 @@ class Tokens:
     """Token ids, for back ends that train weights."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        self.algorithm, self.problem = config.algorithm, ""
+        self.algorithm: str = config.algorithm
+        self.problem = ""
         self._config = config
 
     def open(self, folder: Path) -> None:

@@ -155,7 +155,7 @@ class Objective:
         self._sums["step_kl"] += losses.token_mean([ratio * losses.kl_k3(before, after)], tokens).item()
         ratio = losses.importance_ratio(after, behaviour, cap)
         self._sums["kl_after"] += losses.token_mean([ratio * losses.kl_k3(after, base)], tokens).item()
-        for name, counts in (("", torch.ones_like(ways, dtype=torch.bool)), ("_praised", ways > 0), ("_complained", ways < 0)):
+        for name, counts in (("", ways >= -1), ("_praised", ways > 0), ("_complained", ways < 0)):
             group = self._groups[name]
             group[0] += before[counts].sum().item()
             group[1] += after[counts].sum().item()

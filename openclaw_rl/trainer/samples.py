@@ -146,7 +146,7 @@ class SampleTable:
         if reason and _reason_class(reason) in _ASIDE:
             self.aside.keep(db, turn_id, reason, payload)
         if of_episode and not (misfit or "").startswith("bad episode"):
-            self._note_episode(db, sample, penalised, stale=bool(reason) and _reason_class(reason) == "stale")
+            self._note_episode(db, sample, penalised, stale=_reason_class(reason or "") == "stale")
         self._accepted += 1
         if self._accepted >= _PRUNE_EVERY:
             self._accepted = 0
@@ -227,9 +227,9 @@ class SampleTable:
                     f"WITH ranked AS (SELECT seq, session, NOT ({self._signal}) AS neutral, ROW_NUMBER() OVER"
                     f" (PARTITION BY session, branch ORDER BY NOT ({self._signal}), seq) AS in_branch FROM samples"
                     " WHERE fate = 'pending' AND group_id IS NULL), taken AS (SELECT seq AS place, ROW_NUMBER() OVER"
-                    " (PARTITION BY session ORDER BY neutral, seq) AS in_session FROM ranked WHERE in_branch <= ?) SELECT turn_id, payload,"
-                    f" crc FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND {condition} ORDER BY seq"
-                    " LIMIT ?",
+                    " (PARTITION BY session ORDER BY neutral, seq) AS in_session FROM ranked WHERE in_branch <= ?)"
+                    " SELECT turn_id, payload, crc FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND"
+                    f" {condition} ORDER BY seq LIMIT ?",
                     (self._config.max_per_branch, self._config.max_per_session, limit))
                 samples = self._whole_ones(rows)
                 if len(samples) == len(rows):

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -47,7 +48,10 @@ NICE = 10
 _E = trainer_pb2
 #: Gauges of the last step, and the names of their figures.
 _GAUGES = {"loss": "loss", "kl": "kl", "step_kl": "step_kl", "grad_norm": "grad_norm",
-           "logprob_diff": "logprob_diff_mean", "staleness": "staleness", "step_seconds": "seconds"}
+           "logprob_diff": "logprob_diff_mean", "staleness": "staleness", "step_seconds": "seconds",
+           "reward_mean": "reward_mean", "outcome_mean": "outcome_mean", "entropy": "entropy"}
+#: What became of groups of episodes.
+_GROUPS = ("groups_whole", "groups_incomplete", "groups_dropped", "groups_alike")
 
 
 class TrainerService:
@@ -69,12 +73,13 @@ class TrainerService:
         self._config, self._store, self._learner = config, store, learner
         self._make_publisher = make_publisher
         self._publisher: Fleet | None = None
-        self._scheduler = Scheduler(config.min_samples, config.update_interval)
+        self._scheduler = Scheduler(config.min_samples, config.update_interval, config.grpo.groups)
         self._scheduler.paused = store.get("paused")
         self._wake = asyncio.Event()
         self._training = False
         self._problem = ""  # why training fails now
         self._metrics: dict[str, float] = {}
+        self._updates: deque[float] = deque()  # when each version of the last hour was made
         self._alarms = TrainerAlarms(config, store)
         self._policy: policy_pb2.PolicyState | None = None  # what the policy server has; None until it was heard of
         self._door = policy
@@ -120,11 +125,14 @@ class TrainerService:
         if self._scheduler.paused is not None:
             raise failed_precondition("PAUSED", "training is paused; resume it first")
         pending = self._store.pending()
-        if not pending.signal:
+        waiting = self._store.waiting()
+        if not pending.signal and not waiting.ready:
             return 0, self._missing()
         self._scheduler.forced = True
         self._wake.set()
         count = min(pending.total - pending.held, 2 * pending.signal, self._config.max_batch)
+        if self._scheduler.decide(pending, time.time(), waiting).episodes:
+            count = waiting.samples_ready
         return count, f"a step on {count} samples begins" + (" when the running one has ended" * self._training)
 
     def pause(self, reason: str) -> None:
@@ -262,6 +270,8 @@ class TrainerService:
                 if not opened:
                     await self._on_thread(self._learner.open)
                     opened = True
+                    self._updates.extend(v.manifest.created_at.ToNanoseconds() / 1e9 for v in self._store.versions()
+                                         if v.manifest.version)
                     self.ready.set()
                     if self._make_publisher is not None:
                         self._publisher = self._make_publisher(self, self._learner.versions)
@@ -279,12 +289,13 @@ class TrainerService:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
         self._store.drop_stale()
+        self._store.settle(time.time())
         # What was taken back for the sake of other turns comes back at once.
         self._scheduler.forced = self._scheduler.forced or self._store.rebuilding() > 0
         now, pending = time.time(), self._store.pending()
-        decision = self._scheduler.decide(pending, now)
+        decision = self._scheduler.decide(pending, now, self._store.waiting())
         if decision.due:
-            await self._step(learner)
+            await self._step(learner, decision.episodes)
             return
         if self._scheduler.paused is None:
             self._store.drop_neutral(now - NEUTRAL_INTERVALS * self._config.update_interval, NEUTRAL_LIMIT)
@@ -297,13 +308,14 @@ class TrainerService:
         if not await self._sleep(seconds) and decision.wait is None:
             await self._on_thread(learner.release)
 
-    async def _step(self, learner: Learner) -> None:
+    async def _step(self, learner: Learner, episodes: bool) -> None:
         self._scheduler.forced = False
+        self._scheduler.last_on_episodes = episodes
         self._training = True
         try:
             await self._on_thread(learner.prepare)
             self.events.tell(_E.TRAINING_EVENT_KIND_STEP_STARTED, "a step began")
-            result = await self._on_thread(learner.train)
+            result = await self._on_thread(learner.train, episodes)
             self._problem = ""
         finally:
             self._training = False
@@ -313,6 +325,7 @@ class TrainerService:
             self.events.tell(_E.TRAINING_EVENT_KIND_STEP_SKIPPED, result.reason, turn_ids=result.turn_ids)
         elif result is not None:
             self._metrics = dict(result.metrics)
+            self._updates.append(time.time())
             log.info("version %d: trained on %d turns in %.1f s%s", result.version, len(result.turn_ids),
                      result.metrics["seconds"],
                      f", loss {result.metrics['loss']:.4f}" if "loss" in result.metrics else "")
@@ -348,10 +361,16 @@ class TrainerService:
     # Status
 
     def _missing(self) -> str:
-        text = self._scheduler.decide(self._store.pending(), time.time()).missing
+        text = self._scheduler.decide(self._store.pending(), time.time(), self._store.waiting()).missing
         dropped = self._dropped()
         notes = [text, *(f"{count} dropped: {reason}" for reason, count in sorted(dropped.items()))]
         return "; ".join(note for note in notes if note)
+
+    def _updates_per_hour(self) -> float:
+        """Versions made within the last hour."""
+        while self._updates and self._updates[0] < time.time() - 3600:
+            self._updates.popleft()
+        return float(len(self._updates))
 
     def _dropped(self) -> dict[str, int]:
         return {name.removeprefix("dropped:"): count for name, count in self._store.counters().items()
@@ -375,22 +394,26 @@ class TrainerService:
 
     def status(self) -> component_pb2.ComponentStatus:
         """State, detail and figures."""
-        pending, counters = self._store.pending(), self._store.counters()
+        total, counters = self._store.pending().total + self._store.waiting().samples, self._store.counters()
         missing = self._missing()
         if not self.ready.is_set() and not self._problem:
             state, detail = component_pb2.COMPONENT_STATE_STARTING, "preparing the model"
         else:
             state = component_pb2.COMPONENT_STATE_RUNNING
             detail = "a step is running" if self._training else missing
+        newest = None if self._metrics else self._store.newest()  # after a restart: what the last step measured
+        figures = self._metrics if newest is None else newest.manifest.metrics
         status = component_pb2.ComponentStatus(
             state=state, detail=detail, policy_version=self._store.head,
             dropped=self._dropped(),
             counters={"samples_accepted": counters.get("accepted", 0), "samples_trained": counters.get("trained", 0),
-                      "samples_pending": pending.total, "updates": counters.get("updates", 0),
-                      "steps_skipped": counters.get("steps_skipped", 0)},
-            gauges={"training": float(self._training), "pending": float(pending.total),
+                      "samples_pending": total, "updates": counters.get("updates", 0),
+                      "steps_skipped": counters.get("steps_skipped", 0),
+                      **{name: counters.get(name, 0) for name in _GROUPS}},
+            gauges={"training": float(self._training), "pending": float(total),
+                    "updates_per_hour": self._updates_per_hour(),
                     "rebuilding": float(self._store.rebuilding()), "paused": float(self.paused),
-                    **{gauge: self._metrics[name] for gauge, name in _GAUGES.items() if name in self._metrics}})
+                    **{gauge: figures[name] for gauge, name in _GAUGES.items() if name in figures}})
         damaged = self._learner.damaged() if self.ready.is_set() else []
         self._alarms.report(
             status, paused=self._scheduler.paused is not None or self._training, missing=missing,

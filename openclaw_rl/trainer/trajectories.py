@@ -22,7 +22,8 @@ def trajectories(steps: Sequence[tuple[turn_pb2.Sample, float]]) -> list[Example
         steps: samples of episodes and their advantages; those of one episode one after the other, in order.
     """
     found: list[Example] = []
-    open_, episode = [], ""  # texts of this episode that may go on
+    open_: list[Example] = []  # texts of this episode, which may go on
+    episode = ""
     for sample, advantage in steps:
         turn = sample.transition.turn
         if turn.episode.episode_id != episode:

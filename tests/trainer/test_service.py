@@ -126,7 +126,8 @@ async def test_min_samples_make_a_version(tmp_path: Path, model: Path) -> None:
         status = rig.status
         assert status.state == component_pb2.COMPONENT_STATE_RUNNING
         assert dict(status.counters) == {"samples_accepted": 2, "samples_trained": 2, "samples_pending": 0,
-                                         "updates": 1, "steps_skipped": 0}
+                                         "updates": 1, "steps_skipped": 0, "groups_whole": 0, "groups_incomplete": 0,
+                                         "groups_dropped": 0, "groups_alike": 0}
         assert status.gauges["loss"] == 0.5
         assert status.policy_version == 1
 
