@@ -277,7 +277,7 @@ class BubblewrapSandbox:
 
     def told(self, line: str) -> None:
         """The first process has said something."""
-        word, *rest = line.split()
+        word, *rest = line.split() or [""]
         if word == "ready" and not rest and not self._ready.is_set():
             self._ready.set()
             return
@@ -292,7 +292,7 @@ class BubblewrapSandbox:
         elif word == "ended" and process is not None:
             del self._processes[process.identity]
             process.end(int(rest[1]))
-        elif rest or not self.problem:
+        else:
             self.fail("something in the sandbox wrote to its control channel")
 
     def fail(self, problem: str) -> None:

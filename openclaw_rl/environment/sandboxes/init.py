@@ -42,12 +42,15 @@ begin() {
       shift
       cd "$folder" || exit 126
       unset id control
-      exec setsid "$@"
+      exec $plain setsid "$@"
     )
     echo "ended $id $?" >&3
   ) &
 }
 control=@CONTROL@
+# What a shell starts in the background ignores interrupts, and so would all that it starts, if nobody undid it.
+plain=
+if env --default-signal=INT true; then plain="env --default-signal=INT,QUIT"; fi
 nl='
 '
 echo ready >&3
