@@ -61,7 +61,13 @@ class GuiKind:
         check_task(task)
 
     async def make(self) -> GuiEnvironment:
-        return await GuiEnvironment.make(await self._backend.make(self._spec))
+        made = GuiEnvironment(lambda: self._backend.make(self._spec))
+        try:
+            await made.start()
+        except BaseException:
+            await made.close()
+            raise
+        return made
 
     async def close(self) -> None:
         pass

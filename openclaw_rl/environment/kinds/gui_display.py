@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.environment.kinds.gui_scripts import DESK, END, WIDGETS, bundle
+from openclaw_rl.environment.kinds.gui_scripts import DESK, WIDGETS, bundle
 from openclaw_rl.environment.sandboxes.base import WORK, Finished, Process, Sandbox, SandboxError
 
 #: Variables of everything that runs in the sandbox.
@@ -59,6 +59,9 @@ class _Program:
     async def kill(self) -> None:
         with contextlib.suppress(SandboxError):
             await self._process.kill()
+        self.forget()
+
+    def forget(self) -> None:
         self._task.cancel()
 
     @property
@@ -74,7 +77,6 @@ class Display:
         self._sandbox = sandbox
         self._problem = ""
         self._looks = 0
-        self._outside = self._inside = ""  # process ids before, and with, the display
         self._x: _Program | None = None
         self._manager: _Program | None = None
         self._app: _Program | None = None
@@ -94,10 +96,8 @@ class Display:
         Raises:
             SandboxError: they don't come up.
         """
-        self._outside = self._outside or await self._processes()
-        await self._run(["sh", "-c", f"rm -rf /tmp/.X* {DESK}; mkdir -p -m 1777 /tmp/.X11-unix; "
-                                     f"mkdir -p {DESK}/screen {WIDGETS}"], what="the display's folder")
-        await self._unpack()
+        await self._run(["sh", "-c", f"mkdir -p -m 1777 /tmp/.X11-unix; mkdir -p {DESK}/screen {WIDGETS} && "
+                                     f"tar -xf - -C {DESK}"], stdin=bundle(), what="the display's folder")
         width, height = self.size
         self._x = _Program(await self._sandbox.start(
             ["Xvfb", ":1", "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp", "-ac", "-noreset",
@@ -111,30 +111,6 @@ class Display:
             self._problem = self.problem or f"the display was not up after {_START:g} s"
             raise SandboxError(self._problem)
         await self._manage()
-        self._inside = await self._processes()
-
-    async def renew(self, size: tuple[int, int]) -> None:
-        """End the application and all that was started, and delete all files. When something of it is left on the
-        display, or the size is another one, the display is started anew.
-
-        Raises:
-            SandboxError: that can't be done.
-        """
-        await self._kill("_app")
-        stays = not self.problem and size == self.size and self._manager is not None and not self._manager.ended
-        for again in (True, False):
-            if not stays:
-                await self._kill("_manager", "_x")
-            await self._run(["sh", "-c", END, "end", self._inside if stays else self._outside], folder="/",
-                            what="ending what ran before")
-            if not stays:
-                break
-            await self._unpack()
-            if again and (await self._plain(["sh", f"{DESK}/rest.sh"])).code == 0:
-                return
-            stays = False
-        self.size = size
-        await self.start()
 
     async def open(self, argv: Sequence[str], seconds: float, *, publishes: bool) -> None:
         """Start an application and wait for its first window.
@@ -153,7 +129,7 @@ class Display:
         if said.code != 0:
             how = "ended at once" if said.code == 2 else f"showed no window in {seconds:g} s"
             words = self._app.words
-            await self._kill("_app")
+            await self._app.kill()
             raise NotOpened(f"the application {how}; the last it said: {words}")
 
     async def do(self, commands: str, typed: str, seconds: float) -> str:
@@ -176,9 +152,8 @@ class Display:
         """Start the window manager again if it has ended; whether it had."""
         if self.problem or self._manager is None or not self._manager.ended:
             return False
-        await self._kill("_manager")
+        self._manager.forget()
         await self._manage()
-        self._inside = f"{self._inside} {await self._processes(of='jwm')}"
         return True
 
     async def look(self, *, settled: bool = True) -> Look:
@@ -202,35 +177,22 @@ class Display:
             sections[name] = content
         return Look(sections, picture if _is_png(picture, self.size) else b"")
 
-    async def close(self) -> None:
-        """End its programs."""
-        await self._kill("_app", "_manager", "_x")
-
-    async def _unpack(self) -> None:
-        await self._run(["tar", "-xf", "-", "-C", DESK], stdin=bundle(), what="the display's files")
+    def close(self) -> None:
+        """Read no more of its programs, which have ended with the sandbox."""
+        for program in (self._app, self._manager, self._x):
+            if program is not None:
+                program.forget()
 
     async def _manage(self) -> None:
         self._manager = _Program(await self._sandbox.start(["jwm", "-f", f"{DESK}/jwmrc"], environment=ENVIRONMENT))
         await self._run(["sh", f"{DESK}/managed.sh"], what="the window manager")
 
-    async def _processes(self, of: str = "") -> str:
-        command = f"pidof {of}" if of else "cd /proc && echo [0-9]*"
-        return (await self._plain(["sh", "-c", command])).output.decode("ascii", "replace").strip()
-
-    async def _kill(self, *names: str) -> None:
-        for name in names:
-            program = getattr(self, name)
-            setattr(self, name, None)
-            if program is not None:
-                await program.kill()
-
-    async def _plain(self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = _START, folder: str = WORK,
+    async def _plain(self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = _START,
                      most: int = 65536) -> Finished:
-        return await self._sandbox.run(argv, stdin=stdin, environment=ENVIRONMENT, folder=folder, seconds=seconds,
-                                       most=most)
+        return await self._sandbox.run(argv, stdin=stdin, environment=ENVIRONMENT, seconds=seconds, most=most)
 
-    async def _run(self, argv: Sequence[str], *, what: str, stdin: bytes = b"", folder: str = WORK) -> None:
-        said = await self._plain(argv, stdin=stdin, folder=folder)
+    async def _run(self, argv: Sequence[str], *, what: str, stdin: bytes = b"") -> None:
+        said = await self._plain(argv, stdin=stdin)
         if said.code != 0:
             self._problem = f"{what} failed: {said.output.decode('utf-8', 'replace')[-300:].strip() or said}"
             raise SandboxError(self._problem)

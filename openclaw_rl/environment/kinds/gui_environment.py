@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from collections.abc import Awaitable, Callable
 
 from openclaw_rl.environment.kinds.base import BadTask, Observation, Opening, Outcome, StepResult
 from openclaw_rl.environment.kinds.gui_actions import INSTRUCTIONS, deed, tools
@@ -20,84 +20,93 @@ _PYTHON = ("/usr/bin/python3", "-E", "-s", "-S", "-B")
 
 
 class GuiEnvironment:
-    """See kinds.base.Environment. The display is up before the first reset."""
+    """See kinds.base.Environment. The display is up before the first reset. Each further reset gets a new sandbox:
+    that takes a fifth of a second, and nothing of before can be left."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self._display = Display(sandbox, SIZE)
+    def __init__(self, make: Callable[[], Awaitable[Sandbox]]) -> None:
+        """
+        Args:
+            make: makes a sandbox.
+        """
+        self._make = make
+        self._sandbox: Sandbox | None = None
+        self._display: Display | None = None
         self._task: Task | None = None
         self._setup = Setup()
-        self._clean = True
-        self._cleaning = asyncio.Lock()  # which ends the programs that look at the screen, too
+        self._used = False
+        self._changing = asyncio.Lock()
         self._closed = False
 
-    @classmethod
-    async def make(cls, sandbox: Sandbox) -> GuiEnvironment:
-        """One with its display up.
+    async def start(self, size: tuple[int, int] = SIZE) -> None:
+        """Get a sandbox with a display of this size in it, in place of what there was.
 
         Raises:
-            SandboxError: it doesn't come up; the sandbox is closed then.
+            SandboxError: it doesn't come up.
         """
-        made = cls(sandbox)
-        try:
-            await made._display.start()
-        except BaseException:
-            await made.close()
-            raise
-        return made
+        async with self._changing:
+            await self._end()
+            self._sandbox = await self._make()
+            self._display = Display(self._sandbox, size)
+            try:
+                await self._display.start()
+            finally:
+                if self._closed:
+                    await self._end()
 
     @property
     def problem(self) -> str:
-        return "it was closed" if self._closed else self._display.problem
+        if self._closed:
+            return "it was closed"
+        return self._display.problem if self._display is not None else "it has no display"
+
+    def _there(self) -> tuple[Sandbox, Display]:
+        if self.problem or self._sandbox is None or self._display is None:
+            raise SandboxError(self.problem)
+        return self._sandbox, self._display
 
     async def reset(self, task: Task | None, seed: int | None) -> Opening:
         setup = read_setup(task) if task is not None else Setup()
-        async with self._cleaning:
-            if not self._clean or setup.size != self._display.size:
-                await self._display.renew(setup.size)
-            self._clean = False
-            self._task, self._setup = task, setup
-        await self._prepare(setup)
-        return Opening(await self._seen(await self._display.look()), task.goal if task is not None else "",
-                       INSTRUCTIONS, tools(*self._display.size))
+        if self._used or self._display is None or setup.size != self._display.size:
+            await self.start(setup.size)
+        sandbox, display = self._there()
+        self._used, self._task, self._setup = True, task, setup
+        await self._prepare(setup, sandbox, display)
+        return Opening(self._seen(await display.look(), display), task.goal if task is not None else "",
+                       INSTRUCTIONS, tools(*display.size))
 
-    async def _prepare(self, setup: Setup) -> None:
+    async def _prepare(self, setup: Setup, sandbox: Sandbox, display: Display) -> None:
         for path, text in setup.files.items():
             try:
-                await self._sandbox.write(path, text.encode())
+                await sandbox.write(path, text.encode())
             except SandboxError as error:
-                if self._sandbox.problem:
+                if sandbox.problem:
                     raise
                 raise BadTask(f"`setup.files`: {path}: {error}") from None
         if setup.run:
-            said = await self._sandbox.run(["sh", "-c", setup.run], environment=ENVIRONMENT, seconds=_CHECK)
+            said = await sandbox.run(["sh", "-c", setup.run], environment=ENVIRONMENT, seconds=_CHECK)
             if said.code != 0:
                 raise BadTask(f"`setup.run` ended with {said.code}: {said.output.decode('utf-8', 'replace')[-500:]}")
         if not setup.argv:
             return
         argv = (*_PYTHON, f"{DESK}/apps/{setup.argv[0]}.py", *setup.argv[1:]) if setup.shipped else setup.argv
         try:
-            await self._display.open(argv, setup.wait, publishes=setup.shipped)
+            await display.open(argv, setup.wait, publishes=setup.shipped)
         except NotOpened as error:
             raise BadTask(f"`setup.app`, {' '.join(setup.argv)}: {error}") from None
 
     async def step(self, action: Action, seconds: float) -> StepResult:
-        what = deed(action, *self._display.size)
-        if self.problem:
-            raise SandboxError(self.problem)
-        error = ""
-        if what.commands or what.typed:
-            error = await self._display.do(what.commands, what.typed, seconds)
-        mended = await self._display.mend()
-        notes = "The window manager had ended; it was started again." if mended else ""
-        return StepResult(await self._seen(await self._display.look(), notes=f"{error} {notes}".strip()),
+        _, display = self._there()
+        what = deed(action, *display.size)
+        error = await display.do(what.commands, what.typed, seconds) if what.commands or what.typed else ""
+        notes = "The window manager had ended; it was started again." if await display.mend() else ""
+        return StepResult(self._seen(await display.look(), display, f"{error} {notes}".strip()),
                           done=what.done, error=error)
 
-    async def _seen(self, look: Look, notes: str = "") -> Observation:
+    def _seen(self, look: Look, display: Display, notes: str = "") -> Observation:
         found, cut = windows(look.sections)
         application = "none" if not self._setup.argv else "ended" if look.ended else "running"
-        text, shortened = in_words(self._display.size, application, found, notes)
-        width, height = self._display.size
+        text, shortened = in_words(display.size, application, found, notes)
+        width, height = display.size
         return Observation({"text": text, "screen": {"width": width, "height": height}, "application": application,
                             "windows": found, "truncated": cut or shortened}, look.picture)
 
@@ -105,11 +114,12 @@ class GuiEnvironment:
         if self._task is None:
             return Outcome(0.0, "there is no task")
         check = read_check(self._task)
+        sandbox, _ = self._there()
         for path, kind, expected in check.files:
             try:
-                data = (await self._sandbox.read(path)).decode("utf-8", "replace")
+                data = (await sandbox.read(path)).decode("utf-8", "replace")
             except SandboxError as error:
-                if self._sandbox.problem:
+                if sandbox.problem:
                     raise
                 return Outcome(0.0, f"{path} can't be read: {error}")
             if kind == "equals" and data.rstrip() != expected.rstrip():
@@ -117,7 +127,7 @@ class GuiEnvironment:
             if kind == "contains" and expected not in data:
                 return Outcome(0.0, f"{path} does not contain what it should")
         if check.run:
-            said = await self._sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
+            said = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
             output = said.output.decode("utf-8", "replace")[-500:].strip()
             if said.code in (126, 127):
                 raise BadTask(f"`check.run` can't be run: {output}")
@@ -127,11 +137,18 @@ class GuiEnvironment:
         return Outcome(1.0, "done")
 
     async def view(self) -> Observation:
-        async with self._cleaning:
-            return await self._seen(await self._display.look(settled=False))
+        async with self._changing:
+            _, display = self._there()
+            return self._seen(await display.look(settled=False), display)
 
     async def close(self) -> None:
         self._closed = True
-        with contextlib.suppress(SandboxError):
-            await self._display.close()
-        await self._sandbox.close()
+        await self._end()
+
+    async def _end(self) -> None:
+        sandbox, display = self._sandbox, self._display
+        self._sandbox = self._display = None
+        if sandbox is not None:
+            await sandbox.close()
+        if display is not None:
+            display.close()

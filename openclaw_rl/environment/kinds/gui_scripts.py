@@ -78,38 +78,6 @@ done
 exit 1
 """
 
-#: Ends all processes and deletes all files but those of the display. $1: ids of processes to keep. 1: some are left.
-END = r"""
-tries=0; left=yes
-while [ -n "$left" ] && [ $tries -lt 50 ]; do
-  left=
-  for folder in /proc/[0-9]*; do
-    id=${folder#/proc/}
-    case " $1 $$ $PPID " in *" $id "*) continue;; esac
-    read -r stat 2>/dev/null <"$folder/stat" || continue
-    case ${stat##*) } in Z*) continue;; esac
-    kill -9 "$id" 2>/dev/null && left=yes
-  done
-  [ -z "$left" ] || sleep 0.02
-  tries=$((tries + 1))
-done
-files() { find /work /tmp /dev/shm -mindepth 1 -maxdepth 1 ! -path /tmp/desk ! -name '.X*' "$@" 2>/dev/null; }
-files -exec rm -rf -- {} +
-[ -z "$(files)" ] || { files -exec chmod -R u+rwX -- {} +; files -exec rm -rf -- {} +; }
-[ -z "$left" ] && [ -z "$(files)" ]
-"""
-
-#: Lets go of all keys and buttons and waits until no window is left. 1: one is.
-REST = r"""
-rm -rf /tmp/desk/widgets /tmp/desk/ended; mkdir /tmp/desk/widgets
-xdotool keyup shift keyup ctrl keyup alt keyup super mouseup 1 mouseup 2 mouseup 3 mousemove 1 1 || exit 1
-tries=0
-while [ $tries -lt 60 ]; do
-  case $(xprop -root _NET_CLIENT_LIST 2>&1) in *0x*) sleep 0.05; tries=$((tries + 1));; *) exit 0;; esac
-done
-exit 1
-"""
-
 #: Types its stdin. xdotool would type a line feed as a character that only terminals take for Return.
 TYPE = r"""
 while IFS= read -r line || { last=yes; [ -n "$line" ]; }; do
@@ -159,8 +127,7 @@ MANAGER = """<?xml version="1.0"?>
 @cache
 def bundle() -> bytes:
     """All of it as a tar for /tmp/desk."""
-    files = {"look.sh": LOOK, "managed.sh": MANAGED, "opened.sh": OPENED, "rest.sh": REST, "run.sh": RUN,
-             "type.sh": TYPE,
+    files = {"look.sh": LOOK, "managed.sh": MANAGED, "opened.sh": OPENED, "run.sh": RUN, "type.sh": TYPE,
              "jwmrc": MANAGER, **{f"apps/{path.name}": path.read_text() for path in sorted(APPS.glob("*.py"))}}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
