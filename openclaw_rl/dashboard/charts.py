@@ -49,24 +49,24 @@ class Chart:
         steps: values hold until the next one.
         whole: the values are whole numbers.
         free: the axis needn't begin at 0.
-        note: a line under the heading.
+        part: what it belongs to, told over the heading.
         group: a name by which the page finds it again.
     """
 
     def __init__(self, title: str, lines: Sequence[Line], span: int, *, unit: str = "", stacked: bool = False,
-                 steps: bool = False, whole: bool = False, free: bool = False, note: str = "", group: str = "") -> None:
+                 steps: bool = False, whole: bool = False, free: bool = False, part: str = "", group: str = "") -> None:
         self.group = group
         self._title, self._lines, self._unit = title, list(lines), unit
         self._shape = {"unit": unit, "stacked": stacked, "steps": steps, "whole": whole, "free": free}
         self._curves = Curves([], 1, {})
         self._span = span
-        with tag("section", "", "d-card d-chart-card", aria_label=title):
+        with tag("section", "", "d-card d-chart-card", aria_label=f"{part}: {title}" if part else title):
+            if part:
+                tag("p", part, "d-part")
             with tag("div", "", "d-bar"):
-                tag("h3", title, "d-h2")
+                tag("h2", title, "d-h2")
                 tag("button", t("chart.table"), "d-link", type="button",
                     aria_label=t("chart.table_of", title=title)).on("click", self._show_table)
-            if note:
-                tag("p", note, "d-note")
             self._now = tag("p", "", "d-now")
             self._drawing = _LiveChart()
             self._between = tag("p", "", "d-sr")
@@ -167,7 +167,7 @@ def number(value: float | None, unit: str = "") -> str:
     if value is None:
         return "–"
     if unit == "ms":
-        return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value / 1000:.2f} s" if value >= 1000 \
+        return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value / 1000:.2f} s" if value >= 999.5 \
             else f"{value:.0f} ms" if value >= 1 else f"{value:.2f} ms"
     if unit == "count":
         return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"

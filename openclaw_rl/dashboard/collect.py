@@ -39,6 +39,7 @@ class Collector:
     def __init__(self, mesh: MeshData, history: History, interval: float) -> None:
         self._mesh, self._history, self._interval = mesh, history, interval
         self._rates = Rates()
+        self._began = time.time()
         self._votes: list[float] = []  # milliseconds that votes took since the last figures
         self.latest: Figures = history.latest()  #: the newest figures by name; see figures.py
         self.ticks = 0  #: how many there were; changes with them
@@ -131,8 +132,8 @@ class Collector:
 
     def _changed(self, name: str, before: str) -> None:
         seen = self._mesh.status(name)
-        if seen.state == before or (before == "ABSENT" and not seen.live):
-            return
+        if seen.state == before or (before == "ABSENT" and not (seen.live and seen.since >= self._began)):
+            return  # also when it ran before anybody looked
         status = seen.status
         told = seen.problem if not seen.live else status.detail if status is not None else ""
         self._history.event("state", name, told, before=before, state=seen.state)

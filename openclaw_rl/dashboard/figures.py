@@ -6,8 +6,8 @@
     policy.running, .waiting    responses being made, requests that wait for the engine
     policy.tokens_per_s
     env.TYPE.leased .capacity .waiting .warm
-    judge.positive .neutral .negative .failed   judgements per minute
-    judge.votes, .votes_failed  votes per minute
+    judge.positive .neutral .negative .failed   judgements of the last minute
+    judge.votes, .votes_failed  votes of the last minute
     judge.queue                 turns that wait
     judge.vote_ms               mean time of the votes that came
     trainer.loss .kl .grad_norm .staleness   of the last step
@@ -36,15 +36,17 @@ _POLICY = {"qps": "qps", "running": "running", "waiting": "waiting", "tokens_per
 _JUDGE_RATES = {"positive": "positive", "neutral": "neutral", "negative": "negative", "failed": "judgements_failed",
                 "votes": "votes", "votes_failed": "votes_failed"}
 _TRAINER = {name: name for name in ("loss", "kl", "grad_norm", "staleness", "pending", "training", "paused")}
-#: Seconds between two readings of a counter beyond which what was counted in between belongs to no single moment.
+#: Seconds between two readings of a counter beyond which what was counted in between belongs to no single minute.
 _APART = 15.0
+#: Seconds of a counter's window.
+_MINUTE = 60.0
 
 
 class Rates:
-    """Rates of counters, per minute, and how many updates the last hour had."""
+    """What counters gained in the last minute, and how many updates the last hour had."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[float, int, float]] = {}
+        self._gains: dict[str, deque[tuple[float, int]]] = {}  # readings of the last minute: when, and the counter
         self._updates: deque[tuple[float, float]] = deque()  # at most one a minute: when, and the counter
 
     def seed(self, history: History) -> None:
@@ -54,19 +56,20 @@ class Rates:
             if value is not None and (not self._updates or t - self._updates[-1][0] >= 60):
                 self._updates.append((float(t), value))
 
-    def per_minute(self, name: str, seen: Seen, counter: str, now: float) -> float | None:
-        """What a counter gained since it was last asked for; None when that isn't known."""
+    def last_minute(self, name: str, seen: Seen, counter: str) -> float | None:
+        """What a counter gained in the minute before it was last heard of; None when it isn't told now. What it gained
+        while nobody heard of it belongs to no minute, and is left out."""
         count = seen.counter(counter)
         if count is None:
             return None
-        before = self._last.get(name)
-        if before is not None and before[0] == seen.heard:  # nothing was heard meanwhile
-            return before[2] if now - seen.heard < 3 else None
-        rate = None
-        if before is not None and 0 < seen.heard - before[0] <= _APART and count >= before[1]:
-            rate = (count - before[1]) * 60 / (seen.heard - before[0])
-        self._last[name] = (seen.heard, count, rate or 0.0)
-        return rate
+        readings = self._gains.setdefault(name, deque())
+        if readings and (seen.heard - readings[-1][0] > _APART or count < readings[-1][1]):
+            readings.clear()
+        if not readings or seen.heard > readings[-1][0]:
+            readings.append((seen.heard, count))
+        while len(readings) > 1 and readings[1][0] <= seen.heard - _MINUTE:
+            readings.popleft()
+        return float(count - readings[0][1])
 
     def updates_per_hour(self, count: int, now: float) -> float:
         """Steps in the last hour; since it is known, if that is shorter."""
@@ -83,7 +86,7 @@ def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2
     policy, judge, trainer = mesh.status("policy_server"), mesh.status("prm_judge"), mesh.status("trainer")
     found: dict[str, float | None] = {f"policy.{name}": policy.gauge(gauge) for name, gauge in _POLICY.items()}
     found |= {f"trainer.{name}": trainer.gauge(gauge) for name, gauge in _TRAINER.items()}
-    found |= {f"judge.{name}": rates.per_minute(name, judge, counter, now) for name, counter in _JUDGE_RATES.items()}
+    found |= {f"judge.{name}": rates.last_minute(name, judge, counter) for name, counter in _JUDGE_RATES.items()}
     found["judge.queue"] = judge.gauge("queue")
     times = list(votes)
     found["judge.vote_ms"] = sum(times) / len(times) if times else None

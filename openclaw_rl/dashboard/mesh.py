@@ -157,7 +157,9 @@ class MeshData:
         before = self._seen[name]
         state = _BY_STATE.get(status.state, "DEGRADED")
         now = time.time()
-        self._seen[name] = Seen(name, state, before.since if before.state == state else now, now, status, address)
+        # One that is seen for the first time has been as it is for as long as it runs, as far as anybody knows.
+        began = now if before.heard or not status.HasField("started_at") else status.started_at.ToNanoseconds() / 1e9
+        self._seen[name] = Seen(name, state, before.since if before.state == state else began, now, status, address)
         return before.state
 
     def silent(self, name: str, problem: str, absent: bool) -> str:

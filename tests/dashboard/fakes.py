@@ -76,7 +76,8 @@ class FakeMesh:
     def __init__(self, home: Home, more: Callable[[str, grpc.aio.Server], None] = lambda name, server: None) -> None:
         self.home = home.create()
         self.status = {name: component_pb2.ComponentStatus(
-            name=name, state=component_pb2.COMPONENT_STATE_RUNNING, host="here", pid=os.getpid()) for name in COMPONENTS}
+            name=name, state=component_pb2.COMPONENT_STATE_RUNNING, host="here", pid=os.getpid())
+            for name in COMPONENTS}
         self.status["policy_server"].policy_version = 7
         self.environments: list[environment_pb2.EnvironmentInfo] = []
         self.watchers: set[asyncio.Queue[trainer_pb2.WatchTrainingResponse]] = set()
@@ -128,6 +129,7 @@ class FakeMesh:
             trainer_pb2_grpc.add_TrainerServiceServicer_to_server(_Trainer(self), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
+        self.status[name].started_at.GetCurrentTime()
         self.status[name].address = f"127.0.0.1:{port}"
         write_record(self.home, RunRecord(name, os.getpid(), f"127.0.0.1:{port}"))
         self._servers[name] = server

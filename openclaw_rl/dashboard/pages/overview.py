@@ -36,17 +36,10 @@ async def build() -> None:
         heading(t("nav.overview"))
         _ranges(state["span"], choose)
     updates: list[Callable[[], None]] = [_components(), _tiles()]
-    _section("policy")
     with tag("div", "", "d-grid"):
         charts += _policy_charts(state["span"])
-    _section("environments")
-    with tag("div", "", "d-grid"):
         updates.append(_environments(charts, lambda: state["span"]))
-    _section("judge")
-    with tag("div", "", "d-grid"):
         charts += _judge_charts(state["span"])
-    _section("trainer")
-    with tag("div", "", "d-grid"):
         charts += _trainer_charts(state["span"])
     updates.append(_journal())
     seen = {"ticks": dash().collector.ticks}
@@ -61,10 +54,6 @@ async def build() -> None:
             chart.advance()
 
     ui.timer(1.0, advance, immediate=False)
-
-
-def _section(key: str) -> None:
-    tag("h2", t(f"overview.{key}"), "d-section")
 
 
 def _ranges(chosen: int, choose: Callable[[int], None]) -> None:
@@ -147,49 +136,54 @@ def _tiles() -> Callable[[], None]:
 
 
 def _policy_charts(span: int) -> list[Chart]:
+    part = t("overview.policy")
+    shares = ((50, "--c1"), (95, "--c2"), (99, "--c3"))
     return [
-        Chart(t("overview.qps"), [Line("policy.qps", t("overview.qps"), "--c1")], span, unit=t("overview.qps_unit")),
-        Chart(t("overview.latency"), [Line(f"policy.p{share}", f"p{share}", colour) for share, colour in
-                                      ((50, "--c1"), (95, "--c2"), (99, "--c3"))], span, unit="ms"),
-        Chart(t("overview.first"), [Line(f"policy.first{share}", f"p{share}", colour) for share, colour in
-                                    ((50, "--c1"), (95, "--c2"), (99, "--c3"))], span, unit="ms"),
+        Chart(t("overview.qps"), [Line("policy.qps", t("overview.qps"), "--c1")], span, unit=t("overview.qps_unit"),
+              part=part),
+        Chart(t("overview.latency"), [Line(f"policy.p{share}", f"p{share}", colour) for share, colour in shares],
+              span, unit="ms", part=part),
+        Chart(t("overview.first"), [Line(f"policy.first{share}", f"p{share}", colour) for share, colour in shares],
+              span, unit="ms", part=part),
         Chart(t("overview.streams"), [Line("policy.running", t("overview.running"), "--c1"),
-                                      Line("policy.waiting", t("overview.waiting"), "--c2")], span, unit="count"),
+                                      Line("policy.waiting", t("overview.waiting"), "--c2")], span, unit="count",
+              part=part),
     ]
 
 
 def _judge_charts(span: int) -> list[Chart]:
+    part = t("overview.judge")
     scores = [("positive", "--score-good"), ("neutral", "--score-zero"), ("negative", "--score-bad"),
               ("failed", "--score-failed")]
     return [
         Chart(t("overview.scores"), [Line(f"judge.{name}", t(f"overview.{name}"), colour) for name, colour in scores],
-              span, unit="count", stacked=True),
+              span, unit="count", stacked=True, part=part),
         Chart(t("overview.votes"), [Line("judge.votes", t("overview.votes_made"), "--c1"),
                                     Line("judge.votes_failed", t("overview.votes_failed"), "--score-failed")],
-              span, unit="count"),
-        Chart(t("overview.queue"), [Line("judge.queue", t("overview.queue"), "--c4")], span, unit="count"),
+              span, unit="count", part=part),
+        Chart(t("overview.queue"), [Line("judge.queue", t("overview.queue"), "--c4")], span, unit="count", part=part),
     ]
 
 
 def _trainer_charts(span: int) -> list[Chart]:
-    note = t("overview.of_the_last_step")
-    found = [Chart(t(f"overview.{name}"), [Line(f"trainer.{name}", t(f"overview.{name}"), colour)], span, steps=True,
-                   note=note, free=name == "loss")
-             for name, colour in (("loss", "--c1"), ("kl", "--c3"), ("grad_norm", "--c4"))]
-    found.append(Chart(t("overview.updates"), [Line("trainer.updates_h", t("overview.updates"), "--c2")], span,
-                       unit="count", steps=True))
-    found.append(Chart(t("overview.staleness"), [Line("trainer.staleness", t("overview.staleness"), "--c5")], span,
-                       steps=True, note=note))
-    found.append(Chart(t("overview.version"), [Line("version", t("overview.version"), "--c1")], span, unit="count",
-                       steps=True, free=True, whole=True))
-    return found
+    last, part = t("overview.last_step"), t("overview.trainer")
+
+    def one(figure: str, colour: str, of: str, unit: str = "", free: bool = False) -> Chart:
+        key = f"overview.{figure.removeprefix('trainer.').removesuffix('_h')}"
+        return Chart(t(key), [Line(figure, t(key), colour)], span, unit=unit, steps=True, free=free,
+                     whole=unit == "count", part=of)
+
+    return [one("trainer.loss", "--c1", last, free=True), one("trainer.kl", "--c3", last),
+            one("trainer.grad_norm", "--c4", last), one("trainer.updates_h", "--c2", part, "count"),
+            one("trainer.staleness", "--c5", last), one("version", "--c1", part, "count", free=True)]
 
 
 def _environments(charts: list[Chart], span: Callable[[], int]) -> Callable[[], None]:
     """What is in use of each type, and how that was."""
     with tag("section", "", "d-card", aria_label=t("overview.environments")):
+        tag("h2", t("overview.environments"), "d-h2")
         box = tag("div", "", "d-envs")
-    with tag("div") as place:
+    with tag("div", "", "d-place") as place:
         pass
     shown: dict[str, tuple[Tag, Tag, Tag]] = {}
     known: list[tuple[str, ...] | None] = [None]
@@ -215,7 +209,8 @@ def _environments(charts: list[Chart], span: Callable[[], int]) -> Callable[[], 
             charts.remove(chart)
         if lines:
             with place:
-                charts.append(Chart(t("overview.env_use"), lines, span(), unit="count", group="environments"))
+                charts.append(Chart(t("overview.env_use"), lines, span(), unit="count", group="environments",
+                                    part=t("overview.environments")))
 
     def show() -> None:
         collector = dash().collector

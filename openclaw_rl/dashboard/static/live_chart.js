@@ -3,7 +3,7 @@
 import { echarts } from "nicegui-echart";
 
 const UNITS = {
-  ms: (v) => (v >= 10000 ? (v / 1000).toFixed(1) + " s" : v >= 1000 ? (v / 1000).toFixed(2) + " s" : Math.round(v) + " ms"),
+  ms: (v) => (v >= 10000 ? (v / 1000).toFixed(1) + " s" : v >= 999.5 ? (v / 1000).toFixed(2) + " s" : Math.round(v) + " ms"),
   count: (v) => String(Math.round(v * 10) / 10),
   "": (v) => (v === 0 ? "0" : Math.abs(v) >= 1000 || Math.abs(v) < 0.001 ? v.toExponential(1) : String(+v.toPrecision(3))),
 };
