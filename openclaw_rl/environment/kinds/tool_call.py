@@ -142,7 +142,7 @@ class ToolCallEnvironment:
         if not isinstance(action.arguments, Mapping):
             raise BadAction(f"`arguments`: {short(action.arguments)} is not allowed: an object")
         if action.name == SUBMIT.name:
-            answer = action.arguments.get("answer")
+            answer: Any = action.arguments.get("answer")
             if isinstance(answer, int | float) and not isinstance(answer, bool):
                 answer = str(answer)  # a model that was asked for a number gives one
             self._submit.check(SUBMIT.name, {**action.arguments, **({} if answer is None else {"answer": answer})})
