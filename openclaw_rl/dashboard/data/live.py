@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
+import io
 import json
+import struct
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -29,7 +30,12 @@ _AGAIN = 2.0
 _ACTIONS = 100
 #: Characters of a terminal's view, of an action, and bytes of a screenshot.
 _VIEW, _ACTION, _IMAGE = 16_000, 4000, 8 * 2**20
+#: Pixels of a screenshot that is shown, and of its small picture.
+_PIXELS, _THUMBNAIL = 40_000_000, (384, 384)
 _PNG = b"\x89PNG\r\n\x1a\n"
+
+
+_shared: WeakKeyDictionary[MeshData, LiveViews] = WeakKeyDictionary()
 
 
 @dataclass
@@ -40,6 +46,7 @@ class View:
         changes: grows with each change.
         text: a terminal's last lines, or the windows as text; plain and inert.
         image: a data: URL of the screenshot; empty when there is none, or it is no PNG.
+        small: the same, small.
         actions: the newest actions since somebody looks, each (seconds since the epoch, inert text), oldest first.
         ended: the lease is over.
         problem: why nothing comes; empty while it does.
@@ -49,10 +56,16 @@ class View:
     lease: Lease | None = None
     text: str = ""
     image: str = ""
+    small: str = ""
     at: float = 0.0
     actions: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=_ACTIONS))
     ended: bool = False
     problem: str = ""
+
+
+def live_views(mesh: MeshData) -> LiveViews:
+    """The views that all readers of a mesh share."""
+    return _shared.setdefault(mesh, LiveViews(mesh))
 
 
 class LiveViews:
@@ -68,15 +81,6 @@ class LiveViews:
     def streams(self) -> int:
         """Leases whose streams are open."""
         return len(self._tasks)
-
-    @contextlib.contextmanager
-    def looking(self, lease_id: str) -> Iterator[View]:
-        """The lease's view, which changes while one looks."""
-        view = self.open(lease_id)
-        try:
-            yield view
-        finally:
-            self.close(lease_id)
 
     def open(self, lease_id: str) -> View:
         """One more looks at the lease."""
@@ -99,7 +103,7 @@ class LiveViews:
             try:
                 async for seen in self._mesh.environment().watch_lease(
                         lease_id=lease_id, interval=Duration(nanos=int(INTERVAL * 1e9) % 10**9, seconds=int(INTERVAL))):
-                    _take(view, seen)
+                    await _take(view, seen)
                     if view.ended:
                         return
             except FAILURES as error:
@@ -112,7 +116,7 @@ class LiveViews:
             await asyncio.sleep(_AGAIN)
 
 
-def _take(view: View, seen: WatchLeaseResponse) -> None:
+async def _take(view: View, seen: WatchLeaseResponse) -> None:
     steps = view.lease.steps if view.lease is not None else -1
     action = shown_action(seen.action_json)
     if action and (seen.lease.steps != steps or not view.actions or view.actions[-1][1] != action):
@@ -121,6 +125,7 @@ def _take(view: View, seen: WatchLeaseResponse) -> None:
     view.at = seen.at.seconds + seen.at.nanos / 1e9
     if seen.HasField("view"):
         view.text, view.image = shown_view(seen.view.json), shown_image(seen.view.image_png)
+        view.small = await asyncio.to_thread(thumbnail, seen.view.image_png) if view.image else ""
     view.changes += 1
 
 
@@ -142,9 +147,29 @@ def observation_text(observation_json: str) -> str:
 
 def shown_image(png: bytes) -> str:
     """A data: URL of a picture; empty when it is none, or too large to show again and again."""
-    if not png.startswith(_PNG) or len(png) > _IMAGE:
+    if not png.startswith(_PNG) or not 24 < len(png) <= _IMAGE:
+        return ""
+    width, height = struct.unpack(">II", png[16:24])
+    if width * height > _PIXELS:
         return ""
     return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def thumbnail(png: bytes) -> str:
+    """A small picture of a picture; the picture itself where none can be made."""
+    try:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
+            small = picture.convert("RGB")
+            small.thumbnail(_THUMBNAIL)
+            out = io.BytesIO()
+            small.save(out, "PNG")
+        return shown_image(out.getvalue())
+    except ImportError:
+        return shown_image(png)
+    except Exception:  # whatever a sandbox calls a screenshot
+        return ""
 
 
 def shown_action(action_json: str) -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from ...home import COMPONENTS
 from ...v1 import component_pb2
@@ -28,7 +29,11 @@ _FIRST, _AFTER_BREAK = 500, 1000
 _AGAIN = 2.0
 
 _LEVEL = re.compile(r"^\S+ \S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_TIME = re.compile(r"^\[?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[,.]\d+)?)")
 _FAILED = re.compile(r"^\[[^]]*\] \[SESSION: .*\] \[PRM\] Score: -")
+
+
+_shared: WeakKeyDictionary[MeshData, Logs] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Line:
     number: int
     text: str
     level: str  #: of LEVELS
+    at: str = ""  #: the time that it begins with; that of the line before it where it has none
 
 
 def level_of(text: str, before: str = "info") -> str:
@@ -96,12 +102,18 @@ class Source:
             await asyncio.sleep(_AGAIN)
 
     def _take(self, fresh: list[str]) -> None:
-        level = self.lines[-1].level if self.lines else "info"
+        level, at = (self.lines[-1].level, self.lines[-1].at) if self.lines else ("info", "")
         for text in fresh:
             self._number += 1
             self._last = text
             level = level_of(text, level)
-            self.lines.append(Line(self._number, texts.inert(text, _LENGTH).replace("\n", "⏎"), level))
+            at = found[1] if (found := _TIME.match(text)) else at
+            self.lines.append(Line(self._number, texts.inert(text, _LENGTH).replace("\n", "⏎"), level, at))
+
+
+def shared_logs(mesh: MeshData) -> Logs:
+    """The sources that all readers of a mesh share."""
+    return _shared.setdefault(mesh, Logs(mesh))
 
 
 class Logs:

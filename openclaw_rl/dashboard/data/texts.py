@@ -15,7 +15,6 @@ SHOWN = 20_000
 #: CSI and OSC sequences, other strings of a terminal, and two-character escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|"
                       r"[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]")
-_OVERWRITTEN = re.compile(r"[^\n\r]*\r(?!\n|$)", re.MULTILINE)
 _SPECIAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
                       r"\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f]")
 
@@ -40,7 +39,7 @@ def terminal(text: str, limit: int = SHOWN) -> str:
     """The end of a terminal's output as plain text: its escape sequences are gone, and so is what a carriage return
     let the next text overwrite."""
     plain = _ESCAPES.sub("", text[-4 * limit:])
-    plain = _OVERWRITTEN.sub("", plain.replace("\r\n", "\n"))
+    plain = "\n".join(row.rstrip("\r").rpartition("\r")[2] for row in plain.split("\n"))
     return inert(plain[-limit:], limit)
 
 

@@ -118,9 +118,12 @@ class SessionRow:
     background: bool  #: it is an episode
 
 
-async def page(mesh: MeshData, filters: Filters, token: str = "", size: int = SIZE) -> TurnsPage:
+async def page(mesh: MeshData, filters: Filters, token: str = "", size: int = SIZE, calls: int = _CALLS) -> TurnsPage:
     """A page of the turns that `filters` mean, newest first. It has more than `size` of them at times, for where judge
     and trainer decide turns are asked for in lots; and fewer, though there are more, when few of many fit.
+
+    Args:
+        calls: most lots that are gone through.
 
     Raises:
         MeshError, ConfigError: the environment server doesn't answer, or refuses the token.
@@ -134,7 +137,7 @@ async def page(mesh: MeshData, filters: Filters, token: str = "", size: int = SI
     if filters.episode and not filters.session:
         episode = await environments.episode(mesh, filters.episode)
         fields["session_id"] = episode.session_id if episode is not None else ""
-    for _ in range(_CALLS):
+    for _ in range(calls):
         wanted = _CHUNK if filters.joined else size - len(result.rows)
         answer = await mesh.environment().list_turns(page_size=wanted, page_token=token, timeout=WAIT, **fields)
         rows, result.down = await join(mesh, answer.turns)
@@ -144,6 +147,18 @@ async def page(mesh: MeshData, filters: Filters, token: str = "", size: int = SI
         if not token or len(result.rows) >= size:
             break
     return result
+
+
+async def again(mesh: MeshData, ids: Sequence[str]) -> list[TurnRow]:
+    """Turns by their ids (at most 1000), newest first, as they are now; those that are gone are left out.
+
+    Raises:
+        MeshError, ConfigError: the environment server doesn't answer.
+    """
+    if not ids:
+        return []
+    answer = await mesh.environment().list_turns(turn_ids=ids, page_size=len(ids), timeout=WAIT)
+    return (await join(mesh, answer.turns))[0]
 
 
 async def join(mesh: MeshData, summaries: Sequence[TurnSummary]) -> tuple[list[TurnRow], list[str]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...client import facts
 from ...client import versions as client
+from ...v1 import weights_pb2
 from .parts import FAILURES, part
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 FIGURES = ("loss", "kl", "grad_norm", "mean_score", "advantage_std")
 #: Seconds for an activation, which waits for the decode step under way and may load weights from the disk.
 _ACT = 120.0
+_VERDICTS = {weights_pb2.GATE_VERDICT_PASSED: "passed", weights_pb2.GATE_VERDICT_FAILED: "failed"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Branch:
     depth: int  #: branches that it is away from the line that answers
     parent_live: dict[str, float] | None  #: live score of its parent
     served: bool  #: it is the active one or one of its ancestors
+    gate: str = ""  #: "passed" or "failed"; empty: it was not tried, or nobody who answers knows
 
 
 @dataclass
@@ -49,18 +52,20 @@ async def every(mesh: MeshData) -> VersionList:
     Raises:
         MeshError, ConfigError: neither trainer nor policy server answers.
     """
-    found, (policy, no_policy), (trainer, no_trainer) = await asyncio.gather(
-        asyncio.to_thread(facts.versions, mesh.home, addresses=addresses(mesh)),
+    known, (policy, no_policy), (trainer, no_trainer) = await asyncio.gather(
+        asyncio.to_thread(facts.known_versions, mesh.home, addresses(mesh)),
         part(lambda: mesh.policy().get_policy(timeout=10)),
         part(lambda: mesh.component("trainer").get_status(timeout=10)))
     result = VersionList(down=[name for name, why in (("policy_server", no_policy), ("trainer", no_trainer)) if why])
-    result.active = next((version.version for version in found if version.active), None)
+    found = [facts.version_facts(version, known) for _, version in sorted(known.versions.items())]
+    result.active = known.active
     if policy is not None:
         result.pinned, result.kept = policy.state.pinned, set(policy.state.kept_versions)
     if trainer is not None:
         result.trainer = trainer.status.detail
         result.paused = trainer.status.detail.startswith("paused")
-    result.rows = tree(found, result.active)
+    gates = {number: _VERDICTS.get(version.manifest.gate.verdict, "") for number, version in known.versions.items()}
+    result.rows = [replace(one, gate=gates[one.version.version]) for one in tree(found, result.active)]
     return result
 
 

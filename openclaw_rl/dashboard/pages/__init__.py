@@ -30,7 +30,7 @@ class Page:
 
 
 #: In the order of the navigation.
-MODULES = ("overview",)
+MODULES = ("overview", "turns", "turn", "sessions", "versions", "version", "environments", "lease", "episodes", "logs")
 
 
 def all_pages() -> list[Page]:

@@ -1,0 +1,178 @@
+"""Episodes: runs and their groups, outcomes, and how often each task is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from nicegui import ui
+
+from ..context import dash
+from ..data import environments as data
+from ..data import texts
+from ..data.parts import FAILURES, reason
+from ..data.turns import Filters
+from ..i18n import t
+from ..layout import clock, heading, tag
+from ..widgets import (
+    assets,
+    broken,
+    cell,
+    chip,
+    choice,
+    every,
+    field,
+    form,
+    link,
+    nothing,
+    path,
+    row,
+    section,
+    table,
+)
+from . import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...v1.environment_pb2 import Episode, ListEpisodesResponse
+
+#: Episodes that the figures are of.
+_RECENT = 500
+
+
+async def build() -> None:
+    """Make the page."""
+    assets()
+    query = ui.context.client.request.query_params
+    run, kind, token = (query.get(name, "").strip()[:500] for name in ("run", "type", "from"))
+    with tag("nav", "", "d-muted", aria_label=t("parts.place")):
+        link(t("environments.title"), "/environments")
+    heading(t("episodes.title"))
+    with form("/episodes", t("episodes.title")):
+        field(t("episodes.run"), "run", run, size="20")
+        choice(t("environments.type"), "type", kind, [("", t("turns.any")), *(
+            (name, name) for name in dict.fromkeys(["terminal", "gui", "swe", "tool_call", kind]) if name)])
+        tag("button", t("turns.find"), "d-button", type="submit")
+    box = tag("div", t("parts.loading"), "p-story")
+    shown: list[object] = [None]
+
+    async def look() -> None:
+        try:
+            found = await data.episodes(dash().mesh, run=run, kind=kind, token=token, size=_RECENT)
+        except FAILURES as error:
+            if shown[0] != reason(error):
+                shown[0] = reason(error)
+                box.clear()
+                box.text = ""
+                with box:
+                    broken("env_server", reason(error), t("environments.works"))
+            return
+        key = found.SerializeToString(deterministic=True)
+        if key == shown[0]:
+            return
+        shown[0] = key
+        box.clear()
+        box.text = ""
+        with box:
+            _show(found, run, kind)
+
+    every(3.0, look)
+
+
+def _show(found: ListEpisodesResponse, run: str, kind: str) -> None:
+    if not found.episodes:
+        nothing(t("episodes.none"), t("episodes.none_more"))
+        return
+    _tasks(found.episodes)
+    _groups(found.episodes)
+    with section(t("episodes.title")):
+        _, body = table(t("episodes.title"), [
+            (t("turns.time"), ""), (t("episodes.task"), ""), (t("turn.group"), ""), (t("lease.steps"), "num"),
+            (t("turn.outcome"), ""), (t("turns.version"), "num"), (t("episodes.see"), "")])
+        with body:
+            for one in found.episodes[: data.SIZE]:
+                _row(one)
+    if found.next_page_token:
+        link(t("turns.older"), f"/episodes?{_query(run=run, type=kind, **{'from': found.next_page_token})}",
+             "d-button p-plain")
+
+
+def _tasks(episodes: Sequence[Episode]) -> None:
+    figures = data.by_task(episodes)
+    if not figures:
+        return
+    with section(t("episodes.by_task")):
+        _, body = table(t("episodes.by_task"), [
+            (t("episodes.task"), ""), (t("episodes.over"), "num"), (t("episodes.done"), ""),
+            (t("episodes.mean"), "num"), (t("lease.steps"), "num"), (t("episodes.broken"), "num")])
+        with body:
+            for one in figures:
+                counted = one.episodes - one.broken
+                with row():
+                    cell(t("episodes.task"), texts.line(f"{one.type}: {one.task}", 120), "d-wrap")
+                    cell(t("episodes.over"), str(one.episodes), "num")
+                    with cell(t("episodes.done")), tag("div", ""):
+                        tag("span", f"{one.done}/{counted}")
+                        with tag("span", "", "p-bar", aria_hidden="true"):
+                            tag("span", "").style(f"width: {100 * one.done / counted if counted else 0:.1f}%")
+                    cell(t("episodes.mean"), "–" if one.mean is None else f"{one.mean:.2f}", "num")
+                    cell(t("lease.steps"), f"{one.steps:.1f}", "num")
+                    cell(t("episodes.broken"), str(one.broken), "num")
+
+
+def _groups(episodes: Sequence[Episode]) -> None:
+    with section(t("episodes.groups")):
+        _, body = table(t("episodes.groups"), [
+            (t("episodes.run"), ""), (t("episodes.task"), ""), (t("episodes.outcomes"), ""),
+            (t("episodes.mean"), "num"), (t("episodes.running"), "num")])
+        with body:
+            for one in data.by_group(episodes)[:100]:
+                with row():
+                    with cell(t("episodes.run")):
+                        link(texts.line(one.run, 30), f"/episodes?{_query(run=one.run)}", "d-mono")
+                    cell(t("episodes.task"), texts.line(f"{one.type}: {one.task}", 120), "d-wrap")
+                    with cell(t("episodes.outcomes")), tag("div", "", "p-chips"):
+                        for outcome in one.outcomes[:32]:
+                            chip(f"{outcome:.2g}", "good" if outcome >= 1 else "bad" if outcome <= 0 else "warn")
+                        if one.broken:
+                            chip(t("episodes.broken_count", count=one.broken))
+                    cell(t("episodes.mean"), "–" if one.mean is None else f"{one.mean:.2f}", "num")
+                    cell(t("episodes.running"), str(one.running), "num")
+
+
+def _row(one: Episode) -> None:
+    with row():
+        with cell(t("turns.time"), "", "p-nowrap"):
+            tag("time", clock(one.started_at.seconds), "d-muted")
+        cell(t("episodes.task"), texts.line(f"{one.type}: {one.task_id}", 120), "d-wrap")
+        cell(t("turn.group"), texts.line(one.group_id, 30), "d-mono")
+        cell(t("lease.steps"), str(one.steps), "num")
+        with cell(t("turn.outcome")), tag("div", ""):
+            if one.error:
+                chip(t("episodes.broken"), "warn")
+                tag("span", texts.line(one.error, 200), "d-muted d-wrap")
+            elif one.HasField("outcome"):
+                chip(f"{one.outcome:.2g}", "good" if one.outcome >= 1 else "bad" if one.outcome <= 0 else "warn")
+                if one.detail:
+                    tag("span", texts.line(one.detail, 120), "d-muted d-wrap")
+            else:
+                chip(t("episodes.running"))
+            if one.no_train:
+                tag("span", t("episodes.no_train"), "d-muted p-note")
+        with cell(t("turns.version"), "", "num"):
+            if one.HasField("policy_version"):
+                link(str(one.policy_version), path("versions", one.policy_version))
+        with cell(t("episodes.see")), tag("div", "", "p-chips"):
+            link(t("sessions.turns"), f"/turns?{Filters(episode=one.episode_id).query()}")
+            if one.session_id:
+                link(t("turns.session"), path("sessions", one.session_id))
+            if one.lease_id and not one.done:
+                link(t("episodes.live"), path("leases", one.lease_id))
+
+
+def _query(**values: str) -> str:
+    return urlencode({name: value for name, value in values.items() if value}, errors="replace")
+
+
+PAGES = [Page("/episodes", "environments", build, nav=False, words=True)]
