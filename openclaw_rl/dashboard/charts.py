@@ -89,7 +89,9 @@ class Chart:
         """Go on to now: call it every second."""
         newest = dash().history.newest(self._span)
         time, curves = newest.times[0], self._curves
-        values = [newest.values.get(line.figure, [None])[0] for line in self._lines]
+        now = dash().collector.latest if self._shape["steps"] else None  # what holds until the next one has no mean
+        values = [newest.values.get(line.figure, [None])[0] if now is None else now.get(line.figure)
+                  for line in self._lines]
         while curves.times and curves.times[-1] < time:
             curves.times.append(curves.times[-1] + curves.step)
             for row in curves.values.values():

@@ -8,6 +8,7 @@
     env.TYPE.leased .capacity .waiting .warm
     judge.positive .neutral .negative .failed   judgements of the last minute
     judge.votes, .votes_failed  votes of the last minute
+    judge.count.NAME            the judge's counters that these are made of
     judge.queue                 turns that wait
     judge.vote_ms               mean time of the votes that came
     trainer.loss .kl .grad_norm .staleness   of the last step
@@ -19,6 +20,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -50,7 +52,11 @@ class Rates:
         self._updates: deque[tuple[float, float]] = deque()  # at most one a minute: when, and the counter
 
     def seed(self, history: History) -> None:
-        """Know the updates of the hour before the dashboard was started."""
+        """Know what was counted before the dashboard was started, by one that ran then."""
+        for t, row in history.recent(_MINUTE):
+            for name in _JUDGE_RATES:
+                if (count := row.get(f"judge.count.{name}")) is not None:
+                    self._gains.setdefault(name, deque()).append((float(t), int(count)))
         curves = history.curves(["trainer.updates"], 3600)
         for t, value in zip(curves.times, curves.values["trainer.updates"], strict=True):
             if value is not None and (not self._updates or t - self._updates[-1][0] >= 60):
@@ -87,6 +93,7 @@ def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2
     found: dict[str, float | None] = {f"policy.{name}": policy.gauge(gauge) for name, gauge in _POLICY.items()}
     found |= {f"trainer.{name}": trainer.gauge(gauge) for name, gauge in _TRAINER.items()}
     found |= {f"judge.{name}": rates.last_minute(name, judge, counter) for name, counter in _JUDGE_RATES.items()}
+    found |= {f"judge.count.{name}": judge.counter(counter) for name, counter in _JUDGE_RATES.items()}
     found["judge.queue"] = judge.gauge("queue")
     times = list(votes)
     found["judge.vote_ms"] = sum(times) / len(times) if times else None
@@ -102,7 +109,7 @@ def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2
         for one in environments:
             found |= {f"env.{one.type}.leased": float(one.leased), f"env.{one.type}.capacity": float(one.capacity),
                       f"env.{one.type}.waiting": float(one.waiting), f"env.{one.type}.warm": float(one.warm)}
-    return {name: value for name, value in found.items() if value is not None and value == value}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 def waits_for(status: ComponentStatus | None) -> str:

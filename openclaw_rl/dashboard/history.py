@@ -114,7 +114,7 @@ class History:
             self._cut(t)
         elif t < last:
             t = last
-        packed = orjson.dumps({name: float(f"{value:.6g}") for name, value in figures.items()})
+        packed = orjson.dumps({name: float(f"{value:.9g}") for name, value in figures.items()})
         if self._seconds and self._seconds[-1][0] == t:
             self._seconds[-1] = (t, packed)
         else:
@@ -169,6 +169,11 @@ class History:
         if not self._seconds or self._seconds[-1][0] < self._clock() - within:
             return {}
         return dict(orjson.loads(self._seconds[-1][1]))
+
+    def recent(self, seconds: float) -> list[tuple[int, Figures]]:
+        """The figures of the last seconds, oldest first."""
+        begin = self._clock() - seconds
+        return [(t, orjson.loads(packed)) for t, packed in self._seconds if t >= begin]
 
     def events(self, limit: int = 50) -> list[Event]:
         """The newest events, newest first."""

@@ -1,0 +1,68 @@
+"""Where the dashboard listens, with what certificate, and what the command says when it can't."""
+
+from __future__ import annotations
+
+import builtins
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.certs import make_certificates
+from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.dashboard.server import listen
+from openclaw_rl.home import Home
+
+
+def test_a_port_that_is_in_use_is_told_with_what_to_do(home: Home) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+            listen(Config(), home, "127.0.0.1", port)
+        done = CliRunner().invoke(app, ["dashboard", "--port", str(port)], env={"OPENCLAW_RL_HOME": str(home.root)})
+    assert done.exit_code != 0 and "--port" in str(done.exception or done.output)
+
+
+def test_an_address_that_is_not_ours_is_told(home: Home) -> None:
+    with pytest.raises(ConfigError, match=r"can't listen on 192\.0\.2\.1:0"):
+        listen(Config(), home, "192.0.2.1", 0, plain=True)
+
+
+def test_on_a_network_it_speaks_https_or_is_told_not_to(home: Home) -> None:
+    with pytest.raises(ConfigError, match=r"clear text.*--plain-http"):
+        listen(Config(), home, "0.0.0.0", 0)
+    listener = listen(Config(), home, "0.0.0.0", 0, plain=True)
+    assert listener.url == f"http://127.0.0.1:{listener.port}"
+    listener.socket.close()
+    make_certificates(home)
+    listener = listen(Config(), home, "0.0.0.0", 0)
+    assert listener.certificate is not None and listener.url.startswith("https://127.0.0.1:")
+    listener.socket.close()
+
+
+def test_on_loopback_it_speaks_https_where_the_mesh_is_encrypted(home: Home) -> None:
+    config = Config.model_validate({"security": {"tls": "on"}})
+    with pytest.raises(ConfigError, match="openclaw-rl init"):
+        listen(config, home, "127.0.0.1", 0)
+    make_certificates(home)
+    listener = listen(config, home, "127.0.0.1", 0)
+    assert listener.certificate is not None
+    listener.socket.close()
+
+
+def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **fields: Any) -> Any:
+        if name.split(".")[0] == "nicegui":
+            raise ImportError(name)
+        return real(name, *args, **fields)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    done = CliRunner().invoke(app, ["dashboard"], env={"OPENCLAW_RL_HOME": str(tmp_path)})
+    assert done.exit_code == 1 and "pip install 'openclaw-rl[dashboard]'" in done.output
