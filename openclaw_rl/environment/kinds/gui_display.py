@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.environment.kinds.gui_scripts import DESK, WIDGETS, bundle
+from openclaw_rl.environment.kinds.plain import ending
 from openclaw_rl.environment.sandboxes.base import WORK, Finished, Process, Sandbox, SandboxError
 
 #: Variables of everything that runs in the sandbox.
@@ -66,7 +67,7 @@ class _Program:
 
     @property
     def words(self) -> str:
-        return " ".join(self.said.decode("utf-8", "replace").split())[-500:] or "nothing"
+        return " ".join(ending(self.said).split()) or "nothing"
 
 
 class Display:
@@ -146,7 +147,7 @@ class Display:
         said = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
         if said.timed_out:
             return f"it was not done in {seconds:g} s, and was ended"
-        return "" if said.code == 0 else "it failed: " + said.output.decode("utf-8", "replace")[-300:].strip()
+        return "" if said.code == 0 else "it failed: " + ending(said.output, 300)
 
     async def mend(self) -> bool:
         """Start the window manager again if it has ended; whether it had."""
@@ -194,7 +195,7 @@ class Display:
     async def _run(self, argv: Sequence[str], *, what: str, stdin: bytes = b"") -> None:
         said = await self._plain(argv, stdin=stdin)
         if said.code != 0:
-            self._problem = f"{what} failed: {said.output.decode('utf-8', 'replace')[-300:].strip() or said}"
+            self._problem = f"{what} failed: {ending(said.output, 300) or f'exit code {said.code}'}"
             raise SandboxError(self._problem)
 
     def _check(self, said: Finished) -> None:

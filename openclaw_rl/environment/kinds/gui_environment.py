@@ -11,6 +11,7 @@ from openclaw_rl.environment.kinds.gui_display import ENVIRONMENT, Display, Look
 from openclaw_rl.environment.kinds.gui_scripts import DESK
 from openclaw_rl.environment.kinds.gui_task import SIZE, Setup, read_check, read_setup
 from openclaw_rl.environment.kinds.gui_tree import in_words, windows
+from openclaw_rl.environment.kinds.plain import ending
 from openclaw_rl.environment.sandboxes.base import Sandbox, SandboxError
 from openclaw_rl.environment.tasks.task import Action, Task
 
@@ -85,7 +86,7 @@ class GuiEnvironment:
         if setup.run:
             said = await sandbox.run(["sh", "-c", setup.run], environment=ENVIRONMENT, seconds=_CHECK)
             if said.code != 0:
-                raise BadTask(f"`setup.run` ended with {said.code}: {said.output.decode('utf-8', 'replace')[-500:]}")
+                raise BadTask(f"`setup.run` ended with {said.code}: {ending(said.output)}")
         if not setup.argv:
             return
         argv = (*_PYTHON, f"{DESK}/apps/{setup.argv[0]}.py", *setup.argv[1:]) if setup.shipped else setup.argv
@@ -128,7 +129,7 @@ class GuiEnvironment:
                 return Outcome(0.0, f"{path} does not contain what it should")
         if check.run:
             said = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
-            output = said.output.decode("utf-8", "replace")[-500:].strip()
+            output = ending(said.output)
             if said.code in (126, 127):
                 raise BadTask(f"`check.run` can't be run: {output}")
             if said.code != 0:
