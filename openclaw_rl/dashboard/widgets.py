@@ -246,7 +246,7 @@ def field(label: str, name: str, value: str, **attributes: str) -> None:
     """A text field of a form."""
     with tag("label", "", "p-field"):
         tag("span", label)
-        tag("input", "", type="text", name=name, value=value, **attributes)
+        tag("input", "", **{"type": "text", "name": name, "value": value, **attributes})
 
 
 def choice(label: str, name: str, value: str, choices: Sequence[tuple[str, str]]) -> None:
