@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI
 from jinja2 import BaseLoader, ChoiceLoader, Environment, TemplateNotFound
 from nicegui import client as nicegui_client
-from nicegui import core, ui
+from nicegui import ui
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -68,7 +68,7 @@ def make_app(dashboard: Dashboard, *, names: tuple[str, ...] = (), secure: bool 
     ui.run_with(outer, title="OpenClaw-RL", favicon=_STATIC / "favicon.svg", dark=None, tailwind=False,
                 binding_refresh_interval=None, show_welcome_message=False, reconnect_timeout=10,
                 message_history_length=200)
-    core.sio.eio.cors_allowed_origins = None  # only our own origin; the guard checks it too
+    # Socket.IO takes any origin: the guard has refused all but our own, and knows of proxies with TLS.
     return Guard(outer, dashboard.access, names, secure, port)
 
 

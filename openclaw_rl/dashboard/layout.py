@@ -53,7 +53,8 @@ def frame(page: Page) -> Iterator[bool]:
     ui.add_head_html('<link rel="stylesheet" href="/dash/dash.css">')
     ui.colors(primary="#0b5cad", positive="#1a7f37", negative="#b42318", warning="#8a5a00")
     tag("a", t("frame.skip"), "d-skip", href="#main")
-    with tag("header", "", "d-header"):
+    _no_landmark()
+    with tag("header", "", "d-header", role="banner"):
         tag("a", "OpenClaw-RL", "d-brand", href="/")
         with tag("nav", "", "d-nav", aria_label=t("frame.navigation")):
             for other in all_pages():
@@ -76,6 +77,13 @@ def frame(page: Page) -> Iterator[bool]:
                 tag("p", t("frame.words_need_admin"))
                 tag("a", t("frame.sign_in"), href=f"/login?next={page.path}")
         yield allowed
+
+
+def _no_landmark() -> None:
+    """NiceGUI has the whole page in a `main` of its own; the landmark is ours, without header and navigation."""
+    slot = ui.context.client.content.parent_slot
+    if slot is not None:
+        slot.parent.props("role=presentation")
 
 
 def banner() -> None:

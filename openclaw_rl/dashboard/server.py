@@ -114,13 +114,24 @@ def serve(config: Config, home: Home, listener: Listener, ready: Callable[[str],
     dashboard = build(config, home, listener)
     app = make_app(dashboard, names=tuple(config.dashboard.names), secure=listener.certificate is not None,
                    port=listener.port)
-    settings = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
+    settings = _Settings(app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
                               ws="wsproto", timeout_graceful_shutdown=2, lifespan="on")
     settings.load()
+    settings.certificate = listener.certificate
     if listener.certificate is not None:
         settings.ssl = _renewing(listener.certificate)
     link = f"{listener.url}/login#{dashboard.access.token}"
     asyncio.run(_Server(settings, lambda: ready(link)).serve(sockets=[listener.socket]))
+
+
+class _Settings(uvicorn.Config):
+    """Knows that it speaks HTTPS with a certificate of ours."""
+
+    certificate: Certificate | None = None
+
+    @property
+    def is_ssl(self) -> bool:
+        return self.certificate is not None
 
 
 class _Server(uvicorn.Server):
