@@ -116,7 +116,8 @@ async def test_turns_reach_the_judge_over_a_restart(home: Home) -> None:
             assert found.state == component_pb2.COMPONENT_STATE_RUNNING
             assert dict(found.counters) == {"turns_main": 2, "turns_side": 0, "turns_unknown": 0, "retries": 0,
                                             "transitions_sent": 2, "feedback_ignored": 0, "total_interactions": 2,
-                                            "sessions_open": 0}
+                                            "sessions_open": 0, "leases": 0, "leases_expired": 0, "steps": 0,
+                                            "sandboxes_lost": 0}
             assert found.policy_version == 4
     assert [line.split("] ", 2)[2] for path in home.logs.glob("rl_trace_*") for line in path.read_text().splitlines()
             ] == ['[VERSION: 4] [MAIN] Action: "hello"', '[VERSION: 4] NextState: "bye"',
