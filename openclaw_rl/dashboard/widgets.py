@@ -18,6 +18,8 @@ from .layout import Tag, clock, tag
 
 #: Milliseconds until a message that says what was done goes.
 _SAID = 8000
+#: Characters of a fact that gets a line of its own.
+_LONG = 90
 
 
 def assets() -> None:
@@ -66,7 +68,7 @@ def facts(rows: Sequence[tuple[str, str | Callable[[], object]]]) -> None:
         for name, value in rows:
             if not value:
                 continue
-            with tag("div", ""):
+            with tag("div", "", "p-long" if isinstance(value, str) and len(value) > _LONG else ""):
                 tag("dt", name)
                 with tag("dd", "" if callable(value) else value, "d-wrap"):
                     if callable(value):

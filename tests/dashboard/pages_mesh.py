@@ -16,6 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.home import Home, RunRecord, write_record
 from openclaw_rl.mesh.errors import MeshError, failed_precondition, not_found
+from openclaw_rl.telemetry.store import SpanStore
 from openclaw_rl.v1 import (
     component_pb2,
     component_pb2_grpc,
@@ -54,6 +55,20 @@ def png(width: int, height: int, colour: tuple[int, int, int]) -> bytes:
     rows = (b"\0" + bytes(colour) * width) * height
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
             + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def trace(home: Home, turn_id: str, count: int) -> None:
+    """Spans of a turn, as the environment server keeps them; the third one failed."""
+    store = SpanStore(home.root / "telemetry" / "env_server.db", 100_000)
+    begin = BASE * 10**9
+    store.add({"trace": "a" * 32, "span": f"{number:016x}", "parent": f"{(number - 1) // 2:016x}" if number else "",
+               "service": ("policy_server", "env_server", "prm_judge", "trainer")[number % 4],
+               "name": f"vote {number}" if number else "chat", "kind": 1, "start": begin + number * 10**6,
+               "end": begin + (count + number) * 10**6, "status": "error" if number == 2 else "ok",
+               "message": HOSTILE if number == 2 else "", "events": [], "links": [], "attributes": {
+                   "openclaw.turn.id": turn_id, "openclaw.session.id": "ses0", "openclaw.text": HOSTILE}}
+              for number in range(count))
+    store.close()
 
 
 def turn(number: int, **fields: Any) -> environment_pb2.TurnSummary:
@@ -113,9 +128,9 @@ class Data:
         self.log = ["2026-11-30 10:00:01,000 INFO    openclaw: started", "2026-11-30 10:00:02,000 WARNING a: slow",
                     "2026-11-30 10:00:03,000 ERROR   b: " + HOSTILE.replace("\0", ""), "Traceback: of the error",
                     "x" * 20_000]
-        self.journal = [f'[2026-11-30 10:00:0{number}] [SESSION: ses0] [VERSION: 0] {text}' for number, text in enumerate(
-            ('[MAIN] Action: "It is 0. And a lot more, which only the journal has."', 'NextState: "thanks\\nall"',
-             '[PRM] Score: -1 (dissatisfied)'))]
+        self.journal = [f"[2026-11-30 10:00:0{number}] [SESSION: ses0] [VERSION: 0] {text}" for number, text in (
+            enumerate(('[MAIN] Action: "It is 0. And a lot more, which only the journal has."', 'NextState: "thanks\\nall"',
+             '[PRM] Score: -1 (dissatisfied)')))]
 
 
 def version(number: int, parent: int | None = None, turns: tuple[str, ...] = ()) -> trainer_pb2.PolicyVersion:
@@ -140,10 +155,10 @@ class _Environment(environment_pb2_grpc.EnvironmentServiceServicer):
     async def ListTurns(self, request: environment_pb2.ListTurnsRequest,
                         context: Any) -> environment_pb2.ListTurnsResponse:
         found = [one for one in reversed(self._data.turns.values()) if not (
-            request.session_id and one.session_id != request.session_id
-            or request.turn_ids and one.turn_id not in request.turn_ids
-            or request.turn_classes and one.turn_class not in request.turn_classes
-            or request.HasField("policy_version") and one.policy_version != request.policy_version
+            (request.session_id and one.session_id != request.session_id)
+            or (request.turn_ids and one.turn_id not in request.turn_ids)
+            or (request.turn_classes and one.turn_class not in request.turn_classes)
+            or (request.HasField("policy_version") and one.policy_version != request.policy_version)
             or request.text.lower() not in (one.request_text + "\n" + one.response_text).lower())]
         start, size = int(request.page_token or 0), request.page_size or 200
         return environment_pb2.ListTurnsResponse(turns=found[start:start + size],
@@ -153,7 +168,7 @@ class _Environment(environment_pb2_grpc.EnvironmentServiceServicer):
                          context: Any) -> environment_pb2.GetSessionResponse:
         turns = [one for one in self._data.turns.values() if one.session_id == request.session_id]
         if not turns:
-            raise await _abort(context, not_found("session", request.session_id, "ListTurns tells those that there are"))
+            raise await _abort(context, not_found("session", request.session_id, "ListTurns tells the others"))
         return environment_pb2.GetSessionResponse(
             session=environment_pb2.Session(session_id=request.session_id, turns=len(turns), branches=1,
                                             started_at=at(0), last_active_at=at(9)), turns=turns,

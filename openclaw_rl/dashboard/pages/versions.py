@@ -108,7 +108,7 @@ def _training(found: VersionList) -> None:
             if found.paused:
                 Act(t("versions.resume"), t("versions.resume_says"), resume, blocked=down)
             else:
-                Act(t("versions.pause"), t("versions.pause_says"), pause, why=True, blocked=down)
+                Act(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down)
             Act(t("versions.train"), t("versions.train_says"), train, blocked=down or (
                 t("versions.train_paused") if found.paused else ""))
             if found.pinned:
@@ -141,9 +141,11 @@ def _row(one: Branch) -> None:
         cell(t("versions.pause"), f"{version.metrics['pause_ms']:.0f} ms" if "pause_ms" in version.metrics else "",
              "num")
         with cell(t("versions.servers")):
-            for delivery in version.deliveries:
-                tag("span", texts.line(delivery["address"], 60), "d-chip good" if delivery["active"] else "d-chip",
-                    title=texts.line(delivery["detail"], 300))
+            if version.deliveries:
+                active = sum(bool(delivery["active"]) for delivery in version.deliveries)
+                each = "; ".join(f"{one['address']} {one['detail']}" for one in version.deliveries)
+                chip(t("versions.servers_of", active=active, all=len(version.deliveries)),
+                     "good" if active else "").put(title=texts.line(each, 400))
 
 
 def figures(version: Version) -> str:
