@@ -32,7 +32,7 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "terminal": Recipe("openclaw/terminal-env:latest",
                        ("bash", "setsid", "awk", "sed", "grep", "find", "sort", "tar", "gzip", "git", "python3"),
-                       {"apt-get": ("bash", "util-linux", "gawk", "sed", "grep", "findutils", "coreutils", "tar",
+                       {"apt-get": ("bash", "util-linux", "mawk", "sed", "grep", "findutils", "coreutils", "tar",
                                     "gzip", "git", "python3")}),
     "swe": Recipe("openclaw/swe-env:latest", ("bash", "setsid", "git", "python3", "diff"),
                   {"apt-get": ("bash", "util-linux", "git", "python3", "diffutils")}),

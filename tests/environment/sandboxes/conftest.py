@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.environment.sandboxes.base import Sandbox
+from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
+from tests.environment.sandboxes import engine, escapes
+
+
+def skip_or_fail(reason: str) -> None:
+    if reason and os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
+        pytest.fail(f"{reason} (OPENCLAW_RL_TEST_REQUIRE=all)")
+    if reason:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def bubblewrap() -> Bubblewrap:
+    skip_or_fail("" if shutil.which("bwrap") else "bubblewrap is missing: tools/outside-tools installs it")
+    return escapes.backend()
+
+
+@pytest.fixture
+async def sandbox(bubblewrap: Bubblewrap) -> AsyncIterator[Sandbox]:
+    sandbox = await bubblewrap.make(escapes.SPEC)
+    yield sandbox
+    await sandbox.close()
+
+
+@pytest.fixture(scope="session")
+def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real engine, with an image of busybox."""
+    skip_or_fail(engine.why_not())
+    with engine.dockerd(Path(tmp_path_factory.mktemp("dockerd"))) as url:
+        engine.import_busybox(url)
+        yield url
