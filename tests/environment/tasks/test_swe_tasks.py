@@ -66,7 +66,7 @@ async def test_solved_and_not(kind: SweKind, task: Task) -> None:
         assert result.done
         after = await environment.evaluate()
         assert after.value == 1, after.detail
-        seen = await environment.step(Action("run", {"command": "git status --short --ignored; grep -rl hidden . ~"}), 30)
-        assert "more" not in seen.observation.text, "the policy's repository has nothing of the check's"
+        seen = await environment.step(Action("run", {"command": "find /work /tmp"}), 30)
+        assert "more" not in seen.observation.text, "the policy's sandbox has nothing of the check's"
     finally:
         await environment.close()
