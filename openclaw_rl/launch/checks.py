@@ -11,6 +11,7 @@ import psutil
 
 from ..api_models import uses_api
 from ..config import Config
+from ..environment.sandboxes.make import remove_leftovers
 from ..home import COMPONENTS, Home, read_record, remove_record
 from ..mesh import identity, mesh_file
 from ..policy.engines.sglang.process import end_leftovers
@@ -225,4 +226,7 @@ def end_orphans(home: Home, timeout: float = 20) -> list[str]:
     names = [name for name in (*COMPONENTS, jaeger.NAME) if name in {name for name, _ in orphans}]
     for name in names:
         remove_record(home, name)
+    record = read_record(home, "env_server")
+    if record is None or not psutil.pid_exists(record.pid):  # else they are those of one that somebody runs on his own
+        remove_leftovers(home.root)
     return names

@@ -347,7 +347,7 @@ async def test_a_sandbox_that_dies(made, how):
     else:
         kind.on_step = die
     for _ in range(2):
-        with pytest.raises(MeshError, match="killed for its memory|a fault in the kind: ZeroDivisionError") as caught:
+        with pytest.raises(MeshError, match=r"killed for its memory|a fault in the kind: ZeroDivisionError") as caught:
             await pool.step("a", 1, say("x"))
         assert (caught.value.code, caught.value.reason) == (Code.UNAVAILABLE, "SANDBOX_LOST")
     await until(lambda: lease.environment not in kind.alive)  # before anybody gives it back
@@ -394,7 +394,7 @@ async def test_what_is_remembered_of_ended_leases_is_bounded(made, monkeypatch):
 
 
 async def test_observations_are_cut(made):
-    pool, kind = made()
+    pool, _ = made()
     lease = await pool.acquire("fake", "a")
     huge = Observation({"text": "x" * 1_000_000, "more": ["y" * 100_000] * 20, "odd": "\ud800"}, b"p" * 10_000_000)
     lease.environment.view = lambda: _give(huge)
