@@ -188,7 +188,7 @@ def _find(value: Any, scope: Scope) -> Any:
     if not isinstance(entries, list):
         raise BadValue(f"`$find`: {value['in']} is no list and no mapping")
     where = fill(value.get("where", {}), scope)
-    return [entry for entry in entries if matches(where, entry) == ""][:MOST_FOUND]
+    return [entry for entry in entries if not where or matches(where, entry) == ""][:MOST_FOUND]
 
 
 _WORKED_OUT: dict[str, Callable[[Any, Scope], Any]] = {
