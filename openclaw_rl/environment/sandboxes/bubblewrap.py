@@ -146,14 +146,14 @@ class Bubblewrap:
             arguments += ["--ro-bind", str(folder / name), f"/etc/{name}"]
         arguments += ["--ro-bind-try", str(root / "var/cache/fontconfig"), "/var/cache/fontconfig",
                       "--ro-bind-try", str(root / "var/lib/xkb"), "/var/lib/xkb"]
-        for folder_too in manifest.folders if manifest is not None else ():
-            arguments += ["--ro-bind", folder_too, folder_too]
         disk, small = spec.limits.disk, max(spec.limits.disk // 4, 1 << 20)
         arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev",
                       "--perms", "1777", "--size", str(small), "--tmpfs", "/dev/shm",
                       "--perms", "1777", "--size", str(small), "--tmpfs", "/tmp",
-                      "--perms", "0755", "--size", str(disk), "--tmpfs", WORK,
-                      "--ro-bind", str(folder), init.CONTROL, "--remount-ro", "/", "--chdir", WORK]
+                      "--perms", "0755", "--size", str(disk), "--tmpfs", WORK]
+        for folder_too in manifest.folders if manifest is not None else ():
+            arguments += ["--ro-bind", folder_too, folder_too]
+        arguments += ["--ro-bind", str(folder), init.CONTROL, "--remount-ro", "/", "--chdir", WORK]
         variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": WORK, "USER": "user", "LOGNAME": "user",
                      "SHELL": "/bin/bash", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", **spec.environment}
         for key, value in variables.items():

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class Manifest:
         gone = [path for path in self.programs.values() if not _there(root, path)]
         gone += [folder for folder in self.folders if not Path(folder).is_dir()]
         if not gone:
-            return ""
+            return _closed(path for path in (self.root, *self.folders) if path)
         return (f"the image {self.name} needs {', '.join(gone)}, not there any more; install it, or build the image "
                 f"anew: {build_line(self.kind, 'bubblewrap', self.name)}")
 
@@ -72,9 +72,14 @@ class Images:
         self._folder = home / "images"
 
     def find(self, name: str) -> Manifest | None:
-        """The image of this name; without a tag, `latest`."""
+        """The image of this name; without a tag, `latest`.
+
+        Raises:
+            ValueError: `name` is none.
+        """
+        file = self._file(name)
         try:
-            return Manifest(**json.loads(self._file(name).read_text()))
+            return Manifest(**json.loads(file.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -156,6 +161,16 @@ def build(kind: str, *, name: str | None = None, root: Path | None = None, folde
                          f"{inside}{manager} install {' '.join(recipe.packages.get(manager, ()))}")
     return Manifest(check_name(name or recipe.tag), kind, programs, str(root.absolute()) if root else "",
                     [str(folder.absolute()) for folder in folders])
+
+
+def _closed(paths: Iterable[str]) -> str:
+    """Which of these folders a sandbox's user can't reach: root makes sandboxes as a user who is nobody."""
+    if os.geteuid() == 0:
+        for path in paths:
+            for folder in (Path(path), *Path(path).parents):
+                if not folder.stat().st_mode & 0o001:
+                    return f"a sandbox's user can't enter {folder}, which {path} is in: chmod o+x {folder}"
+    return ""
 
 
 def _there(root: Path, path: str) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,14 @@ def skip_or_fail(reason: str) -> None:
         pytest.fail(f"{reason} (OPENCLAW_RL_TEST_REQUIRE=all)")
     if reason:
         pytest.skip(reason)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can enter, which tmp_path isn't."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -113,8 +113,9 @@ async def _memory_bomb_of_many(sandbox: Sandbox) -> str:
     program = ("import os,time\nfor _ in range(12):\n"
                "    os.fork() or (bytearray(b'x') * (20 << 20), time.sleep(9), os._exit(0))\n")
     await sandbox.run(["python3", "-c", program], seconds=3)
-    killed = await sandbox.killed()
-    assert killed > 0
+    if await sandbox.killed() == 0 and not is_root():
+        return "partly: no control group can be made, so each process has the limit, not all together"
+    assert await sandbox.killed() > 0
     return "contained: processes are killed and counted; all together have one limit"
 
 
@@ -245,7 +246,7 @@ OVERLOADS = [
 
 async def table(make: Backend) -> list[tuple[str, str, str]]:
     """Name, what was tried, result."""
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     with host() as target:
         for one in ATTEMPTS:
             sandbox = await make.make(SPEC)
