@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from openclaw_rl.dashboard.mesh import MeshData
 from openclaw_rl.home import Home
 
 from .fakes import FakeMesh
+from .pages_mesh import PagesMesh
 from .rig import browse, chromium  # noqa: F401
 
 
@@ -24,3 +26,19 @@ def mesh(home: Home) -> Iterator[FakeMesh]:
     with FakeMesh(home) as made:
         made.start()
         yield made
+
+
+@pytest.fixture
+def pages(home: Home) -> Iterator[PagesMesh]:
+    """Four stand-ins with turns, versions, environments, episodes and logs."""
+    with PagesMesh(home) as made:
+        made.start()
+        yield made
+
+
+@pytest.fixture
+async def clients(pages: PagesMesh) -> AsyncIterator[MeshData]:
+    """Clients of these."""
+    made = MeshData(pages.home)
+    yield made
+    await made.close()

@@ -8,7 +8,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -128,9 +128,10 @@ class Data:
         self.log = ["2026-11-30 10:00:01,000 INFO    openclaw: started", "2026-11-30 10:00:02,000 WARNING a: slow",
                     "2026-11-30 10:00:03,000 ERROR   b: " + HOSTILE.replace("\0", ""), "Traceback: of the error",
                     "x" * 20_000]
-        self.journal = [f"[2026-11-30 10:00:0{number}] [SESSION: ses0] [VERSION: 0] {text}" for number, text in (
-            enumerate(('[MAIN] Action: "It is 0. And a lot more, which only the journal has."', 'NextState: "thanks\\nall"',
-             '[PRM] Score: -1 (dissatisfied)')))]
+        told = ('[MAIN] Action: "It is 0. And a lot more, which only the journal has."', 'NextState: "thanks\\nall"',
+                "[PRM] Score: -1 (dissatisfied)")
+        self.journal = [f"[2026-11-30 10:00:0{number}] [SESSION: ses0] [VERSION: 0] {text}"
+                        for number, text in enumerate(told)]
 
 
 def version(number: int, parent: int | None = None, turns: tuple[str, ...] = ()) -> trainer_pb2.PolicyVersion:
@@ -324,6 +325,13 @@ class PagesMesh(FakeMesh):
         self.status[name].address = f"127.0.0.1:{port}"
         write_record(self.home, RunRecord(name, os.getpid(), f"127.0.0.1:{port}"))
         self._servers[name] = server
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until it is true, 20 s at most."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (what is waited for knows no event)
+            await asyncio.sleep(0.01)
 
 
 async def _abort(context: Any, error: MeshError) -> Exception:
