@@ -132,7 +132,7 @@ class ToolCallEnvironment:
         self._submitted, self._answer = False, None
         self._names = [tool.name for tool in tools]
         goal = task.goal if task else ""
-        return Opening(Observation({"text": goal}), goal, _INSTRUCTIONS, tools)
+        return Opening(Observation({"text": ""}), goal, _INSTRUCTIONS, tools)
 
     async def step(self, action: Action, seconds: float) -> StepResult:
         if self._submitted:
