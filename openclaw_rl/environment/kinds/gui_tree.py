@@ -97,7 +97,7 @@ def in_words(size: tuple[int, int], application: str, found: list[dict[str, Any]
         lines.append("There is no window.")
     for window in sorted(reversed(found), key=lambda window: (not window["popup"], not window["focused"])):
         name = "Popup" if window["popup"] else "Window"
-        title = f" {_quoted(window['title'])}" if window["title"] else ""
+        title = f" {_quoted(window['title'])}" if window["title"] and not window["popup"] else ""
         lines.append(f"{name}{title} at ({window['x']}, {window['y']}), {window['width']}x{window['height']}"
                      f"{', has the focus' if window['focused'] else ''}"
                      f"{':' if window['widgets'] else '; it tells nothing of what is in it'}")
