@@ -98,6 +98,8 @@ class _Template(BaseLoader):
         changed = changed.replace("const dark = {{ dark }};", "const dark = {{ request.state.dark }};")
         changed = changed.replace('<html{% if html_lang %} lang="{{ html_lang }}"{% else %} dir="ltr"{% endif %}>',
                                   '<html lang="{{ request.state.language }}" dir="ltr">')
+        changed = changed.replace("{{ translations.connection_lost }}", "{{ request.state.lost }}")
+        changed = changed.replace("{{ translations.trying_to_reconnect }}", "{{ request.state.reconnecting }}")
         return changed, file, fresh
 
 

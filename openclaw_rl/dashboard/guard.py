@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from ..mesh.identity import is_loopback
 from .access import Access
-from .i18n import chosen
+from .i18n import chosen, texts
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -57,6 +57,8 @@ class Guard:
         state = scope.setdefault("state", {})
         state["nonce"] = secrets.token_urlsafe(16)
         state["language"] = chosen(cookies.get("openclaw_rl_language", ""), headers.get("accept-language", ""))
+        words = texts(state["language"])
+        state["lost"], state["reconnecting"] = words["frame.lost"], words["frame.reconnecting"]
         state["theme"] = theme = cookies.get("openclaw_rl_theme", "auto") \
             if cookies.get("openclaw_rl_theme") in THEMES else "auto"
         state["dark"] = THEMES[theme]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,27 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setattr(builtins, "__import__", without)
     done = CliRunner().invoke(app, ["dashboard"], env={"OPENCLAW_RL_HOME": str(tmp_path)})
     assert done.exit_code == 1 and "pip install 'openclaw-rl[dashboard]'" in done.output
+
+
+@pytest.mark.parametrize(("options", "variables", "opened"), [
+    ([], {"DISPLAY": ":0"}, True), (["--no-browser"], {"DISPLAY": ":0"}, False), ([], {}, False),
+    ([], {"DISPLAY": ":0", "CI": "true"}, False), ([], {"DISPLAY": ":0", "SSH_CONNECTION": "1.2.3.4"}, False)])
+def test_a_browser_is_opened_where_somebody_can_see_it(monkeypatch: pytest.MonkeyPatch, home: Home, options: list[str],
+                                                       variables: dict[str, str], opened: bool) -> None:
+    links: list[str] = []
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "CI", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**variables, "OPENCLAW_RL_HOME": str(home.root)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("webbrowser.open", links.append)
+
+    def serve(config: Config, home: Home, listener: Any, ready: Any) -> None:
+        listener.socket.close()
+        ready(f"{listener.url}/login#token")
+
+    monkeypatch.setattr("openclaw_rl.dashboard.server.serve", serve)
+    done = CliRunner().invoke(app, ["dashboard", "--port", "0", *options])
+    deadline = time.monotonic() + 5
+    while opened and not links and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert done.exit_code == 0 and "/login#token" in done.output and len(links) == opened

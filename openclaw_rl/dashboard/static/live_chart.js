@@ -49,7 +49,6 @@ export default {
         this.v.forEach((row) => row.shift());
       }
       if (!document.hidden) this.draw(false);
-      else this.late = true;
     },
     data(i) {
       return this.t.map((time, k) => [time * 1000, this.v[i][k]]);
