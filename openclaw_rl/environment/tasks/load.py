@@ -52,7 +52,7 @@ def load(kind: str, folder: Path | None = None, *, bundled: bool = True) -> list
     if bundled and re.fullmatch(r"\w+", kind) and (_HERE / kind).is_dir():
         tasks += _folder(kind, _HERE / kind)
     if folder is not None:
-        tasks += _folder(kind, folder)
+        tasks += _folder(kind, folder.expanduser())
     return _told_apart(tasks)
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.config.environment import EnvironmentConfig
+from openclaw_rl.environment.kinds.base import Context
+from openclaw_rl.environment.kinds.plugins import load_kind
+from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks import load as module
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
@@ -152,3 +156,15 @@ def test_folders_too_deep(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (deep / "x.yaml").write_text("{id: x, goal: x}")
     assert "more than 16 folders" in loaded(tmp_path)[0].problem
+
+
+def test_the_examples_of_the_page_are_tasks(tmp_path: Path) -> None:
+    page = Path(module.__file__).with_name("README.md").read_text()
+    examples = re.findall(r"```yaml\n(- id: my-first-(\w+?)-.*?)```", page.replace("tool-call", "tool_call"), re.DOTALL)
+    assert [kind for _, kind in examples] == ["terminal", "tool_call", "gui", "swe", "openenv"]
+    config = EnvironmentConfig(count=1, url="http://127.0.0.1:9", backend="bubblewrap")
+    for text, kind in examples:
+        (tmp_path / "x.yaml").write_text(text)
+        task, = load(kind, tmp_path, bundled=False)
+        assert task.problem == ""
+        load_kind(kind, "")(config, Context(kind, tmp_path, backend(config, tmp_path))).check_task(task)
