@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-_ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "dashboard", "chat", "turns",
-          "trace", "versions", "rollback", "pin", "unpin", "pause", "resume", "train-now", "forget", "logs",
-          "set-aside", "stop-all")
+_ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "dashboard", "metrics", "chat",
+          "turns", "trace", "episodes", "environments", "versions", "rollback", "pin", "unpin", "pause", "resume",
+          "train-now", "forget", "logs", "set-aside", "stop-all")
 
 
 class _Commands(TyperGroup):
@@ -42,9 +42,14 @@ def print_json(data: Any) -> None:
 
 
 def clipped(text: str, width: int) -> Text:
-    """One line of at most `width` characters, without markup."""
-    line = " ".join(text.split())
+    """One line of at most `width` characters, without markup and without what a terminal would obey."""
+    line = harmless(" ".join(text.split()))
     return Text(line if len(line) <= width else line[: width - 1] + "…")
+
+
+def harmless(text: str) -> str:
+    """Without escape sequences: a sandbox or a user may have written them for the terminal that shows them."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def addresses() -> dict[str, str]:
@@ -61,10 +66,13 @@ from . import (  # noqa: E402  (they register their commands)
     chat,  # noqa: F401
     dashboard,  # noqa: F401
     distributed,  # noqa: F401
+    environments,  # noqa: F401
+    episodes,  # noqa: F401
     forget,  # noqa: F401
     keys,  # noqa: F401
     logs,  # noqa: F401
     mesh,  # noqa: F401
+    metrics,  # noqa: F401
     pin,  # noqa: F401
     set_aside,  # noqa: F401
     trace,  # noqa: F401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 #: Seconds that the event loop has to answer an export; else it sends the figures of before.
 _ANSWER_SECONDS = 1.0
 
+_OF_ENVIRONMENT = re.compile("env_(.+)_(capacity|leased|warm|starting|waiting)")
+
 #: (name of the figure, its attributes) -> value
 Figures = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -31,7 +34,7 @@ def of_status(status: component_pb2.ComponentStatus) -> tuple[Figures, Figures]:
     """Counts and momentary figures of a component's status."""
     counts: Figures = {(f"openclaw.{name}", ()): value for name, value in status.counters.items()}
     counts |= {("openclaw.dropped", (("reason", reason),)): value for reason, value in status.dropped.items()}
-    gauges: Figures = {(f"openclaw.{name}", ()): value for name, value in status.gauges.items()}
+    gauges: Figures = {_gauge(name): value for name, value in status.gauges.items()}
     for box in status.outboxes:
         stream = (("stream", box.name),)
         counts[("openclaw.outbox.delivered", stream)] = box.delivered
@@ -47,6 +50,13 @@ def of_status(status: component_pb2.ComponentStatus) -> tuple[Figures, Figures]:
     if status.HasField("policy_version"):
         gauges[("openclaw.policy.version", ())] = status.policy_version
     return counts, gauges
+
+
+def _gauge(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Name and labels of a gauge of a status: those of environments are told apart by a label."""
+    if found := _OF_ENVIRONMENT.fullmatch(name):
+        return f"openclaw.environment.{found[2]}", (("environment", found[1]),)
+    return f"openclaw.{name}", ()
 
 
 def of_registry(registry: CollectorRegistry) -> tuple[Figures, Figures]:
