@@ -78,7 +78,11 @@ class Guard:
                 self._harden(MutableHeaders(raw=message.setdefault("headers", [])), state["nonce"], host)
             await send(message)
 
-        await (refused or self.app)(scope, receive, guarded)
+        try:
+            await (refused or self.app)(scope, receive, guarded)
+        except RuntimeError as error:
+            if str(error) != "No response returned.":  # Starlette's word for a reader who went away meanwhile
+                raise
 
     def _refused(self, scope: MutableMapping[str, Any], headers: Headers, cookies: dict[str, str]) -> Response | None:
         """Why a request isn't taken, as a response; None when it is."""

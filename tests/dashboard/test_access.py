@@ -203,3 +203,16 @@ def test_the_secret_is_kept_and_nobody_else_reads_it(tmp_path: Path) -> None:
     assert len(secret_in(tmp_path / "dashboard")) == 32
     (tmp_path / "plain").write_text("")
     assert len(secret_in(tmp_path / "plain" / "x")) == 32
+
+
+async def test_a_reader_who_went_away_is_no_error(local: Desk) -> None:
+    async def broken(*_: Any) -> None:
+        raise RuntimeError(said)
+
+    local.guard.app = broken
+    said = "No response returned."
+    with pytest.raises(AssertionError):  # httpx misses the response, nothing else is wrong
+        await local.get()
+    said = "something else"
+    with pytest.raises(RuntimeError, match="something else"):
+        await local.get()
