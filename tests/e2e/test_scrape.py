@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+
 from servers.observability import LATER, exported, metrics
 
 from .mesh import Mesh
