@@ -105,6 +105,9 @@ class Shell:
             end = await self._until(token, Clip(4096), _START)
         except (TimeoutError, _Flood):
             end = None
+        except BaseException:
+            await asyncio.shield(self._end())
+            raise
         if end is None:
             said = plain(await process.read(2000)) if process.code is not None else ""
             await self._end()

@@ -93,7 +93,8 @@ def begin(identity: str, name: str, argv: Sequence[str], environment: Mapping[st
 
 def end(pid: int) -> bytes:
     """The line that kills a process and what it has started, but for what has made itself a session of its own."""
-    return b"kill -9 -%d\n" % pid
+    # It may not have got to its own session yet.
+    return b"kill -9 -%d || kill -9 %d\n" % (pid, pid)
 
 
 #: The line that kills everything but the shell itself.
