@@ -19,6 +19,7 @@ ENVIRONMENT = {"DISPLAY": ":1", "DESK_WIDGETS": WIDGETS, "LC_ALL": "C.UTF-8", "H
 _MOST_PICTURE = 4 << 20  # bytes
 _MOST_LOOK = _MOST_PICTURE + (4 << 20)
 _START = 60.0  # seconds for each program of the display; a loaded machine is slow
+_LOOK = 30.0
 _NO_DISPLAY = 9  # exit code of the scripts
 
 
@@ -169,7 +170,8 @@ class Display:
         word = secrets.token_hex(8)
         if settled:
             self._looks += 1
-        said = await self._plain(["sh", f"{DESK}/look.sh", word, str(self._looks if settled else 0)], most=_MOST_LOOK)
+        said = await self._plain(["sh", f"{DESK}/look.sh", word, str(self._looks if settled else 0)],
+                                 seconds=_LOOK, most=_MOST_LOOK)
         self._check(said)
         sections: dict[str, str] = {}
         text, _, picture = said.output.partition(f"@{word} png\n".encode())

@@ -19,15 +19,19 @@ APP_NAMES = tuple(sorted(path.stem for path in APPS.glob("*.py")
 #: Applications that publish widgets are asked for them before and after the picture has come to rest (for 0.7 s at
 #: most: some never do), so that what is told was seen after all that the last action has caused.
 LOOK = r"""
-word=$1; number=$2; screen=/tmp/desk/screen/Xvfb_screen0; widgets=/tmp/desk/widgets
+word=$1; number=$2; screen=/tmp/desk/screen/Xvfb_screen0; widgets=/tmp/desk/widgets; line='
+'
+files() { (cd $widgets && find . -maxdepth 1 -type f -name '0x*' ! -name '*[!0-9a-fx]*' | head -n 20); }
 ask() {
   echo "$1" >$widgets/serial
-  for file in $widgets/0x*; do
-    case $file in *.new) continue;; esac
-    [ -e "$file" ] || continue
-    xprop -id "${file##*/}" -f _DESK_ASK 32c -set _DESK_ASK "$1" 2>/dev/null || { rm -f "$file"; continue; }
+  for file in $(files); do
+    file=${file#./}
+    xprop -id "$file" -f _DESK_ASK 32c -set _DESK_ASK "$1" || { rm -f "$widgets/$file"; continue; }
     tries=0
-    while read -r seen <"$file"; [ "$seen" != "$1" ] && [ $tries -lt 40 ]; do sleep 0.025; tries=$((tries + 1)); done
+    while [ $tries -lt 40 ]; do
+      case $(head -c 20 "$widgets/$file") in "$1$line"*) break;; esac
+      sleep 0.025; tries=$((tries + 1))
+    done
   done 2>/dev/null
 }
 if [ "$number" != 0 ]; then
@@ -42,10 +46,7 @@ echo "@$word root"
 xprop -root _NET_CLIENT_LIST_STACKING _NET_ACTIVE_WINDOW _NET_SUPPORTING_WM_CHECK || exit 9
 echo "@$word tree"; xwininfo -root -tree 2>/dev/null | head -c 65536; echo
 echo "@$word visible"; xdotool search --onlyvisible --maxdepth 1 --name '' 2>/dev/null | head -n 500
-for file in $widgets/0x*; do
-  case $file in *.new) continue;; esac
-  [ -e "$file" ] && { echo "@$word widgets ${file##*/}"; head -c 262144 "$file"; echo; }
-done
+for file in $(files); do echo "@$word widgets ${file#./}"; head -c 262144 "$widgets/$file"; echo; done
 if [ -e /tmp/desk/ended ]; then echo "@$word ended"; head -c 20 /tmp/desk/ended; fi
 echo "@$word png"
 scrot -o "/tmp/desk/$word.png" && head -c 4194304 "/tmp/desk/$word.png"; rm -f "/tmp/desk/$word.png"

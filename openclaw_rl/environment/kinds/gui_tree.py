@@ -51,11 +51,11 @@ class _Window:
     id: int
     title: str
     box: tuple[int, int, int, int]
-    parents: tuple[int, ...]  # nearest last
+    parents: tuple[int, ...]  # outermost first
 
 
-_LINE = re.compile(r'^( +)(0x[0-9a-f]+) (?:"(.*?)"|\(has no name\)): \([^\n]*\)  '
-                   r"(\d+)x(\d+)\+-?\d+\+-?\d+  \+(-?\d+)\+(-?\d+)$", re.M | re.S)
+_HEAD = re.compile(r"( +)(0x[0-9a-f]{1,8}) ")
+_TAIL = re.compile(r"  (\d{1,6})x(\d{1,6})\+-?\d{1,6}\+-?\d{1,6}  \+(-?\d{1,6})\+(-?\d{1,6})$")
 
 
 def windows(sections: Mapping[str, str]) -> tuple[list[dict[str, Any]], bool]:
@@ -77,8 +77,7 @@ def windows(sections: Mapping[str, str]) -> tuple[list[dict[str, Any]], bool]:
     found = []
     for id in [*clients, *popups]:
         window = there.get(id)
-        if window is None or (id in clients and inside and not set(window.parents) & (visible | {id})
-                              and id not in visible):
+        if window is None or (window.parents or (id,))[0] not in visible:
             continue  # gone, or hidden
         x, y, width, height = window.box
         own = [widget for inner, many in widgets.items() for widget in many
@@ -132,14 +131,24 @@ def _quoted(text: str) -> str:
 
 
 def _tree(text: str) -> Iterator[_Window]:
+    """Of xwininfo's lines: indent, id, then "title": (class) or (has no name): (), then size and places. A title may
+    have line feeds in it."""
     parents: list[tuple[int, int]] = []  # indent, id
-    for match in _LINE.finditer(text[:1 << 16]):
-        indent, id = len(match[1]), int(match[2], 16)
+    head, name = None, ""
+    for line in text[:1 << 16].split("\n"):
+        begun = _HEAD.match(line)
+        head, name = (begun, line[begun.end():]) if begun else (head, f"{name}\n{line}"[:2000])
+        tail = _TAIL.search(line, max(0, len(line) - 80))
+        if head is None or tail is None:
+            continue
+        indent, id = len(head[1]), int(head[2], 16)
         while parents and parents[-1][0] >= indent:
             parents.pop()
-        yield _Window(id, match[3] or "", (int(match[6]), int(match[7]), int(match[4]), int(match[5])),
-                      tuple(parent for _, parent in parents))
+        title = name[1:max(name.rfind('": ('), 1)] if name.startswith('"') else ""
+        width, height, x, y = map(int, tail.groups())
+        yield _Window(id, title, (x, y, width, height), tuple(parent for _, parent in parents[:20]))
         parents.append((indent, id))
+        head, name = None, ""
 
 
 def _ids(text: str, name: str) -> list[int]:
