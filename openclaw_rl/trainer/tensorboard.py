@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ class Board:
         self.problem = ""
         self._folder = folder
         self._writer: Any = None
-        self._files = 0
 
     def write(self, version: int, figures: Mapping[str, float], at: float) -> None:
         """Write one scalar per figure. Raises nothing: training goes on without.
@@ -61,8 +61,8 @@ class Board:
         from tensorboardX.event_file_writer import EventsWriter
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._files += 1  # its name has the time in whole seconds only
-        return EventsWriter(str(self._folder / "events"), f".{os.getpid()}.{self._files}")
+        # Its name has the time in whole seconds only, and a container's processes have the same id at each start.
+        return EventsWriter(str(self._folder / "events"), f".{time.time_ns()}.{os.getpid()}")
 
     def close(self) -> None:
         """Close the file. Raises nothing."""
