@@ -12,6 +12,7 @@ from typing import Any
 
 from ...api_models import check_credentials, uses_api
 from ...config import EMBEDDED_MODEL, Config, ConfigError
+from ...environment.sandboxes.images import build_line, kind_of
 from . import host as hosts
 from .host import Host, HostError
 from .plan import Plan, ports
@@ -151,17 +152,25 @@ def judge(plan: Plan, host: str, facts: Facts, clock: float) -> list[str]:
 
 
 def _images(config: Config, facts: Facts) -> list[str]:
+    """Images that no back end there can use which the configuration allows."""
     problems = []
-    for image, there in facts.images.items():
-        if there:
+    for name, env in config.components.env_server.environments.items():
+        image = env.image
+        if image is None or image not in facts.images:
             continue
-        kind = next(name for name, env in config.components.env_server.environments.items() if env.image == image)
-        key = f"components.env_server.environments.{kind}.image: {image}"
-        if facts.engine:
-            problems.append(f"{key} is not there: `{facts.engine} pull {image}`, or build it, or remove the line")
+        in_engine, unusable = facts.images[image], facts.built.get(image, "")
+        if (in_engine and env.backend != "bubblewrap") or (not unusable and env.backend != "docker"):
+            continue
+        key = f"components.env_server.environments.{name}.image: {image}"
+        line = build_line(kind_of(image), "docker", image)
+        if env.backend != "docker":
+            more = f"; or for {facts.engine}: {line}" if facts.engine and env.backend == "auto" else ""
+            problems.append(f"{key}: {unusable}{more}")
+        elif facts.engine:
+            problems.append(f"{key} is not there; build it: {line}, or `{facts.engine} pull {image}`")
         else:
-            problems.append(f"{key} can't be there without docker or podman: install one and then `docker pull "
-                            f"{image}`, or remove the line")
+            problems.append(f"{key} can't be there without docker or podman: install one and then build it: {line}; or "
+                            "let `backend` be bubblewrap")
     return problems
 
 

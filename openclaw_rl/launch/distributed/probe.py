@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from ...config import Config
+from ...environment.sandboxes.images import missing
 from ...home import COMPONENTS, Home
 from .. import checks
 from . import ray_node
@@ -43,7 +44,8 @@ class Facts:
     gpus: list[str] = field(default_factory=list)  #: their names
     layout: str = ""  #: how the trainer would deal the model to them
     engine: str = ""  #: container engine
-    images: dict[str, bool] = field(default_factory=dict)  #: whether it is there
+    images: dict[str, bool] = field(default_factory=dict)  #: whether the engine has it
+    built: dict[str, str] = field(default_factory=dict)  #: image -> why bubblewrap can't use it, or ""
     model: bool = True  #: a folder that was asked for is there
     running: list[str] = field(default_factory=list)  #: components of a mesh in this home
     ray: bool = False  #: a Ray node of this mesh
@@ -57,7 +59,7 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
     Args:
         ports: (host, port) by configuration key that shall be free.
         packages: importable names that shall be there.
-        images: container images that shall be there.
+        images: images of sandboxes that shall be there.
         model: folder of a model that shall be there; "" for none.
         temp: Ray's folder of this mesh.
         trainer: the mesh's configuration, when the trainer is to run here.
@@ -76,6 +78,7 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
     facts.engine = next((engine for engine in _ENGINES if shutil.which(engine)), "")
     for image in images or ():
         facts.images[image] = bool(facts.engine) and _has_image(facts.engine, image)
+        facts.built[image] = missing(home.root, image, "bubblewrap")
     if model:
         facts.model = Path(model).expanduser().is_dir()
     facts.gpus = _gpus()

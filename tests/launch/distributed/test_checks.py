@@ -47,15 +47,16 @@ def test_the_problems_of_all_hosts_are_in_one_list(plan: Plan) -> None:
     images = {"openclaw/terminal-env:latest": False, "openclaw/gui-env:latest": True}
     problems = checked(plan, {
         "10.0.0.1": replace(GOOD, running=["policy_server"], ports={"components.policy_server.port": "taken"}),
-        "10.0.0.2": replace(GOOD, images=images, engine="docker", available=10**8),
+        "10.0.0.2": replace(GOOD, images=images, built=dict.fromkeys(images, "not built"), engine="docker",
+                            available=10**8),
         "10.0.0.3": HostError("can't be reached by ssh: No route to host"),
         "10.0.0.4": replace(GOOD, clock=time.time() - 60, disk=10**6, missing=["ray", "torch"], problems=["no gpus"],
                             ports={"components.trainer.port": "10.0.0.4:50054 is in use by pid 7 (x)"})})
     text = "\n".join(problems)
     for sentence in (
             "10.0.0.1: policy_server of a mesh in /root/.openclaw-rl runs there already: `openclaw-rl stop-all`",
-            "10.0.0.2: components.env_server.environments.terminal.image: openclaw/terminal-env:latest is not there: "
-            "`docker pull openclaw/terminal-env:latest`",
+            "10.0.0.2: components.env_server.environments.terminal.image: openclaw/terminal-env:latest: not built; or "
+            "for docker: servers/environment/build-image terminal --for docker",
             "10.0.0.2: 95 MB of memory are free", "10.0.0.3: can't be reached by ssh: No route to host",
             "10.0.0.4: no gpus", "10.0.0.4: its clock is 60 s off", "start NTP",
             "10.0.0.4: components.trainer.port: 10.0.0.4:50054 is in use by pid 7 (x); set another port",
@@ -66,9 +67,20 @@ def test_the_problems_of_all_hosts_are_in_one_list(plan: Plan) -> None:
     assert len(problems) == 8
 
 
-def test_images_without_an_engine(plan: Plan) -> None:
-    problems = checked(plan, {"10.0.0.2": replace(GOOD, images={"openclaw/gui-env:latest": False})})
-    assert len(problems) == 1 and "docker or podman: install one" in problems[0]
+@pytest.mark.parametrize(("backend", "engine", "in_engine", "built", "text"), [
+    ("docker", "", False, "", "can't be there without docker or podman: install one and then build it: "),
+    ("docker", "podman", False, "", "is not there; build it: servers/environment/build-image gui --for docker"),
+    ("docker", "docker", True, "not built", ""), ("bubblewrap", "docker", True, "not built", "latest: not built"),
+    ("bubblewrap", "", False, "", ""), ("auto", "", False, "not built", "latest: not built"),
+    ("auto", "", False, "", ""), ("auto", "docker", True, "not built", "")])
+def test_images_of_each_back_end(backend: str, engine: str, in_engine: bool, built: str, text: str) -> None:
+    image = "openclaw/gui-env:latest"
+    config = make_config()
+    gui = config.components.env_server.environments["gui"].model_copy(update={"backend": backend})
+    config.components.env_server.environments["gui"] = gui
+    facts = replace(GOOD, images={image: in_engine}, built={image: built}, engine=engine)
+    problems = checked(plans.make(config), {"10.0.0.2": facts})
+    assert [text in problem for problem in problems] == ([True] if text else [])
 
 
 def test_what_the_configuration_alone_tells(tmp_path: Path) -> None:
