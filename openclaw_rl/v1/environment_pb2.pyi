@@ -613,7 +613,7 @@ class AcquireRequest(_message.Message):
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
         """Time after which a lease that nobody renews is taken back; unset takes the server's default. Any call on the lease
-        renews it.
+        renews it, but for WatchLease.
         """
 
     def __init__(
