@@ -138,6 +138,8 @@ class _List:
         self._full = False
         self._status = tag("p", t("parts.loading"), "d-muted", role="status", aria_live="polite")
         self._problem = tag("div", "")
+        self._partly = tag("p", "", "d-problem", role="status")
+        self._partly.set_visibility(False)
         with tag("section", "", "d-card"):
             self._table, self._body = turn_table()
             self._empty = tag("div", "")
@@ -167,8 +169,8 @@ class _List:
             self._fill(page)
         elif not self._token:  # a page behind the first one stays as it was
             self._renew(page)
-        if page.down:
-            put(self._status, t("turns.partly", down=", ".join(t(f"parts.{name}") for name in page.down)))
+        put(self._partly, t("turns.partly", down=", ".join(t(f"parts.{name}") for name in page.down)))
+        self._partly.set_visibility(bool(page.down))
         self._show_empty(page.next)
 
     def _fill(self, page: TurnsPage) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -88,12 +88,13 @@ async def build(number: str) -> None:
         box.clear()
         box.text = ""
         with box:
-            _show(story, found, diff, problem)
+            _show(story, found, diff, problem, look)
 
     every(5.0, look, words=False)
 
 
-def _show(story: VersionStory, found: VersionList, diff: VersionDiff | None, problem: str) -> None:
+def _show(story: VersionStory, found: VersionList, diff: VersionDiff | None, problem: str,
+          look: Callable[[], Awaitable[None]]) -> None:
     version, words = story.facts, visitor().words
     with section(t("turn.about")):
         with tag("div", "", "p-chips"):
@@ -111,7 +112,7 @@ def _show(story: VersionStory, found: VersionList, diff: VersionDiff | None, pro
                                             for name, count in story.judges.items())),
             (t("version.detail"), texts.line(story.detail, 400)),
             (t("version.digest"), texts.line(version.digest, 80))])
-        _acts(story, found)
+        _acts(story, found, look)
     with tag("div", "", "p-two"):
         _figures(t("version.metrics"), [(name, f"{value:.4g}") for name, value in version.metrics.items()])
         _figures(t("version.settings"), [(name, value) for name, value in story.settings.items()])
@@ -135,7 +136,7 @@ def _show(story: VersionStory, found: VersionList, diff: VersionDiff | None, pro
         _turns(story)
 
 
-def _acts(story: VersionStory, found: VersionList) -> None:
+def _acts(story: VersionStory, found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
     mesh, number = dash().mesh, story.facts.version
     kept = "" if number in found.kept else t("version.not_kept_why")
     down = t("versions.policy_down") if "policy_server" in found.down else ""
@@ -156,11 +157,13 @@ def _acts(story: VersionStory, found: VersionList) -> None:
             Act(t("version.roll_back") if back else t("version.activate"),
                 t("version.roll_back_says" if back else "version.activate_says", number=number,
                   active="?" if found.active is None else found.active),
-                activate, why=True, blocked=down or kept or (t("version.pinned_why") if found.pinned else ""))
+                activate, why=True, blocked=down or kept or (t("version.pinned_why") if found.pinned else ""),
+                done=look)
         if story.facts.active and found.pinned:
-            Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=down)
+            Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=down, done=look)
         else:
-            Act(t("version.pin"), t("version.pin_says", number=number), pin, why=True, blocked=down or kept)
+            Act(t("version.pin"), t("version.pin_says", number=number), pin, why=True, blocked=down or kept,
+                done=look)
 
 
 def _figures(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -51,15 +52,15 @@ async def build() -> None:
         box.clear()
         box.text = ""
         with box:
-            _show(found)
+            _show(found, look)
 
     every(3.0, look, words=False)
 
 
-def _show(found: VersionList) -> None:
+def _show(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
     for name in found.down:
         tag("p", t("versions.partly", name=name), "d-problem", role="status")
-    _training(found)
+    _training(found, look)
     if not found.rows:
         nothing(t("versions.none"))
         return
@@ -75,7 +76,7 @@ def _show(found: VersionList) -> None:
         tag("p", t("versions.more", count=len(found.rows) - _SHOWN), "d-muted")
 
 
-def _training(found: VersionList) -> None:
+def _training(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
     mesh = dash().mesh
     down = t("versions.trainer_down") if "trainer" in found.down else ""
     no_policy = t("versions.policy_down") if "policy_server" in found.down else ""
@@ -106,13 +107,15 @@ def _training(found: VersionList) -> None:
 
         with tag("div", "", "p-buttons"):
             if found.paused:
-                Act(t("versions.resume"), t("versions.resume_says"), resume, blocked=down)
+                Act(t("versions.resume"), t("versions.resume_says"), resume, blocked=down,
+                    done=look)
             else:
-                Act(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down)
+                Act(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down,
+                    done=look)
             Act(t("versions.train"), t("versions.train_says"), train, blocked=down or (
-                t("versions.train_paused") if found.paused else ""))
+                t("versions.train_paused") if found.paused else ""), done=look)
             if found.pinned:
-                Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=no_policy)
+                Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=no_policy, done=look)
 
 
 def _row(one: Branch) -> None:
