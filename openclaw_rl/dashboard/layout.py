@@ -75,7 +75,7 @@ def frame(page: Page) -> Iterator[bool]:
             with tag("section", "", "d-card d-empty"):
                 tag("h1", title(page))
                 tag("p", t("frame.words_need_admin"))
-                tag("a", t("frame.sign_in"), href=f"/login?next={page.path}")
+                tag("a", t("frame.sign_in"), href=f"/login?next={ui.context.client.request.url.path}")
         yield allowed
 
 
