@@ -6,6 +6,9 @@ from openclaw_rl.environment.pool.pool import Pool
 from openclaw_rl.mesh.alarms import Raised
 from openclaw_rl.v1 import component_pb2
 
+#: Of one environment that are told, the newest.
+MOST_WARNINGS = 3
+
 
 def tell(pool: Pool, status: component_pb2.ComponentStatus) -> list[Raised]:
     """Put the pool's counters and gauges into a status, and give its alarms. Each environment's gauges are `env_NAME_`
@@ -17,5 +20,8 @@ def tell(pool: Pool, status: component_pb2.ComponentStatus) -> list[Raised]:
         status.gauges.update({f"env_{type}_capacity": supply.capacity, f"env_{type}_leased": supply.leased,
                               f"env_{type}_warm": supply.warm, f"env_{type}_starting": supply.starting,
                               f"env_{type}_waiting": supply.waiting})
-    return [("environment_unusable", f"environment {supply.name!r} can't be used: {supply.problem}")
-            for supply in map(pool.supply, pool.types) if supply.offer.named and supply.problem]
+    supplies = [pool.supply(type) for type in pool.types]
+    return [*(("environment_unusable", f"environment {supply.name!r} can't be used: {supply.problem}")
+              for supply in supplies if supply.offer.named and supply.problem),
+            *(("environment_warning", f"environment {supply.name!r}: {warning}")
+              for supply in supplies for warning in supply.offer.warnings[-MOST_WARNINGS:])]

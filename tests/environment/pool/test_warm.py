@@ -201,3 +201,9 @@ async def test_the_status(made):
     assert dict(told.gauges) == {"env_my_gui_capacity": 3, "env_my_gui_leased": 1, "env_my_gui_warm": 1,
                                  "env_my_gui_starting": 0, "env_my_gui_waiting": 0}
     assert dict(told.counters) == {"leases": 1, "leases_expired": 0, "steps": 0, "sandboxes_lost": 0}
+
+
+async def test_what_a_kind_warns_of_is_an_alarm(made):
+    pool, _ = made()
+    pool.supply("fake").offer.warnings.append("the server has changed the tool 'pay'")
+    assert alarms(pool) == {"environment_warning": "environment 'fake': the server has changed the tool 'pay'"}
