@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from openclaw_rl.trainer.groups import Waiting
 from openclaw_rl.trainer.scheduler import Scheduler
 from openclaw_rl.trainer.store import Pending
 
@@ -50,3 +51,39 @@ def test_a_clock_set_back_does_not_make_samples_wait_for_its_old_time() -> None:
     assert Scheduler(4, 60).decide(Pending(1, 1, 5000.0), 100.0).due
     slightly_ahead = Scheduler(4, 60).decide(Pending(1, 1, 100.5), 100.0)  # as clocks are when they are adjusted
     assert (slightly_ahead.due, slightly_ahead.wait) == (False, 60)
+
+
+def test_enough_groups_or_the_interval_make_a_step_on_episodes_due() -> None:
+    scheduler = Scheduler(4, 60, groups=2)
+    none = Pending(0, 0, None)
+    assert scheduler.decide(none, 100.0, Waiting(2, 100.0, 9, 9)).episodes
+    decision = scheduler.decide(none, 119.0, Waiting(1, 100.0, 9, 4, 700.0, "group X waits for 3 of 8 episodes"))
+    assert (decision.due, decision.wait) == (False, 41.0)
+    assert decision.missing == ("has 1 of 2 groups, trains on what there is in 41 s; group X waits for 3 of 8 "
+                                "episodes")
+    assert scheduler.decide(none, 160.0, Waiting(1, 100.0, 9, 4)).episodes
+    assert scheduler.decide(none, 100.0, Waiting(1, 5000.0, 9, 4)).episodes  # the clock was set back
+    scheduler.forced = True
+    assert scheduler.decide(none, 100.0, Waiting(1, 100.0, 9, 4)).episodes
+
+
+def test_a_group_that_may_time_out_is_waited_for() -> None:
+    decision = Scheduler(4, 60, groups=2).decide(Pending(0, 0, None), 100.0,
+                                                 Waiting(0, None, 3, 0, 650.0, "group X waits"))
+    assert (decision.due, decision.wait, decision.missing) == (False, 550.0, "has 0 of 2 groups; group X waits")
+    both = Scheduler(4, 60).decide(Pending(1, 1, 100.0), 100.0, Waiting(0, None, 3, 0, 110.0, "group X waits"))
+    assert (both.due, both.wait) == (False, 10.0)
+    assert both.missing == "needs 3 more samples or 60 s; has 0 of 4 groups; group X waits"
+
+
+def test_users_and_episodes_take_turns_when_both_are_due() -> None:
+    scheduler, pending, waiting = Scheduler(1, 60, groups=1), Pending(1, 1, 100.0), Waiting(1, 100.0, 4, 4)
+    kinds = []
+    for _ in range(4):
+        decision = scheduler.decide(pending, 100.0, waiting)
+        assert decision.due
+        kinds.append(decision.episodes)
+        scheduler.last_on_episodes = decision.episodes
+    assert kinds == [False, True, False, True]
+    scheduler.last_on_episodes = False
+    assert not scheduler.decide(pending, 100.0, Waiting()).episodes
