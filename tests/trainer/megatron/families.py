@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,17 @@ def examples(count: int = 5) -> list[Example]:
         found.append(Example(f"turn-{number}", prompt, response, behaviour, [number % 2] * len(response),
                              (-1, 1, 0)[number % 3], "brief" if hinted else "",
                              [7, 8, *prompt] if hinted else None))
+    return found
+
+
+def episodes(count: int = 5) -> list[Example]:
+    """Steps of episodes: the same with advantages; two of them go on within their text."""
+    found = []
+    for number, example in enumerate(examples(count)):
+        at, tokens = 4, len(example.response_ids)
+        advantages = [(-1) ** number * 0.7] * at + [0.9] * (tokens - at)
+        joined = {"gaps": [(at, [9, 8, 7, 6])], "turns": 2} if number in (1, 4) else {}
+        found.append(replace(example, hint="", teacher_prompt_ids=None, advantages=advantages, **joined))
     return found
 
 

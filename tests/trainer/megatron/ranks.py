@@ -25,7 +25,7 @@ from openclaw_rl.trainer.backend import OPTIMIZER_FOLDER, WEIGHTS_FOLDER, Abnorm
 from openclaw_rl.trainer.megatron import files
 from openclaw_rl.trainer.megatron.layout import Layout
 from openclaw_rl.trainer.megatron.policy import MegatronPolicy
-from tests.trainer.megatron.families import PROMPTS, examples, never, settings
+from tests.trainer.megatron.families import PROMPTS, episodes, examples, never, settings
 
 LAYOUTS = {"tensor": Layout(2, 1, 1), "pipeline": Layout(1, 2, 1), "data": Layout(1, 1, 2)}
 
@@ -102,6 +102,7 @@ def one_layout(model: Path, layout: Layout, results: Path) -> None:
     next(abandoned, None)
     abandoned.close()  # type: ignore[attr-defined]
 
+    report["episodes"] = policy.step(episodes(), 1, never)
     # What one rank finds out, all of them act on.
     turns = iter([False, True])
     report["stopped"] = raised(Stopped, lambda: policy.step(

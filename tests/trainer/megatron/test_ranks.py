@@ -15,8 +15,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from openclaw_rl.trainer.backend import OPTIMIZER_FOLDER, WEIGHTS_FOLDER, StartPoint
+from openclaw_rl.trainer.backend_torch import TorchBackend
 from openclaw_rl.trainer.megatron.layout import Layout
-from tests.trainer.megatron.families import PROMPTS, examples, make, never, settings
+from tests.trainer.megatron.families import PROMPTS, episodes, examples, make, never, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,8 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             second, _ = tried(policy, 1)
             evaluation = policy.evaluate(PROMPTS, 12, never)
             yielded = collected(policy.tensors())
+            on_episodes = policy.step(episodes(), 1, never)
             ALONE[family] = {"first": first, "second": second, "gradients": gradients, "weights": yielded,
-                             "answers": [a.ids for a in evaluation.answers], "perplexity": evaluation.perplexity}
+                             "episodes": on_episodes, "answers": [a.ids for a in evaluation.answers], "perplexity": evaluation.perplexity}
         ranks = [subprocess.Popen([sys.executable, "-W", "ignore", "-m", "tests.trainer.megatron.ranks", str(folder),
                                    str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                  for rank in range(2)]
@@ -92,6 +94,26 @@ def test_a_layout_changes_nothing(folder: Path, family: str, layout: str) -> Non
         assert ((weights[name] - weight).abs() < 1e-6).float().mean() > 0.98, name
     assert report["answers"] == expected["answers"]
     assert report["perplexity"] == pytest.approx(expected["perplexity"], rel=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_layout_changes_nothing_of_a_step_on_episodes(folder: Path, family: str, layout: str) -> None:
+    """Five texts of seven turns, which two replicas can't share evenly."""
+    report = json.loads((folder / "results" / f"{family}-{layout}" / "report.json").read_text())
+    same(report["episodes"], ALONE[family]["episodes"])
+    assert report["episodes"]["samples"] == 7
+    assert report["episodes"]["entropy"] > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_on_episodes_is_that_of_the_torch_back_end(folder: Path, family: str) -> None:
+    ours, theirs = alone(folder / family), TorchBackend(folder / family, settings(), StartPoint())
+    for version in range(2):
+        found, expected = (backend.step(episodes(), version, never) for backend in (ours, theirs))
+        assert found.keys() == expected.keys()
+        for name in found.keys() - {"seconds"}:
+            assert found[name] == pytest.approx(expected[name], rel=2e-3, abs=1e-5), name
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
