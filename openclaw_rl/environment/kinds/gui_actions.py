@@ -15,6 +15,7 @@ from openclaw_rl.environment.tasks.task import Action
 MOST_WIDTH, MOST_HEIGHT = 1920, 1200
 MOST_TEXT = 2000
 MOST_CHORDS = 20
+MOST_FOREIGN = 48  # characters: the keys that nothing uses
 
 INSTRUCTIONS = """You work on a computer's screen through functions. Each answers with the windows and their widgets \
 in words, and with a picture. Points are pixels from the left upper corner: click at those that are told. Type into a \
@@ -94,7 +95,15 @@ def _typed(text: str) -> str:
         if (ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160 or 0xD800 <= ord(char) < 0xE000:
             raise BadAction(f"`text` of `type`: character {at + 1}, {char!r}, is not allowed: printable characters, "
                             "line feeds and tabs; other keys are pressed with `keys`")
+    if len(foreign(text)) > MOST_FOREIGN:
+        raise BadAction(f"`text` of `type`: {len(foreign(text))} different characters that an American keyboard has "
+                        f"not are not allowed: at most {MOST_FOREIGN} in one call; type it in several")
     return text
+
+
+def foreign(text: str) -> list[str]:
+    """Its characters that an American keyboard has not, each once."""
+    return sorted({char for char in text if ord(char) > 126})
 
 
 def _chords(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from openclaw_rl.environment.kinds.gui_actions import foreign
 from openclaw_rl.environment.kinds.gui_scripts import DESK, WIDGETS, bundle
 from openclaw_rl.environment.kinds.plain import ending
 from openclaw_rl.environment.sandboxes.base import WORK, Finished, Process, Sandbox, SandboxError
@@ -144,7 +145,8 @@ class Display:
         Returns:
             What went wrong; empty when nothing did.
         """
-        argv = ["sh", f"{DESK}/type.sh"] if typed else ["xdotool", "-"]
+        names = [f"U{ord(char):04X}" for char in foreign(typed)]
+        argv = ["sh", f"{DESK}/type.sh", *names] if typed else ["xdotool", "-"]
         said = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
         if said.timed_out:
             return f"it was not done in {seconds:g} s, and was ended"

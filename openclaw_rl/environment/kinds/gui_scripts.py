@@ -79,8 +79,17 @@ done
 exit 1
 """
 
-#: Types its stdin. xdotool would type a line feed as a character that only terminals take for Return.
+#: Types its stdin. The arguments are characters that an American keyboard has not, as U4E2D; they are put on keys that
+#: nothing uses, and stay there: xdotool would take each away again at once, and an application that is slow to look
+#: up which character a key has would miss it. And xdotool would type a line feed as a character that only terminals
+#: take for Return.
 TYPE = r"""
+if [ $# -gt 0 ]; then
+  cd /tmp/desk && { [ -e keys.xkb ] || xkbcomp -w 0 :1 keys.xkb; } || exit 1
+  number=207; keys=
+  for name; do number=$((number + 1)); keys="${keys}override key <I$number> { [ $name ] };\\n"; done
+  sed "/^xkb_symbols/,/^};/ s/^};/$keys};/" keys.xkb | xkbcomp -w 0 - :1 || exit 1
+fi
 while IFS= read -r line || { last=yes; [ -n "$line" ]; }; do
   [ -z "$line" ] || printf %s "$line" | xdotool type --clearmodifiers --delay 4 --file - || exit 1
   [ -n "$last" ] || xdotool key --clearmodifiers Return || exit 1
@@ -89,7 +98,7 @@ done
 
 #: Programs without which there is no screen; prints those that aren't there.
 MISSING = r"""
-for name in Xvfb jwm xdotool xprop xwininfo scrot md5sum find tar; do
+for name in Xvfb jwm xkbcomp xdotool xprop xwininfo scrot md5sum find tar; do
   command -v $name >/dev/null || echo $name
 done
 /usr/bin/python3 -E -s -S -c 'import tkinter' 2>/dev/null || echo python3-tk

@@ -142,6 +142,7 @@ def test_actions_become_words_for_xdotool() -> None:
     ("type", {"text": "\x7f"}, ["`text`", "character 1"]),
     ("type", {"text": "\ud83d"}, ["`text`", "character 1"]),
     ("type", {"text": "x" * 2001}, ["`text`", "1 to 2,000 characters"]),
+    ("type", {"text": "".join(chr(0x4E00 + i) for i in range(49))}, ["`text`", "49 different", "at most 48"]),
     ("keys", {"keys": "Hyper_L"}, ["`keys`", "'Hyper_L'", "'ctrl+s'", "Page_Down"]),
     ("keys", {"keys": "--window 1"}, ["`keys`", "'--window'"]),
     ("keys", {"keys": "ctrl+"}, ["`keys`", "'ctrl+'"]),

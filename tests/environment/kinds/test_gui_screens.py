@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 XTERM = {"app": ["xterm", "-cr", "black"]}
 #: Everything on an English keyboard, what is not on it, and what looks like options, commands and escapes.
 AWKWARD = ("  --file /etc/passwd $(id) `id` %s \\n 'x' \"y\" !@#^&*()_+-=[]{}|;:<>,.?/~\n\n\tZoë é ñ ß 中文 €\n"
+           "一丁七万丈三上下不与丐丑专且世丘丙业 ÀÁÂÃÄÅÆÇÈÉ 丁一\n"
            "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789 aa  bb")
 
 
