@@ -33,8 +33,8 @@ def sample(learner: Learner, template: ChatTemplate, turn_id: str, asked: str, r
     prompt = template.chat(messages).ids
     model = learner._backend._model  # type: ignore[union-attr]
     with torch.no_grad():
-        ids = torch.tensor(response)
-        hidden = backend_torch._hidden(model.eval(), torch.tensor(prompt), ids)
+        ids, text = torch.tensor(response), torch.tensor(prompt + response)
+        hidden = backend_torch._hidden(model.eval(), text, torch.arange(len(prompt) - 1, len(text) - 1))
         logprobs = losses.token_logprobs(model.lm_head(hidden), ids).tolist()
     turn = turn_pb2.Turn(
         turn_id=turn_id, session_id=turn_id, turn_class=turn_pb2.TURN_CLASS_MAIN, messages=messages,

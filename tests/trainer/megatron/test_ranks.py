@@ -46,7 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yielded = collected(policy.tensors())
             on_episodes = policy.step(episodes(), 1, never)
             ALONE[family] = {"first": first, "second": second, "gradients": gradients, "weights": yielded,
-                             "episodes": on_episodes, "answers": [a.ids for a in evaluation.answers], "perplexity": evaluation.perplexity}
+                             "episodes": on_episodes, "answers": [a.ids for a in evaluation.answers],
+                             "perplexity": evaluation.perplexity}
         ranks = [subprocess.Popen([sys.executable, "-W", "ignore", "-m", "tests.trainer.megatron.ranks", str(folder),
                                    str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                  for rank in range(2)]
