@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MAKE_SECONDS = 120.0
 CLOSE_SECONDS = 60.0
 #: Seconds for telling whether any can be made.
-CHECK_SECONDS = 30.0
+CHECK_SECONDS = 60.0
 #: Seconds between two looks at an environment that can't be used, and for how long an answer to a request holds.
 LOOK_EVERY = 30.0
 LOOK_AGAIN = 3.0
