@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import platform
@@ -11,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from openclaw_rl.environment.sandboxes import cgroups, init, seccomp
+from openclaw_rl.environment.sandboxes import cgroups, etc, init, seccomp
 from openclaw_rl.environment.sandboxes.base import WORK, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.bubblewrap_sandbox import BubblewrapSandbox
 from openclaw_rl.environment.sandboxes.images import Images, Manifest, absent
@@ -20,16 +21,13 @@ from openclaw_rl.environment.sandboxes.images import Images, Manifest, absent
 USER = 1000
 #: Root gives each sandbox a user of its own outside, from here on, which owns nothing and is in no group.
 _FIRST_USER, _USERS = 0x7000_0000, 1 << 24
-#: What of /etc is seen inside, where it is there: nothing that is somebody's own.
-_ETC = ("alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates.conf", "debian_version", "fonts",
-        "gai.conf", "gitconfig", "gtk-2.0", "gtk-3.0", "host.conf", "inputrc", "jwm", "ld.so.cache", "ld.so.conf",
-        "ld.so.conf.d", "localtime", "lsb-release", "magic", "mime.types", "nsswitch.conf", "os-release", "perl",
-        "profile", "profile.d", "protocols", "python3", "python3.11", "python3.12", "python3.13", "services",
-        "shells", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "X11", "xattr.conf", "vim")
 _BWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--uid", str(USER), "--gid", str(USER),
           "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv")
 _INSTALL = ("apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), "
             "apk add bubblewrap (Alpine), pacman -S bubblewrap (Arch)")
+
+#: (label, root) -> its copy of /etc; all back ends of a process use the same.
+_etc: dict[tuple[str, str], Path] = {}
 
 
 class Bubblewrap:
@@ -59,10 +57,15 @@ class Bubblewrap:
     async def problem(self, spec: Spec) -> str:
         if shutil.which("bwrap") is None:
             return f"bubblewrap is not installed; it comes by: {_INSTALL}"
-        _, problem = await asyncio.to_thread(self._manifest, spec)
+        manifest, problem = await asyncio.to_thread(self._manifest, spec)
         if problem:
             return problem
         async with self._checking:
+            if not self._etc_of(manifest).is_dir():
+                try:
+                    await asyncio.to_thread(self._prepare, _root(manifest))
+                except OSError as error:
+                    return f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}"
             if self._tried is None:
                 self._place = await asyncio.to_thread(cgroups.find)
                 try:
@@ -87,7 +90,7 @@ class Bubblewrap:
         if problem:
             raise SandboxError(problem)
         user = outside_user()
-        folder = self._folder(user)
+        folder = self._folder()
         group = None
         try:
             if self._place is not None:
@@ -115,20 +118,24 @@ class Bubblewrap:
             return None, str(error)
         return (manifest, manifest.problem()) if manifest is not None else (None, absent(spec.image, self.name))
 
-    def _folder(self, user: int | None) -> Path:
-        """A folder with the sandbox's FIFOs and made-up files, which its user can enter but not list or write to."""
+    def _etc_of(self, manifest: Manifest | None) -> Path:
+        return _etc.get((self._label, str(_root(manifest))), Path("/nonexistent"))
+
+    def _prepare(self, root: Path) -> None:
+        folder = self._folder()
+        atexit.register(shutil.rmtree, folder, True)
+        etc.prepare(root / "etc", folder, USER)
+        _etc[self._label, str(root)] = folder
+
+    def _folder(self) -> Path:
+        """A folder for the sandbox's FIFOs, which its user can enter but not list or write to."""
         folder = Path(tempfile.mkdtemp(prefix=f"openclaw-rl-{self._label}-{os.getpid()}-"))
         folder.chmod(0o711)
-        for name, text in (("passwd", f"root:x:0:0:root:/root:/bin/sh\nuser:x:{USER}:{USER}::{WORK}:/bin/bash\n"),
-                           ("group", f"root:x:0:\nuser:x:{USER}:\n"), ("hostname", "sandbox\n"),
-                           ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"), ("resolv.conf", "")):
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o644)
         return folder
 
     def _arguments(self, spec: Spec, manifest: Manifest | None, folder: Path) -> list[str]:
         """What bwrap is told, but for the command."""
-        root = Path(manifest.root) if manifest is not None and manifest.root else Path("/")
+        root = _root(manifest)
         arguments = [*_BWRAP, "--ro-bind", str(root / "usr"), "/usr"]
         for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
             path = root / name
@@ -136,15 +143,8 @@ class Bubblewrap:
                 arguments += ["--symlink", os.readlink(path), f"/{name}"]
             elif path.is_dir():
                 arguments += ["--ro-bind", str(path), f"/{name}"]
-        for name in _ETC:
-            path = root / "etc" / name
-            if path.is_symlink() and not path.exists():
-                continue
-            if path.exists():
-                arguments += ["--ro-bind", str(path), f"/etc/{name}"]
-        for name in ("passwd", "group", "hostname", "hosts", "resolv.conf"):
-            arguments += ["--ro-bind", str(folder / name), f"/etc/{name}"]
-        arguments += ["--ro-bind-try", str(root / "var/cache/fontconfig"), "/var/cache/fontconfig",
+        arguments += ["--ro-bind", str(self._etc_of(manifest)), "/etc",
+                      "--ro-bind-try", str(root / "var/cache/fontconfig"), "/var/cache/fontconfig",
                       "--ro-bind-try", str(root / "var/lib/xkb"), "/var/lib/xkb"]
         disk, small = spec.limits.disk, max(spec.limits.disk // 4, 1 << 20)
         arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev",
@@ -159,6 +159,10 @@ class Bubblewrap:
         for key, value in variables.items():
             arguments += ["--setenv", key, value]
         return arguments
+
+
+def _root(manifest: Manifest | None) -> Path:
+    return Path(manifest.root) if manifest is not None and manifest.root else Path("/")
 
 
 def _launch(user: int | None, group: cgroups.Group | None) -> list[str]:

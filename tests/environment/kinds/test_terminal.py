@@ -16,8 +16,8 @@ from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.kinds.base import BadAction, BadTask, Context, StepResult
 from openclaw_rl.environment.kinds.terminal import Terminal, TerminalEnvironment, make
 from openclaw_rl.environment.sandboxes.base import SandboxError
-from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
+from tests.environment.sandboxes import escapes
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def kind(tmp_path: Path) -> Terminal:
             pytest.fail("bubblewrap is missing: tools/outside-tools installs it (OPENCLAW_RL_TEST_REQUIRE=all)")
         pytest.skip("bubblewrap is missing")
     config = EnvironmentConfig(count=1, backend="bubblewrap", memory=96 * 2**20, disk=8 * 2**20, processes=32)
-    return make(config, Context("terminal", tmp_path, backend(config, tmp_path)))
+    return make(config, Context("terminal", tmp_path, escapes.backend()))
 
 
 @pytest.fixture

@@ -131,13 +131,14 @@ async def test_a_sandbox_that_is_ended_from_outside_says_so_promptly(sandbox: Sa
 
 
 async def test_nothing_is_left_of_a_closed_sandbox(bubblewrap: Bubblewrap) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    assert not await bubblewrap.problem(SPEC)
+    before, folders = set(os.listdir("/proc/self/fd")), left(f"escapes-{os.getpid()}")
     sandboxes = await asyncio.gather(*(bubblewrap.make(SPEC) for _ in range(8)))
     await asyncio.gather(*(sandbox.run(["true"]) for sandbox in sandboxes))
     await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
     await asyncio.sleep(0)
     assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
-    assert not left(f"escapes-{os.getpid()}")
+    assert left(f"escapes-{os.getpid()}") == folders
 
 
 async def test_the_loop_goes_on_while_sandboxes_start(bubblewrap: Bubblewrap) -> None:
