@@ -60,6 +60,11 @@ class Request:
         self.draw = Draw(self.sampling or Sampling())
 
     @property
+    def background(self) -> bool:
+        """Live requests come first."""
+        return self.sampling is not None and self.sampling.background
+
+    @property
     def length(self) -> int:
         """Tokens in the cache."""
         return self.done + max(self.tokens - 1, 0)
@@ -97,7 +102,8 @@ class DecodeLoop:
         self._waiting: deque[Request] = deque()
         self._swaps: deque[_Swap] = deque()
         self._stopping = False
-        #: Slot i belongs to active[i]: first those that decode, then at most one whose prompt isn't complete.
+        #: Slot i belongs to active[i]: first those that decode, then at most one whose prompt isn't complete, and
+        #: behind it at most one of the background that it has overtaken.
         self._active: list[Request] = []
         self._counts = {"requests_total": 0, "tokens_total": 0, "prompt_tokens_total": 0, "steps_total": 0}
         self._recent: deque[tuple[float, int]] = deque()
@@ -124,7 +130,7 @@ class DecodeLoop:
         with self._changed:
             if self._stopping:
                 raise EngineError("the engine is stopping")
-            if request.sampling is not None and request.sampling.background:
+            if request.background:
                 self._waiting.append(request)
             else:  # before those of the background
                 self._waiting.insert(self._live_waiting(), request)
@@ -133,8 +139,7 @@ class DecodeLoop:
 
     def _live_waiting(self) -> int:
         """How many wait before the first one of the background."""
-        return next((i for i, other in enumerate(self._waiting) if other.sampling and other.sampling.background),
-                    len(self._waiting))
+        return next((i for i, other in enumerate(self._waiting) if other.background), len(self._waiting))
 
     def cancel(self, request: Request) -> None:
         """Let a request leave before the next step; nothing happens when it has ended."""
@@ -215,10 +220,9 @@ class DecodeLoop:
     def _pieces(self, budget: int) -> list[tuple[Request, Piece]]:
         """Pieces of prompts worth `budget` tokens, oldest request first; takes new requests into slots."""
         pieces = []
-        slot = len(self._active)
-        if self._active and self._active[-1].done < len(self._active[-1].prompt):
-            slot -= 1
+        slot = sum(1 for request in self._active if request.done == len(request.prompt))
         while budget > 0:
+            self._overtake(slot)
             if slot == len(self._active):
                 with self._changed:
                     if not self._waiting or slot == self._max_batch:
@@ -238,6 +242,18 @@ class DecodeLoop:
                 break
             slot += 1
         return pieces
+
+    def _overtake(self, slot: int) -> None:
+        """When a prompt of the background is being read at `slot`, let a live request that waits have the place: the
+        background's goes on behind it."""
+        if slot != len(self._active) - 1 or slot + 1 == self._max_batch or not self._active[slot].background:
+            return
+        with self._changed:
+            if not self._waiting or self._waiting[0].background:
+                return
+            live = self._waiting.popleft()
+        self._cache.move(slot, slot + 1, self._active[slot].length)
+        self._active.insert(slot, live)
 
     def _take(self, decoding: list[Request], pieces: list[tuple[Request, Piece]], logits: torch.Tensor) -> None:
         """Sample, send what was sampled, and let those leave that have ended."""
@@ -296,14 +312,14 @@ class DecodeLoop:
             self._recent.popleft()
 
     def _leave(self, request: Request) -> None:
-        """Free a slot and close the gap, with the last decoding request before the incomplete one."""
+        """Free a slot and close the gap, with the last decoding request before the incomplete ones."""
         if request not in self._active:
             return
         gap = self._active.index(request)
         decoding = sum(1 for other in self._active if other.done == len(other.prompt))
-        for last in (decoding - 1, len(self._active) - 1):
-            if gap < last:
-                self._cache.move(last, gap, self._active[last].length)
-                self._active[gap] = self._active[last]
-                gap = last
+        for following in (decoding - 1, *range(decoding, len(self._active))):
+            if gap < following:
+                self._cache.move(following, gap, self._active[following].length)
+                self._active[gap] = self._active[following]
+                gap = following
         self._active.pop(gap)

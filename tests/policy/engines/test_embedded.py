@@ -132,6 +132,47 @@ async def test_a_long_prompt_does_not_hold_up_the_others(engine: EmbeddedEngine,
     await stream.aclose()
 
 
+async def test_a_live_prompt_overtakes_one_of_the_background(engine: EmbeddedEngine, held) -> None:
+    quiet = Sampling(temperature=0, max_tokens=12, background=True)
+    behind, live, more = [2] * 600, [9, 7] * 100, [1, 5, 9]
+    expected = [await ids(engine, prompt) for prompt in (behind, live, more, PROMPTS[1])]
+    streams = [engine.generate(PROMPTS[0], Sampling(temperature=2, seed=seed, max_tokens=900)) for seed in (1, 2)]
+    for stream in streams:
+        await anext(stream)
+    held.pieces.clear()
+    order: list[str] = []
+
+    async def answer(name: str, prompt: list[int], sampling: Sampling = GREEDY) -> list[int]:
+        first = True
+        found = []
+        async for item in engine.generate(prompt, sampling):
+            if first:
+                order.append(name)
+                first = False
+            if isinstance(item, Token):
+                found.append(item.id)
+        return found
+
+    async def keep(stream) -> None:
+        async for _ in stream:
+            pass
+
+    going = [asyncio.create_task(keep(stream)) for stream in streams]
+    tasks = [asyncio.create_task(answer("behind", behind, quiet))]
+    await until(lambda: sum(map(sum, held.pieces)) >= 64)  # its prompt is being read
+    tasks.append(asyncio.create_task(answer("behind too", PROMPTS[1], quiet)))
+    tasks.append(asyncio.create_task(answer("live", live)))
+    await until(lambda: engine.stats()["waiting"] == 1)
+    going[0].cancel()  # a slot before both becomes free while neither prompt is complete
+    await asyncio.gather(going[0], return_exceptions=True)
+    tasks.append(asyncio.create_task(answer("more", more)))
+    found = await asyncio.gather(*tasks)
+    going[1].cancel()
+    await asyncio.gather(going[1], return_exceptions=True)
+    assert order == ["live", "more", "behind", "behind too"]
+    assert found == [expected[0], expected[3], expected[1], expected[2]]
+
+
 async def test_more_requests_than_slots_wait_their_turn(tiny: Path) -> None:
     engine = EmbeddedEngine(tiny, max_batch=2, max_waiting=3, device="cpu")
     await engine.start()
