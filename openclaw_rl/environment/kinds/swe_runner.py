@@ -74,4 +74,5 @@ def main() -> None:
     os._exit(0)  # whatever threads the tests have left
 
 
-main()
+if __name__ == "__main__":
+    main()
