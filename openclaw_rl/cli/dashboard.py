@@ -37,6 +37,7 @@ def dashboard(
         raise typer.Exit(1) from None
     import logging
 
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a component that ends is told on the page, not in the terminal
     from ..config import load_config
     from ..dashboard import server
     from ..mesh.running import running_config

@@ -89,8 +89,9 @@ def chromium() -> Iterator[Any]:
         if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
             pytest.fail("chromium is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/outside-tools installs it")
         pytest.skip("chromium is missing; tools/outside-tools installs it")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=30_000)  # the machine may be busy with other things
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
@@ -107,6 +108,7 @@ def browse(chromium: Any) -> Iterator[Any]:
         if context is None:
             context = chromium.new_context(viewport={"width": width, "height": height}, locale=language,
                                            color_scheme="dark" if dark else "light", **more)
+            context.set_default_timeout(60_000)
             contexts.append(context)
         watched = Watched(context.new_page())
         watched.page.goto(url)

@@ -78,7 +78,7 @@ def test_the_first_screen_is_live_and_safe(mesh: FakeMesh, browse: Any) -> None:
         expect(page.get_by_role("status")).not_to_contain_text("prm_judge", timeout=15_000)
         assert page.evaluate("window.hurt") is None
         assert not watched.problems and watched.hosts == {f"127.0.0.1:{served.port}"}
-        assert served.errors == ["Ctrl-C ends it\n"]
+        assert not [line for line in served.errors if line.startswith(("Traceback", "ERROR", "CRITICAL"))]
 
 
 def test_it_is_usable_by_keyboard_phone_and_in_chinese(mesh: FakeMesh, browse: Any) -> None:
