@@ -21,6 +21,7 @@ from typing import Any
 from openclaw_rl.config.environment import EnvironmentConfig, McpConfig
 from openclaw_rl.environment.kinds.base import BadTask, Context, Tool
 from openclaw_rl.environment.kinds.mcp_pipe import PlainProcess, over
+from openclaw_rl.environment.kinds.openenv_session import shown
 from openclaw_rl.environment.kinds.tool_call import ANY_CALL, OBSERVATION, SUBMIT, Said, ToolCallEnvironment
 from openclaw_rl.environment.kinds.tool_call_arguments import Arguments, BadSchema
 from openclaw_rl.environment.kinds.tool_call_check import Check, drawn
@@ -120,7 +121,7 @@ class McpTools:
 
     @property
     def _what(self) -> str:
-        return self._config.url or self._config.command[0]
+        return shown(self._config.url) if self._config.url else self._config.command[0]
 
     async def _lost(self) -> str:
         """Why the connection is closed, which nobody asked for."""
@@ -179,7 +180,9 @@ class McpTools:
             import httpx2
             from mcp.client.streamable_http import streamable_http_client
 
-            async with httpx2.AsyncClient(transport=_bounded(httpx2), timeout=httpx2.Timeout(30, read=300)) as http:
+            # Without the proxies that variables name: they would go round the bounds.
+            async with httpx2.AsyncClient(transport=_bounded(httpx2), timeout=httpx2.Timeout(30, read=300),
+                                          trust_env=False) as http:
                 yield streamable_http_client(self._config.url, http_client=http)
             return
         async with self._process() as process:
@@ -248,8 +251,8 @@ class McpKind:
 
     def __init__(self, config: McpConfig, settings: EnvironmentConfig, context: Context) -> None:
         self._config, self._settings, self._context = config, settings, context
-        where = config.url or " ".join(config.command[:1]) + (f" in {context.backend.name}" if config.sandbox else
-                                                              ", in no sandbox")
+        where = shown(config.url) if config.url else \
+            config.command[0] + (", in a sandbox" if config.sandbox else ", in no sandbox")
         self.sandbox = f"MCP server {where}"
 
     async def problem(self) -> str:

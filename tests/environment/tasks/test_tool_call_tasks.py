@@ -31,7 +31,7 @@ async def test_solved(task: Task) -> None:
     kind.check_task(task)
     environment = await kind.make()
     assert task.max_steps is not None and len(task.solution) <= task.max_steps
-    for seed in (None, 1, 2, 3):
+    for seed in (None, 1, 2):
         opening = await environment.reset(task, seed)
         assert opening.goal and not re.search(r"\{\w", opening.goal), "something was not drawn"
         assert not any("{" in tool.description for tool in opening.tools)
