@@ -16,20 +16,21 @@ from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
 
+CONFIG = EnvironmentConfig(count=1, backend="bubblewrap")
 TASKS = load("terminal")
 IDS = [task.id for task in TASKS]
+_PROBLEMS: list[str] = []  # found out once, by making a sandbox
 
 
 @pytest.fixture
 async def terminal(tmp_path: Path) -> AsyncIterator[TerminalEnvironment]:
-    config = EnvironmentConfig(count=1, backend="bubblewrap")
-    kind = make(config, Context("terminal", tmp_path / "terminal", backend(config, tmp_path)))
-    if problem := await kind.problem():
+    kind = make(CONFIG, Context("terminal", tmp_path / "terminal", backend(CONFIG, tmp_path)))
+    if not _PROBLEMS:
+        _PROBLEMS.append(await kind.problem())
+    if problem := _PROBLEMS[0]:
         if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
             pytest.fail(f"{problem} (OPENCLAW_RL_TEST_REQUIRE=all)")
         pytest.skip(problem)
-    for task in TASKS:
-        kind.check_task(task)
     environment = await kind.make()
     yield environment
     await environment.close()
@@ -37,6 +38,9 @@ async def terminal(tmp_path: Path) -> AsyncIterator[TerminalEnvironment]:
 
 def test_forty_of_which_ten_are_held_out() -> None:
     assert not [task.problem for task in TASKS if task.problem]
+    kind = make(CONFIG, Context("terminal", Path(), backend(CONFIG, Path())))
+    for task in TASKS:
+        kind.check_task(task)
     assert Counter(task.split for task in TASKS) == {"train": 30, "held_out": 10}
     levels = Counter((task.split, tag) for task in TASKS for tag in task.tags)
     assert levels["train", "easy"] >= 12 and levels["held_out", "easy"] >= 4
