@@ -82,7 +82,7 @@ class Watched:
         return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright's event loop runs until it ends, and no other can in this thread
 def chromium() -> Iterator[Any]:
     """A running Chromium; without one its tests are left out, or fail when nothing may be."""
     if not Path(CHROMIUM).exists():

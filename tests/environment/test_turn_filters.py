@@ -80,14 +80,14 @@ def test_quick_with_200_000_turns(desk: Desk) -> None:
         db.execute(f"WITH RECURSIVE numbers(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM numbers WHERE n < 200000) "
                    f"INSERT INTO turns({', '.join(columns)}) SELECT "
                    f"{', '.join(copied.get(name, name) for name in columns)} FROM numbers, turns WHERE turns.seq = 1")
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert listed(desk, turn_classes=[UNKNOWN]) == ["c777"]
     assert listed(desk, turn_classes=[UNKNOWN], policy_version=0) == ["c777"]
     assert listed(desk, turn_classes=[UNKNOWN], policy_version=5) == []
-    assert time.perf_counter() - begun < 0.2  # looking at each row takes several times as long
-    begun = time.perf_counter()
+    assert time.thread_time() - begun < 0.1  # of the processor; looking at each row takes several times as long
+    begun = time.thread_time()
     page = views.turns(desk.store, ListTurnsRequest(text="nowhere"))
-    assert time.perf_counter() - begun < 0.5
+    assert time.thread_time() - begun < 0.5
     assert not page.turns
     assert int(page.next_page_token) == 200_000 - turn_filters.SCAN + 1
     plan = desk.store.query(f"EXPLAIN QUERY PLAN SELECT {tables.SUMMARY} FROM turns WHERE seq < 9 AND state <> 4 AND "

@@ -105,9 +105,13 @@ def _bar(node: Node, depth: int, first: int, took: int) -> Bar:
     begins, length = span["start"] - first, max(0, span["end"] - span["start"])
     failed = span["status"] == "error"
     told: list[tuple[str, Tone]] = [(texts.line(str(text), 300), tone) for text, tone in facts(span) if text]
-    return Bar(str(span["span"]), texts.line(str(span["name"])), texts.line(str(span.get("service", "")).removeprefix("openclaw-rl.")), depth,
+    return Bar(str(span["span"]), texts.line(str(span["name"])), _service(span), depth,
                len(node.children), begins / took, length / took, begins, length,
                texts.line(str(span["message"]) or "error", 500) if failed else "", told, _details(span))
+
+
+def _service(span: dict[str, Any]) -> str:
+    return texts.line(str(span.get("service", "")).removeprefix("openclaw-rl."))
 
 
 def _details(span: dict[str, Any]) -> list[tuple[str, str]]:
