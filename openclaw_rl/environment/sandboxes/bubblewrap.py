@@ -186,10 +186,7 @@ def outside_user() -> int | None:
 def remove_leftovers(label: str) -> int:
     """Remove what sandboxes of processes that are gone have left on the host: its number. The sandboxes themselves
     end with the process that made them."""
-    removed = 0
-    place = cgroups.find()
-    if place is not None:
-        removed += cgroups.remove_leftovers(place, label)
+    removed = cgroups.remove_leftovers(label)
     for folder in Path(tempfile.gettempdir()).glob(f"openclaw-rl-{label}-*"):
         pid = folder.name.split("-")[-2]
         if pid.isdigit() and not cgroups.lives(int(pid)):

@@ -107,11 +107,13 @@ def make(place: Place, label: str, *, memory: int, processes: int) -> Group:
     return group
 
 
-def remove_leftovers(place: Place, label: str) -> int:
-    """Remove groups with this label whose maker is gone: their number. Their processes died with it."""
+def remove_leftovers(label: str) -> int:
+    """Remove groups with this label whose maker is gone, wherever that one was: their number. Their processes died
+    with it."""
     removed = 0
-    for folder in {place.memory, place.pids}:
-        for group in folder.glob(f"{PREFIX}{label}-*"):
+    mounts, _ = _mounts()
+    for folder in {mounts[name] for name in ("memory", "pids", "2") if name in mounts}:
+        for group in list(folder.rglob(f"{PREFIX}{label}-*")):
             pid = group.name.split("-")[-2]
             if not pid.isdigit() or lives(int(pid)):
                 continue
@@ -137,8 +139,9 @@ def lives(pid: int) -> bool:
         return False
 
 
-def _candidates() -> list[Place]:
-    mounts: dict[str, Path] = {}  # "2", or a controller of version 1
+def _mounts() -> tuple[dict[str, Path], dict[str, str]]:
+    """Where control groups are, and this process's own: by controller (version 1), or "2"."""
+    mounts: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
             _, mount, kind, options, *_ = line.split()
@@ -153,6 +156,11 @@ def _candidates() -> list[Place]:
             number, controllers, path = line.split(":", 2)
             for name in controllers.split(",") if number != "0" else ["2"]:
                 own[name] = path.lstrip("/")
+    return mounts, own
+
+
+def _candidates() -> list[Place]:
+    mounts, own = _mounts()
     places = []
     if "memory" in mounts and "pids" in mounts:
         memory, pids = mounts["memory"], mounts["pids"]

@@ -206,7 +206,10 @@ async def _daemon(sandbox: Sandbox) -> str:
     marker = f"openclaw-daemon-{os.getpid()}-{time.monotonic_ns()}"
     program = f"setsid nohup bash -c 'exec -a {marker} sleep 600' >/dev/null 2>&1 & disown; sleep 0.1"
     await sandbox.run(["bash", "-c", program])
-    assert _processes(marker)
+    deadline = time.monotonic() + 10
+    while not _processes(f"{marker}\0"):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
     await sandbox.close()
     deadline = time.monotonic() + 5
     while _processes(marker):
