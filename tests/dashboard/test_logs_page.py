@@ -40,7 +40,7 @@ def test_filters_the_journal_and_a_component_that_is_down(shown: Panel, browse: 
     shown.mesh.stop("prm_judge")
     try:
         page.goto(f"{shown.served.url}/logs")
-        expect(page.get_by_text("prm_judge does not answer")).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("main").get_by_text("prm_judge does not answer")).to_be_visible(timeout=SOON)
         expect(log).to_contain_text("trainer")
         assert "Traceback (most" not in page.content()
     finally:
