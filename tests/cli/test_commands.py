@@ -22,7 +22,8 @@ from openclaw_rl.mesh.logs import Tail
 COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys list", "keys add",
             "keys revoke", "keys rotate", "local-start",
             "distributed-start", "mesh", "mesh export", "mesh join", "mesh leave", "status", "dashboard",
-            "metrics", "chat", "turns", "trace",
+            "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list", "episodes show",
+            "environments", "environments tasks", "environments leases", "environments watch",
             "versions", "versions show", "versions diff", "rollback", "pin", "unpin", "pause", "resume", "train-now",
             "forget", "logs", "set-aside", "stop-all"]
 
