@@ -30,7 +30,7 @@ app.add_typer(_group, name="episodes")
 _LINE_SECONDS = 10.0
 
 
-@_group.command(epilog="Examples: openclaw-rl episodes run --type terminal --groups 8 --parallel 32; "
+@_group.command(epilog="Example: openclaw-rl episodes run --type terminal --groups 8 --parallel 32; "
                        "openclaw-rl episodes run --type all --split held_out --json > result.json")
 def run(
     types: Annotated[list[str], typer.Option("--type", "-t", help="Name of an environment; several times for several, "
