@@ -11,8 +11,8 @@ held-out tasks, each played `--tries` times.
 Everything is in one process and is what the mesh runs: embedded engine, chat template and tool parser, kinds and
 sandboxes, rules judge, groups, torch back end, gate; only the gRPC hops are left out. The embedded model has 135
 million parameters and was not made to call functions: asked for one in free text it writes one in hardly any answer, so
-each request says `tool_choice: required`, as any client may, each response is one call, and the instructions have an
-example of one.
+each request says `tool_choice: required`, as any client may, each response is one call, and the goal is followed by
+the form of a call of each function.
 
 Prints progress, a table and the curve; `OUT/agents.json` is written after each step, so it may be stopped at any time;
 `OUT/curve.svg` at the end of each run.
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--measure-every", type=int, default=0, metavar="STEPS", help="on held-out tasks too")
     parser.add_argument("--max-steps", type=int, default=2, help="of an episode")
     parser.add_argument("--response-tokens", type=int, default=40, help="of a response at most")
-    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--max-tokens", type=int, default=16_384, help="grpo.max_tokens")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--kl-weight", type=float, default=0.01)

@@ -4,6 +4,7 @@ the gRPC hops between them are left out."""
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
 from openclaw_rl.config.environment import EnvServerConfig
 from openclaw_rl.environment.episodes import words
-from openclaw_rl.environment.kinds.base import BadAction, Kind, StepResult
+from openclaw_rl.environment.kinds.base import BadAction, Kind, StepResult, Tool
 from openclaw_rl.environment.kinds.make import offers
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
@@ -29,13 +30,6 @@ from openclaw_rl.trainer.learner import Learner, Skipped
 from openclaw_rl.trainer.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 
-#: Behind the environment's instructions, since the model takes the functions' schemas for what it is to fill in.
-EXAMPLE = """
-
-This is how a function is called:
-<tool_call>
-{"name": "feed_animal", "arguments": {"animal": "cat", "grams": 40}}
-</tool_call>"""
 #: Seconds of an action.
 SECONDS = 10.0
 
@@ -51,6 +45,13 @@ class Played:
     results: list[list[turn_pb2.ChatMessage]] = field(default_factory=list)  #: of each turn
     calls: int = 0  #: that the environment took
     error: str = ""  #: why it was broken off
+
+
+def forms(tools: Sequence[Tool]) -> str:
+    """How each function is called, for a model that takes their schemas for what it is to fill in."""
+    lines = [json.dumps({"name": tool.name, "arguments": {
+        name: "..." for name in tool.parameters.get("required", [])}}) for tool in tools]
+    return "Call one of these:\n" + "\n".join(lines)
 
 
 def tasks(kind: str, split: str, tag: str) -> list[Task]:
@@ -125,7 +126,7 @@ class World:
                    seeds: random.Random, temperature: float, max_steps: int) -> None:
         opening = await environment.reset(task, start_seed)
         messages, tools = words.opening(opening), words.definitions(opening.tools)
-        messages[0].content += EXAMPLE
+        messages[-1].content = f"{opening.goal}\n\n{forms(opening.tools)}"
         for _ in range(min(max_steps, task.max_steps or max_steps)):
             turn = await self._answer(messages, tools, seeds.getrandbits(48), temperature)
             results: list[turn_pb2.ChatMessage] = []
