@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from openclaw_rl.environment.kinds.base import Observation, Opening, Tool
+from openclaw_rl.environment.pool.actions import BadJson, read
 from openclaw_rl.environment.tasks.task import Action
 from openclaw_rl.v1.turn_pb2 import ChatMessage, ToolCall, ToolDefinition
 
@@ -55,11 +56,11 @@ def action(call: ToolCall) -> Action:
     """The action that a call is.
 
     Raises:
-        BadCall: its arguments are no JSON object.
+        BadCall: its arguments are no JSON object, or none that an action may have.
     """
     try:
-        arguments = json.loads(call.arguments_json or "{}")
-    except (ValueError, RecursionError) as error:
+        arguments = read(call.arguments_json or "{}")
+    except BadJson as error:
         raise BadCall(f"error: the arguments of {call.name} are not valid JSON ({str(error)[:100]}): "
                       f"{cut(call.arguments_json, _MOST_REPEATED)}") from None
     if not isinstance(arguments, dict):

@@ -6,7 +6,9 @@ Schemas come from task files and from MCP servers, so nothing in one may fetch a
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import regex
@@ -22,18 +24,24 @@ from openclaw_rl.environment.kinds.tool_call_text import inert, short
 MOST_SCHEMA = 32_768
 #: Of the arguments of one call as JSON.
 MOST_ARGUMENTS = 262_144
-_PATTERN_SECONDS = 0.1
+#: For all patterns and references of one look at some arguments together.
+_SECONDS = 0.1
+_deadline: ContextVar[float] = ContextVar("deadline")
 
 
 class BadSchema(Exception):
     """It is no schema of a function's arguments; says why."""
 
 
+class _TooLong(Exception):
+    """The look takes too long."""
+
+
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if not isinstance(instance, str):
         return
     try:
-        found = regex.search(pattern, instance, timeout=_PATTERN_SECONDS)
+        found = regex.search(pattern, instance, timeout=max(_deadline.get() - time.monotonic(), 1e-4))
     except TimeoutError:
         yield ValidationError(f"takes too long to match against {pattern!r}")
         return
@@ -44,8 +52,52 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
         yield ValidationError(f"does not match {pattern!r}")
 
 
-#: `patternProperties` are not looked at.
-_Validator = extend(Draft202012Validator, {"pattern": _pattern, "patternProperties": lambda *_: iter(())})
+def _additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    # jsonschema matches the patterns itself to tell which properties are additional.
+    if not schema.get("patternProperties"):
+        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, allowed, instance, schema)
+
+
+def _reference(keyword: str) -> Any:
+    follow = Draft202012Validator.VALIDATORS[keyword]
+
+    def timed(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        if time.monotonic() > _deadline.get():  # a few of them that name one another are followed 2^n times
+            raise _TooLong
+        yield from follow(validator, reference, instance, schema) or ()
+
+    return timed
+
+
+def _unseen(*_: Any) -> Iterator[ValidationError]:
+    return iter(())
+
+
+#: Properties by pattern are not looked at: jsonschema's own search has no bound in time.
+_Validator = extend(Draft202012Validator, {
+    "pattern": _pattern, "patternProperties": _unseen, "additionalProperties": _additional,
+    "unevaluatedProperties": _unseen, "$ref": _reference("$ref"), "$dynamicRef": _reference("$dynamicRef")})
+
+
+def validator(schema: Mapping[str, Any]) -> Any:
+    """What looks at values, for `errors_of`. It fetches nothing that a `$ref` names, as the default one would."""
+    return _Validator(schema, registry=Registry())
+
+
+def errors_of(validator: Any, value: Any) -> list[ValidationError]:
+    """All that is wrong with a value, found in a bounded time.
+
+    Args:
+        validator: made by `validator`.
+
+    Raises:
+        Exception: of any kind; the schema is broken, or takes too long.
+    """
+    before = _deadline.set(time.monotonic() + _SECONDS)
+    try:
+        return list(validator.iter_errors(value))
+    finally:
+        _deadline.reset(before)
 
 
 class Arguments:
@@ -67,8 +119,7 @@ class Arguments:
         except (RecursionError, TypeError, ValueError) as error:
             raise BadSchema(f"no JSON schema: {type(error).__name__}") from None
         self.schema: dict[str, Any] = {"type": "object", **schema}
-        # An empty registry: the default one would fetch what `$ref` names.
-        self._validator = _Validator(self.schema, registry=Registry())
+        self._validator = validator(self.schema)
 
     def check(self, function: str, arguments: Mapping[str, Any]) -> None:
         """
@@ -78,7 +129,7 @@ class Arguments:
         if len(json.dumps(arguments, default=str)) > MOST_ARGUMENTS:
             raise BadAction(f"{function}: the arguments are longer than {MOST_ARGUMENTS:,} characters")
         try:
-            error = min(self._validator.iter_errors(arguments), key=lambda e: len(e.absolute_path), default=None)
+            error = min(errors_of(self._validator, arguments), key=lambda e: len(e.absolute_path), default=None)
         except Exception as broken:  # a schema that refers to nothing, or to itself
             raise BadAction(f"{function}: the arguments can't be checked: its schema is broken "
                             f"({type(broken).__name__})") from None

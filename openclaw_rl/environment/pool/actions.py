@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import orjson
@@ -13,6 +15,39 @@ from openclaw_rl.mesh.errors import MeshError, invalid, invalid_many
 MOST_BYTES = 2**20
 _FIELD = "action_json"
 _SHAPE = '{"name": ..., "arguments": {...}}'
+#: Digits enough for an integer beyond 64 bits: those orjson would make a number of less precision, without a word.
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
+
+
+class BadJson(ValueError):
+    """A text is no JSON, or none that can be passed on; says why."""
+
+
+def read(text: str) -> Any:
+    """What a JSON text says, for actions from wherever they come: only what can be written as JSON again.
+
+    Raises:
+        BadJson: it is none, or has half of a surrogate pair, NaN, an infinite number, an integer beyond 64 bits, or
+            lists in lists beyond what can be written.
+    """
+    try:
+        value = orjson.loads(text)
+        if _LONG_NUMBER.search(text):
+            json.loads(text, parse_int=_small)
+        orjson.dumps(value)
+    except BadJson:
+        raise
+    except (orjson.JSONDecodeError, UnicodeEncodeError) as error:
+        raise BadJson(str(error)) from None
+    except (orjson.JSONEncodeError, RecursionError):
+        raise BadJson("too many lists or objects in one another") from None
+    return value
+
+
+def _small(digits: str) -> int:
+    if len(digits) > 20 or not -2**63 <= int(digits) < 2**64:
+        raise BadJson(f"the integer {digits[:20]}{'...' * (len(digits) > 20)} is beyond 64 bits")
+    return int(digits)
 
 
 def parse(text: str) -> Action:
@@ -24,8 +59,8 @@ def parse(text: str) -> Action:
     if len(text) > MOST_BYTES or len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise invalid(_FIELD, f"{text[:40]}...", f"at most {MOST_BYTES:,} bytes")
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        value = read(text)
+    except BadJson as error:
         raise invalid(_FIELD, text, f"JSON such as {_SHAPE} ({error})") from None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) \
             or not isinstance(value.get("arguments", {}), dict) or not value.keys() <= {"name", "arguments"}:
@@ -64,8 +99,10 @@ class Checker:
             validator = self._by_name[action.name]
         else:
             validator = self._any
+        from openclaw_rl.environment.kinds.tool_call_arguments import errors_of
+
         try:
-            errors = sorted(validator.iter_errors({"name": action.name, "arguments": action.arguments}),
+            errors = sorted(errors_of(validator, {"name": action.name, "arguments": action.arguments}),
                             key=lambda error: list(map(str, error.absolute_path)))
         except Exception as error:  # a schema of somebody else's server
             raise _bad("", f"can't be checked, since the environment's schema is none: {error}") from None
@@ -75,11 +112,7 @@ class Checker:
                        first.message[:200] + " ... " + first.message[-290:])
 
     def _read(self, schema: dict[str, Any]) -> None:
-        from jsonschema import Draft202012Validator
-        from referencing import Registry
-
-        def validator(part: dict[str, Any]) -> Any:
-            return Draft202012Validator(part, registry=Registry())  # fetches nothing that a $ref names
+        from openclaw_rl.environment.kinds.tool_call_arguments import validator
 
         choices = schema.get("oneOf")
         names = [_name(choice) for choice in choices] if isinstance(choices, list) else []

@@ -146,6 +146,11 @@ async def test_several_calls_of_one_response_are_done_in_order(rig: Rig) -> None
 @pytest.mark.parametrize(("message", "text"), [
     (call("say", "{'text': 1}"), "error: the arguments of say are not valid JSON"),
     (call("say", "[1]"), "error: the arguments of say must be a JSON object"),
+    (call("say", r'{"text": "half \ud800"}'), "error: the arguments of say are not valid JSON .*surrogate"),
+    (call("say", '{"text": NaN}'), "error: the arguments of say are not valid JSON"),
+    (call("say", '{"text": 18446744073709551616}'), "error: .*the integer 18446744073709551616 is beyond 64 bits"),
+    (call("say", '{"text": -9223372036854775809}'), "error: .*beyond 64 bits"),
+    (call("say", '{"text": %s1%s}' % ("[" * 300, "]" * 300)), "error: .*in one another"),
     (call("fly", {"to": "moon"}), "error: .*fly"),
     (call("say", {"text": 5}), "error: .*text")])
 async def test_what_is_no_action_is_told_to_the_policy(rig: Rig, message: ChatMessage, text: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from openclaw_rl.environment.episodes import words
 from openclaw_rl.environment.episodes.draw import plans
 from openclaw_rl.environment.kinds.base import Observation, Opening, Tool
+from openclaw_rl.environment.pool.actions import to_json
 from openclaw_rl.environment.tasks.task import Action, Task
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.v1.environment_pb2 import RunEpisodesRequest
@@ -47,6 +48,13 @@ def test_arguments_nested_without_end_are_no_action() -> None:
     with pytest.raises(words.BadCall):
         words.action(ToolCall(name="run", arguments_json="[" * 100_000))
     assert words.action(ToolCall(name="run")) == Action("run", {})
+
+
+def test_what_is_an_action_can_be_written_again() -> None:
+    action = words.action(ToolCall(name="run", arguments_json='{"n": [18446744073709551615, -9223372036854775808], '
+                                                              '"digits": "123456789012345678901234567890"}'))
+    assert action.arguments["n"] == [2**64 - 1, -2**63] and len(action.arguments["digits"]) == 30
+    assert json.loads(to_json(action))["arguments"] == action.arguments
 
 
 def test_actions_for_those_who_watch() -> None:
