@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
+
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.kinds.base import (
     BadAction,
@@ -38,6 +40,8 @@ _MOST_SCHEMA = 1 << 20
 _MOST_PARTS = 10_000
 _MOST_RESET = 65_536
 _MOST_PICTURE = 6 << 20
+#: A number beyond is no reward: sums of them would not be finite.
+_MOST_REWARD = 1e100
 _PNG_IN_BASE64 = "iVBORw0KGgo"
 _OUTCOMES: dict[str, Callable[[list[float]], float]] = {
     "sum": math.fsum, "last": lambda rewards: rewards[-1], "best": max,
@@ -94,16 +98,12 @@ class OpenEnvEnvironment:
                 raise BadAction(f"step: {error}") from None
             return _failed(f"{error} ({error.code})")
         observation = _observation(answer)
-        reward = answer.get("reward")
-        if isinstance(reward, bool):
-            reward = float(reward)
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            reward = None
-        else:
-            self._rewards.append(float(reward))
+        reward = _reward(answer.get("reward"))
+        if reward is not None:
+            self._rewards.append(reward)
         self._done = bool(answer.get("done"))
         self._lines = [*self._lines[-49:], f"{short(dict(action.arguments), 300)}\n  {inert(observation.text, 500)}"]
-        return StepResult(observation, None if reward is None else float(reward), self._done)
+        return StepResult(observation, reward, self._done)
 
     async def evaluate(self) -> Outcome:
         if self._task is None:
@@ -167,7 +167,7 @@ class OpenEnv:
         outcome, full = task.check.get("outcome", "sum"), task.check.get("full", 1.0)
         if outcome not in _OUTCOMES:
             raise BadTask(f"`check`, `outcome`: {short(outcome)} is not allowed: {', '.join(_OUTCOMES)}")
-        if isinstance(full, bool) or not isinstance(full, int | float) or not full > 0:
+        if isinstance(full, bool) or not isinstance(full, int | float) or not 0 < full <= _MOST_REWARD:
             raise BadTask(f"`check`, `full`: {short(full)} is not allowed: a number above 0, which counts as done")
         for action in task.solution:
             try:
@@ -200,7 +200,7 @@ class OpenEnv:
                 data += part
                 if len(data) > _MOST_SCHEMA:
                     raise ValueError(f"more than {_MOST_SCHEMA:,} bytes")
-        schemas = json.loads(data)
+        schemas = orjson.loads(data)  # only what it can write again: numbers of 64 bits, whole surrogate pairs
         if response.status_code != 200 or not isinstance(schemas, dict) or not isinstance(schemas.get("action"), dict):
             raise ValueError(f"`action` is missing (status {response.status_code})")
         action = _inlined(schemas["action"])
@@ -227,6 +227,13 @@ def make(config: EnvironmentConfig, context: Context) -> OpenEnv:
 
 def _failed(text: str) -> StepResult:
     return StepResult(Observation({"text": f"Error: {text}"}), error=text)
+
+
+def _reward(value: Any) -> float | None:
+    """A reward; None when it is none."""
+    if not isinstance(value, bool | int | float) or not abs(value) <= _MOST_REWARD:
+        return None
+    return float(value)
 
 
 def _observation(answer: Mapping[str, Any]) -> Observation:
@@ -261,7 +268,11 @@ def _harmless(value: Any, pictures: list[bytes], deep: int = 0) -> Any:
         return {inert(str(key), 200): _harmless(entry, pictures, deep + 1) for key, entry in list(value.items())[:1000]}
     if isinstance(value, list):
         return [_harmless(entry, pictures, deep + 1) for entry in value[:10_000]]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and not -2**63 <= value < 2**64:
+        return str(value)  # not everybody writes such numbers as JSON
+    return value
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:

@@ -153,6 +153,7 @@ async def test_a_step_that_fails_and_answers_that_are_none(tmp_path: Path) -> No
         "broken": [refused("EXECUTION_ERROR", "the game\x1b[31m broke")], "garbage": ["\x1b no JSON"],
         "list": ["[1]"], "deep": ["[" * 100_000], "data": ['{"type": "observation", "data": 5}'],
         "nan": ['{"type": "observation", "data": {"observation": {"echo": "x"}, "reward": NaN}}'],
+        "huge": [seen({"echo": "x"}, reward=10**400)], "endless": [seen({"echo": "x"}, reward=-1e300)],
         "reward": [seen({"echo": "x"}, reward="much")]}
 
     async with server(lambda message: answers.get(message["data"].get("word", ""), [seen({"echo": "fine"})])) as url:
@@ -162,7 +163,9 @@ async def test_a_step_that_fails_and_answers_that_are_none(tmp_path: Path) -> No
         assert broken.error == "the game\\x1b[31m broke (EXECUTION_ERROR)" and not broken.done
         for word in ("garbage", "list", "deep", "data"):
             assert "no answer" in (await say(environment, word)).error
-        assert (await say(environment, "nan")).reward is None and (await say(environment, "reward")).reward is None
+        for word in ("nan", "reward", "huge", "endless"):
+            result = await say(environment, word)
+            assert (result.reward, result.observation.text) == (None, "x")
         assert (await say(environment, "fine")).observation.text == "fine"
         await environment.close()
 
@@ -241,6 +244,7 @@ async def test_a_full_server(tmp_path: Path) -> None:
     ({"reset": 5}, {}, [], "`reset`: 5 is not allowed"),
     ({}, {"outcome": "all"}, [], '`outcome`: "all" is not allowed: sum, last, best, mean'),
     ({}, {"full": 0}, [], "`full`: 0 is not allowed"),
+    ({}, {"full": 10**400}, [], "`full`: 10*.* is not allowed"), ({}, {"full": float("inf")}, [], "`full`: .* is not"),
     ({}, {"full": "1"}, [], '`full`: "1" is not allowed'),
     ({}, {"answer": "x"}, [], "`check`: `answer` is no key of it"),
     ({}, {}, [Action("run", {})], '`solution`: `name`: "run" is no function'),
@@ -272,7 +276,8 @@ async def test_an_address_that_is_none(tmp_path: Path, url: str | None, says: st
 
 
 @pytest.mark.parametrize("schema", ["no JSON", "[]", '{"action": 5}', '{"action": {"type": "array"}}', "x" * 2_000_000,
-                                    '{"action": {"properties": {"a": {"type": "nothing"}}}}'])
+                                    '{"action": {"properties": {"a": {"type": "nothing"}}}}',
+                                    r'{"action": {"description": "\ud800"}}'])
 async def test_a_schema_that_is_none(tmp_path: Path, schema: str) -> None:
     async with server(lambda _: None, schema) as url:
         assert "gives no schema that can be used" in await kind_of(url, tmp_path).problem()
