@@ -101,9 +101,11 @@ class SessionBook:
         newest = store.query("SELECT max(version) AS version FROM turns")[0]["version"]
         self.policy_version: int | None = newest  #: the newest that a turn came from
         wall = time.time()
-        idle = [(row["id"], wall - row["active"])
-                for row in store.query("SELECT id, active FROM sessions WHERE ended = 0")]
-        self._deadlines.restore(idle, time.monotonic(), START_GRACE)
+        idle = {row["id"]: wall - row["active"]
+                for row in store.query("SELECT id, active FROM sessions WHERE ended = 0")}
+        with store.reading() as db:  # also those of whose session no turn has come
+            idle.update({session: wall - ended for session, ended in episodes.unclosed(db)})
+        self._deadlines.restore(idle.items(), time.monotonic(), START_GRACE)
 
     @property
     def sessions_open(self) -> int:

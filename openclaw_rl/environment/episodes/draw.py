@@ -15,6 +15,8 @@ from openclaw_rl.v1 import environment_pb2 as pb
 #: Episodes of a group unless the run says otherwise.
 GROUP_SIZE = 8
 MOST_GROUPS, MOST_OF_A_GROUP, MOST_PARALLEL, MOST_STEPS = 10_000, 1024, 4096, 1000
+#: Episodes of a run, all groups together.
+MOST_EPISODES = 100_000
 _SPLITS = {pb.TASK_SPLIT_TRAIN: "train", pb.TASK_SPLIT_HELD_OUT: "held_out"}
 
 
@@ -55,11 +57,14 @@ def plans(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Plan]:
     Groups have tasks of their own as long as there are enough of them; then all come again, in another order.
 
     Raises:
-        MeshError: NOT_FOUND, a task that is named is not there; INVALID_ARGUMENT, it can't be used;
-            FAILED_PRECONDITION, there is none.
+        MeshError: NOT_FOUND, a task that is named is not there; INVALID_ARGUMENT, it can't be used, or they are too
+            many episodes; FAILED_PRECONDITION, there is none.
     """
     chosen = _chosen(request, tasks)
-    groups = request.groups or len(chosen)
+    groups, size = request.groups or len(chosen), request.group_size or GROUP_SIZE
+    if groups * size > MOST_EPISODES:
+        raise invalid("group_size", f"{groups} groups of {size}", f"at most {MOST_EPISODES} episodes in one run: "
+                                                                  "fewer groups, or smaller ones")
     order = random.Random(request.seed if request.HasField("seed") else None)
     drawn: list[Task] = []
     while len(drawn) < groups:
@@ -67,7 +72,6 @@ def plans(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Plan]:
         if request.groups or drawn:
             order.shuffle(again)
         drawn += again[:groups - len(drawn)]
-    size = request.group_size or GROUP_SIZE
     found = []
     for number, task in enumerate(drawn):
         group = new_id("group_")

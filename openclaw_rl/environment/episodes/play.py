@@ -115,11 +115,13 @@ class Play:
 
     def _begin(self, began: float) -> None:
         episode = self.episode
-        self._stage.book.begin_episode(table.Begun(
-            episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
-            episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
         episode.started_at.CopyFrom(to_timestamp(began))
-        self._tell(pb.EPISODE_EVENT_KIND_STARTED)
+        try:
+            self._stage.book.begin_episode(table.Begun(
+                episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
+                episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
+        finally:  # also when the disk is full: whoever watches counts beginnings and ends
+            self._tell(pb.EPISODE_EVENT_KIND_STARTED)
 
     def _end(self, error: str) -> None:
         """Over. Awaits nothing: the task may be being cancelled."""

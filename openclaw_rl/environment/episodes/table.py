@@ -123,6 +123,12 @@ def running(db: sqlite3.Connection) -> list[str]:
     return [row["id"] for row in db.execute("SELECT id FROM episodes WHERE closed = 0 AND ended IS NULL ORDER BY seq")]
 
 
+def unclosed(db: sqlite3.Connection) -> list[tuple[str, float]]:
+    """Sessions of those that are over and wait for the record of their last turn, and when they ended."""
+    return [(row["session"], row["ended"])
+            for row in db.execute("SELECT session, ended FROM episodes WHERE closed = 0 AND ended NOT NULL")]
+
+
 def reward(db: sqlite3.Connection, turn_id: str) -> float | None:
     """What the environment gave for a turn."""
     row = db.execute("SELECT reward FROM episode_rewards WHERE turn = ?", (turn_id,)).fetchone()

@@ -26,10 +26,12 @@ def claim(turn: turn_pb2.Turn, row: sqlite3.Row | None) -> Classified | None:
     """
     said = turn.episode if turn.HasField("episode") else None
     if said is not None and (row is None or said.episode_id != row["id"]):
-        log.warning("turn %s of session %s says that it is of episode %r, which is not run there: taken as any other",
+        log.warning("turn %s of session %s says that it is of episode %r, which is not run there: it is not trained on",
                     turn.turn_id, turn.session_id, said.episode_id[:80])
-        said = None
         turn.ClearField("episode")
+        if row is None:  # perhaps of one so old that it is not remembered: what it was played for is not known
+            return Classified(UNKNOWN, f"says that it is of episode {said.episode_id[:80]!r}, which is not here")
+        said = None
     if row is None:
         return None
     if said is None:

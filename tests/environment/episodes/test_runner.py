@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.delivery.store import StoreError
 from openclaw_rl.environment.sandboxes.base import SandboxError
 from openclaw_rl.environment.tasks.task import Action
 from openclaw_rl.forgetting import Target
@@ -105,6 +106,8 @@ async def test_held_out_tasks_are_never_trained_on(rig: Rig) -> None:
     ({"task_ids": ["bad"]}, r"task_ids\[0\].*is no check"),
     ({"groups": -1}, "groups: -1 is not allowed"),
     ({"group_size": 2000}, "group_size: 2000 is not allowed: must be from 0 to 1024"),
+    ({"task_ids": [], "groups": 98, "group_size": 1024}, "group_size: '98 groups of 1024' is not allowed: must be "
+                                                         "at most 100000 episodes"),
     ({"parallel": -2}, "parallel"), ({"max_steps": 100_000}, "max_steps"), ({"run_id": "a\n"}, "run_id"),
     ({"sampling": SamplingParams(temperature=3)}, "sampling.temperature: 3.0 is not allowed"),
     ({"sampling": SamplingParams(max_tokens=0)}, "sampling.max_tokens")])
@@ -150,7 +153,7 @@ async def test_several_calls_of_one_response_are_done_in_order(rig: Rig) -> None
     (call("say", '{"text": NaN}'), "error: the arguments of say are not valid JSON"),
     (call("say", '{"text": 18446744073709551616}'), "error: .*the integer 18446744073709551616 is beyond 64 bits"),
     (call("say", '{"text": -9223372036854775809}'), "error: .*beyond 64 bits"),
-    (call("say", '{"text": %s1%s}' % ("[" * 300, "]" * 300)), "error: .*in one another"),
+    (call("say", '{"text": ' + "[" * 300 + "]" * 300 + "}"), "error: .*in one another"),
     (call("fly", {"to": "moon"}), "error: .*fly"),
     (call("say", {"text": 5}), "error: .*text")])
 async def test_what_is_no_action_is_told_to_the_policy(rig: Rig, message: ChatMessage, text: str) -> None:
@@ -231,6 +234,20 @@ async def test_a_request_that_the_policy_refuses_ends_the_episode(rig: Rig) -> N
     rig.policy.script = steps(MeshError(CATALOGUE["INVALID_ARGUMENT"][0], "INVALID_ARGUMENT", "top_p: no"))
     episode = await rig.one()
     assert episode.error == "top_p: no" and not episode.HasField("outcome")
+
+
+async def test_episodes_that_cannot_be_written_down_are_told_all_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError(*CATALOGUE["DISK_FULL"][:1], "DISK_FULL", "the disk is full")
+
+    monkeypatch.setattr(rig.desk.book, "begin_episode", full)
+    events = await rig.run(group_size=2)
+    assert Counter(event.kind for event in events) == {
+        pb.EPISODE_EVENT_KIND_STARTED: 2, pb.EPISODE_EVENT_KIND_ENDED: 2}
+    assert events[-1].ended == events[-1].total == 2 and events[-1].episode.error == "the disk is full"
+    assert rig.policy.requests == [] and not rig.pool.leases()
 
 
 async def test_time_is_bounded(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_an_episode_that_is_not_trained_on_sends_nothing(desk: Desk) -> None:
     assert desk.book.sessions_open == 0
 
 
-def test_who_names_an_episode_that_is_not_run_there_is_taken_as_any_other(
+def test_who_names_an_episode_that_is_not_run_there_is_not_trained_on(
     desk: Desk, caplog: pytest.LogCaptureFixture,
 ) -> None:
     begin(desk)
@@ -186,7 +186,37 @@ def test_who_names_an_episode_that_is_not_run_there_is_taken_as_any_other(
     assert caplog.text.count("which is not run there") == 2
     assert not any(summary.HasField("episode") for summary in desk.turns().values())
     desk.tell(SessionEnd(event_id="x1", session_id="other"), SessionEnd(event_id="x2", session_id="another"))
-    assert [transition.turn.HasField("episode") for transition in sent(desk).values()] == [False, False]
+    assert sent(desk) == {}
+    assert {summary.turn_class for summary in desk.turns().values()} == {TURN_CLASS_UNKNOWN}
+
+
+def test_a_late_turn_of_an_episode_that_was_deleted_is_not_trained_on(desk: Desk) -> None:
+    begin(desk)
+    desk.book.end_episode("e", table.Ended(1.0, error="cancelled"))
+    begin(desk, id="e2", session="s2")
+    desk.book.prune(keep_episodes=1)
+    desk.tell(step(1, ASK, declared_type="main"), SessionEnd(event_id="x", session_id="s"))
+    assert desk.turns()["t1"].turn_class == TURN_CLASS_UNKNOWN and sent(desk) == {}
+
+
+def test_an_episode_of_which_no_record_came_is_closed_after_a_restart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(tmp_path, session_timeout=10)
+    begin(desk)
+    answered(desk, 1)
+    end(desk)
+    desk.restart()
+    assert desk.book.break_off_episodes("the environment server ended") == 0
+    moment = time.monotonic()
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: moment + 100)
+    assert desk.book.sessions_open == 1 and desk.book.reap() == 1
+    monkeypatch.undo()
+    begin(desk, id="e2", session="s2")
+    desk.book.prune(keep_episodes=1)
+    listed = table.page(desk.store, sessions.environment_pb2.ListEpisodesRequest())
+    assert [episode.episode_id for episode in listed.episodes] == ["e2"]
+    desk.store.close()
 
 
 def test_others_cannot_put_turns_into_the_session_nor_end_it(desk: Desk) -> None:

@@ -46,4 +46,4 @@ def test_properties_by_pattern_are_not_looked_at(schema: dict[str, Any]) -> None
 def test_what_can_not_be_written_again_is_no_action() -> None:
     for value in (r'"\ud800"', "NaN", "1e999", "18446744073709551616", "[" * 300 + "]" * 300):
         with pytest.raises(MeshError, match="action_json"):
-            actions.parse('{"name": "say", "arguments": {"text": %s}}' % value)
+            actions.parse('{"name": "say", "arguments": {"text": ' + value + "}}")
