@@ -12,6 +12,10 @@ from openclaw_rl.config import ConfigError, load_config
 @pytest.mark.parametrize(("text", "says"), [
     ("components: {env_server: {port: true}}", "components.env_server.port: True is not allowed: a number is needed"),
     ("components: {prm_judge: {vote_timeout: on}}", "vote_timeout: True is not allowed: a number is needed"),
+    ("components: {trainer: {grpo: {group_timeout: 800}}}", "components: `trainer.grpo.group_timeout` is 800 and must "
+     "be at least `env_server.episodes.timeout`, 900"),
+    ("components: {env_server: {episodes: {timeout: 3600}}, policy_server: {api_keys: [sk-no]}}",
+     "^((?!sk-no).)*`trainer.grpo.group_timeout` is 1800 .* `env_server.episodes.timeout`, 3600((?!sk-no).)*$"),
     ("journal: {max_size: yes}", "journal.max_size: True is not allowed: a number is needed"),
     ("components: {trainer: {update_interval: .inf}}", "update_interval: inf is not allowed: .* finite"),
     ("components: {trainer: {learning_rate: .nan}}", "learning_rate: nan is not allowed: .* finite"),

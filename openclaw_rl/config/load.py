@@ -63,6 +63,9 @@ def _problems(error: ValidationError) -> list[str]:
         if item["type"] == "extra_forbidden":
             lines.append(f"{key}: unknown key; allowed here: {', '.join(_allowed(item['loc'][:-1]))}")
             continue
+        if item["type"] == "value_error" and isinstance(item["input"], dict):  # of several keys; some may be secret
+            lines.append(f"{key}: {item['msg'].removeprefix('Value error, ')}")
+            continue
         value = repr(item["input"])
         if "api_keys" in item["loc"]:
             value = "what is there"  # a key, perhaps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from openclaw_rl.config.base import Float, Int, Section, Size
 from openclaw_rl.config.dashboard import DashboardConfig
@@ -23,6 +23,15 @@ class Components(Section):
     env_server: EnvServerConfig = EnvServerConfig()
     prm_judge: PrmJudgeConfig = PrmJudgeConfig()
     trainer: TrainerConfig = TrainerConfig()
+
+    @model_validator(mode="after")
+    def _groups_outlast_episodes(self) -> Components:
+        waits, lasts = self.trainer.grpo.group_timeout, self.env_server.episodes.timeout
+        if waits < lasts:
+            raise ValueError(f"`trainer.grpo.group_timeout` is {waits:g} and must be at least "
+                             f"`env_server.episodes.timeout`, {lasts:g}: a group may be without a word for as long as "
+                             "an episode lasts")
+        return self
 
 
 class JournalConfig(Section):

@@ -102,8 +102,9 @@ class GrpoConfig(Section):
     """Weight of the KL to the frozen base model (k3)."""
     min_episodes: Int = Field(2, ge=2)
     """Episodes with an outcome that a group needs at least."""
-    group_timeout: Float = Field(600, gt=0)
-    """Seconds after a group's last word in which it may become whole; then it is trained on as it is, or dropped."""
+    group_timeout: Float = Field(1800, gt=0)
+    """Seconds after a group's last word, or the trainer's start if that was later, in which it may become whole; then
+    it is trained on as it is, or dropped. At least the environment server's `episodes.timeout`."""
 
 
 class TrainerConfig(Component):

@@ -2,7 +2,8 @@
 
 A group is `open` while its episodes go on; `settle` finds those that are whole, or have not been heard of for
 `group_timeout`, gives their samples an advantage and makes them `ready`; it is `closed` when none of its samples waits
-any more. Outcomes are taken from every new sample, whatever becomes of the sample itself.
+any more. One that timed out is open again when more comes of it before a step has begun on it. Outcomes are taken from
+every new sample, whatever becomes of the sample itself.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class Groups:
 
     def __init__(self, config: TrainerConfig) -> None:
         self._config = config.grpo
+        self._began = time.time()
 
     # As samples come
 
@@ -92,7 +94,7 @@ class Groups:
         elif _number(db, "SELECT COUNT(*) FROM samples WHERE group_id = ? AND episode_id = ? AND step = ? AND turn_id"
                      " <> ?", step.group_id, step.episode_id, step.step, turn_id):
             return f"bad episode: another turn is its step {step.step}"
-        if group is not None and group["state"] != "open":
+        if group is not None and group["state"] != "open" and not _untouched(db, group):
             return LATE
         if episode is not None and episode["error"]:
             return f"{BROKEN_OFF}: {episode['error']}"
@@ -114,9 +116,13 @@ class Groups:
         db.execute("UPDATE samples SET group_id = ?, episode_id = ?, step = ?, votes = ?, step_reward = ? WHERE"
                    " turn_id = ?", (step.group_id, step.episode_id, step.step, votes,
                                     own if own is not None and math.isfinite(own) else None, turn.turn_id))
-        db.execute("INSERT INTO episode_groups (group_id, task, size, heard_at) VALUES (?, ?, ?, ?) ON CONFLICT"
-                   " (group_id) DO UPDATE SET heard_at = excluded.heard_at WHERE state = 'open'",
-                   (step.group_id, _task(step), step.group_size, time.time()))
+        group = _one(db, "SELECT * FROM episode_groups WHERE group_id = ?", step.group_id)
+        if group is None:
+            db.execute("INSERT INTO episode_groups (group_id, task, size, heard_at) VALUES (?, ?, ?, ?)",
+                       (step.group_id, _task(step), step.group_size, time.time()))
+        elif group["state"] == "open" or _untouched(db, group):
+            db.execute("UPDATE episode_groups SET state = 'open', heard_at = ? WHERE group_id = ?",
+                       (time.time(), step.group_id))
         db.execute("INSERT OR IGNORE INTO episodes (episode_id, group_id) VALUES (?, ?)",
                    (step.episode_id, step.group_id))
         if transition.HasField("outcome"):
@@ -185,7 +191,11 @@ class Groups:
 
     def _timed_out(self, heard_at: float, now: float) -> bool:
         # A word of the future came before the clock was set back; waiting for its time could take days.
-        return not now - self._config.group_timeout < heard_at <= now + _FUTURE
+        return not now - self._config.group_timeout < self._since(heard_at, now) <= now + _FUTURE
+
+    def _since(self, heard_at: float, now: float) -> float:
+        """From when on a group waits: while no trainer ran, what the judge has for it could not come."""
+        return max(heard_at, self._began) if self._began <= now else heard_at
 
     def _close(self, db: sqlite3.Connection, group_id: str, how: str, pending: list[sqlite3.Row],
                reason: str) -> dict[str, str]:
@@ -248,7 +258,8 @@ class Groups:
         return Waiting(
             len(ready), min((row["ready_at"] for row in ready), default=None), sum(row["samples"] for row in rows),
             sum(row["samples"] for row in ready),
-            min(row["heard_at"] for row in going) + self._config.group_timeout if going else None, text)
+            min(self._since(row["heard_at"], time.time()) for row in going) + self._config.group_timeout
+            if going else None, text)
 
 
 def leave(db: sqlite3.Connection, seq: int) -> None:
@@ -277,6 +288,12 @@ def prune_groups(db: sqlite3.Connection, keep: int = KEEP_GROUPS) -> None:
     old = "SELECT group_id FROM episode_groups WHERE rowid <= ? AND state = 'closed'"
     db.execute(f"DELETE FROM episodes WHERE group_id IN ({old})", (last,))
     db.execute("DELETE FROM episode_groups WHERE rowid <= ? AND state = 'closed'", (last,))
+
+
+def _untouched(db: sqlite3.Connection, group: sqlite3.Row) -> bool:
+    """Whether a group that timed out waits for its step, and none was done on a part of it."""
+    return group["state"] == "ready" and not group["whole"] and not _number(
+        db, "SELECT COUNT(*) FROM samples WHERE group_id = ? AND fate = 'trained'", group["group_id"])
 
 
 def _all_there(db: sqlite3.Connection, episode: sqlite3.Row) -> bool:

@@ -17,7 +17,7 @@ from tests.trainer.episodes import step_of
 from tests.trainer.fakes import make_sample
 
 ACCEPTED, DUPLICATE = common_pb2.ACK_STATUS_ACCEPTED, common_pb2.ACK_STATUS_DUPLICATE
-LATER = 601.0
+LATER = 1801.0
 
 
 class Rig:
@@ -147,17 +147,56 @@ def test_an_outcome_that_is_none_breaks_its_episode_off(rig: Rig, outcome: float
 def test_an_incomplete_group_is_trained_on_when_enough_of_it_is_there(rig: Rig) -> None:
     rig.take(*(step_of(name, size=4, outcome=value) for name, value in (("a", 1.0), ("b", 0.0))),
              step_of("c", size=4))
-    rig.settle(599)
+    rig.settle(1790)
     assert rig.ready() == {}
     rig.settle(LATER)
     assert rig.ready() == {"a-1": 1, "b-1": -1}
     assert rig.fates()["c-1"] == "incomplete group: its episode had not ended when the group was settled"
+    rig.trained(1)
     rig.take(step_of("d", size=4, outcome=1.0))
     assert rig.fates()["d-1"] == groups.LATE
-    rig.trained(1)
     assert rig.counts() == {"incomplete": 1}
     rig.take(step_of("c", 2, size=4, outcome=1.0))
     assert rig.fates()["c-2"] == groups.LATE
+
+
+def test_what_comes_before_the_step_on_an_incomplete_group_belongs_to_it(rig: Rig) -> None:
+    rig.take(*(step_of(name, size=4, outcome=value) for name, value in (("a", 1.0), ("b", 0.0))))
+    rig.settle(LATER)
+    assert rig.ready() == {"a-1": 1, "b-1": -1}
+    rig.take(step_of("c", size=4, outcome=0.5))
+    rig.settle()
+    assert rig.ready() == {} and rig.store.waiting().text == "group g waits for 1 of 4 episodes"
+    rig.kill()
+    rig.take(step_of("d", size=4, outcome=0.5))
+    rig.settle()
+    assert rig.ready() == {"a-1": 1.414, "b-1": -1.414, "c-1": 0, "d-1": 0}
+    rig.trained(1)
+    assert rig.counts() == {"whole": 1}
+
+
+def test_the_time_without_a_trainer_does_not_count(rig: Rig) -> None:
+    rig.take(step_of("a", outcome=1.0))
+    with rig.store.file.transaction() as db:
+        db.execute("UPDATE episode_groups SET heard_at = heard_at - 7200")
+    rig.kill()  # what the judge has meanwhile comes after the start
+    rig.settle()
+    assert rig.fates() == {"a-1": "pending"}
+    due = rig.store.waiting().next
+    assert due is not None and 1790 < due - time.time() <= 1800
+    rig.take(step_of("b", outcome=0.0))
+    rig.settle()
+    assert rig.ready() == {"a-1": 1, "b-1": -1}
+
+
+def test_a_start_before_the_clock_was_set_back_holds_no_group(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = time.time() - 7200
+    monkeypatch.setattr(groups.time, "time", lambda: moment)
+    rig.take(step_of("a", outcome=1.0))
+    rig.store.settle(moment)
+    assert rig.fates() == {"a-1": "pending"}
+    rig.store.settle(moment + LATER)
+    assert rig.fates()["a-1"].startswith("incomplete group")
 
 
 def test_an_incomplete_group_with_too_few_outcomes_is_dropped(rig: Rig) -> None:
