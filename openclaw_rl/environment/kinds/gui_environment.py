@@ -9,10 +9,11 @@ from openclaw_rl.environment.kinds.base import BadTask, Observation, Opening, Ou
 from openclaw_rl.environment.kinds.gui_actions import INSTRUCTIONS, deed, tools
 from openclaw_rl.environment.kinds.gui_display import ENVIRONMENT, Display, Look, NotOpened
 from openclaw_rl.environment.kinds.gui_scripts import DESK
-from openclaw_rl.environment.kinds.gui_task import SIZE, Setup, read_check, read_setup
+from openclaw_rl.environment.kinds.gui_task import SIZE, Check, Setup, read_check, read_setup
 from openclaw_rl.environment.kinds.gui_tree import in_words, windows
 from openclaw_rl.environment.kinds.plain import ending
 from openclaw_rl.environment.sandboxes.base import Sandbox, SandboxError
+from openclaw_rl.environment.sandboxes.running import alone
 from openclaw_rl.environment.tasks.task import Action, Task
 
 _CHECK = 60.0  # seconds
@@ -116,26 +117,9 @@ class GuiEnvironment:
             return Outcome(0.0, "there is no task")
         check = read_check(self._task)
         sandbox, _ = self._there()
-        for path, kind, expected in check.files:
-            try:
-                data = (await sandbox.read(path)).decode("utf-8", "replace")
-            except SandboxError as error:
-                if sandbox.problem:
-                    raise
-                return Outcome(0.0, f"{path} can't be read: {error}")
-            if kind == "equals" and data.rstrip() != expected.rstrip():
-                return Outcome(0.0, f"{path} is not what it should be")
-            if kind == "contains" and expected not in data:
-                return Outcome(0.0, f"{path} does not contain what it should")
-        if check.run:
-            said = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
-            output = ending(said.output)
-            if said.code in (126, 127):
-                raise BadTask(f"`check.run` can't be run: {output}")
-            if said.code != 0:
-                return Outcome(0.0, f"the check ended with {said.code}: {output}" if not said.timed_out
-                               else f"the check was not done in {_CHECK:g} s")
-        return Outcome(1.0, "done")
+        # A look at the screen meanwhile would find all that shows it stopped.
+        async with self._changing, alone(sandbox):
+            return await _judged(check, sandbox)
 
     async def view(self) -> Observation:
         async with self._changing:
@@ -153,3 +137,26 @@ class GuiEnvironment:
             await sandbox.close()
         if display is not None:
             display.close()
+
+
+async def _judged(check: Check, sandbox: Sandbox) -> Outcome:
+    for path, kind, expected in check.files:
+        try:
+            data = (await sandbox.read(path)).decode("utf-8", "replace")
+        except SandboxError as error:
+            if sandbox.problem:
+                raise
+            return Outcome(0.0, f"{path} can't be read: {error}")
+        if kind == "equals" and data.rstrip() != expected.rstrip():
+            return Outcome(0.0, f"{path} is not what it should be")
+        if kind == "contains" and expected not in data:
+            return Outcome(0.0, f"{path} does not contain what it should")
+    if check.run:
+        said = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
+        output = ending(said.output)
+        if said.code in (126, 127):
+            raise BadTask(f"`check.run` can't be run: {output}")
+        if said.code != 0:
+            return Outcome(0.0, f"the check ended with {said.code}: {output}" if not said.timed_out
+                           else f"the check was not done in {_CHECK:g} s")
+    return Outcome(1.0, "done")

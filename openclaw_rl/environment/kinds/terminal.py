@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from openclaw_rl.environment.kinds.shell import Ran, Shell
 from openclaw_rl.environment.kinds.terminal_text import plain
 from openclaw_rl.environment.sandboxes.base import WORK, Backend, Finished, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.make import spec
+from openclaw_rl.environment.sandboxes.running import alone
 from openclaw_rl.environment.tasks.task import Action, Task
 
 #: Bytes of one command's output that are shown.
@@ -80,11 +82,13 @@ class Terminal:
                 raise BadTask(f"`setup.files`: {name!r} is not the path of a file; a relative one is in {WORK}")
         if sum(len(text) for text in files.values()) > _FILES_MOST:
             raise BadTask(f"`setup.files`: more than {_FILES_MOST:,} characters in all are not allowed")
-        check = _known(task.check, "check", {"run", "answer"})
+        check = _known(task.check, "check", {"run", "answer", "processes"})
         for where, section, key in (("setup", setup, "run"), ("check", check, "run"), ("check", check, "answer")):
             value = section.get(key)
             if value is not None and (not isinstance(value, str) or not value.strip() or "\0" in value):
                 raise BadTask(f"`{where}.{key}`: {value!r:.80} is not allowed: a text that is not empty")
+        if not isinstance(check.get("processes", False), bool):
+            raise BadTask(f"`check.processes`: {check['processes']!r:.80} is not allowed: true or false")
         if not check.get("run") and not check.get("answer"):
             raise BadTask("`check` needs `run` (shell text, exit code 0 = done), `answer` (what submit must say), "
                           "or both")
@@ -166,8 +170,10 @@ class TerminalEnvironment:
             return Outcome(0.0, "no answer was submitted" if self._answer is None
                            else f"the answer is not the expected one: {self._answer.strip()[:200]!r}")
         if check.get("run"):
-            await self._readable(check["run"], "check.run")
-            finished = await self._bash(check["run"], _CHECK_SECONDS, {"ANSWER": (self._answer or "")[:65_536]})
+            # What the policy has left running could write into the check's memory.
+            async with contextlib.nullcontext() if check.get("processes") else alone(self._sandbox):
+                await self._readable(check["run"], "check.run")
+                finished = await self._bash(check["run"], _CHECK_SECONDS, {"ANSWER": (self._answer or "")[:65_536]})
             details.append(_told(finished, _CHECK_SECONDS))
             if finished.code != 0:
                 return Outcome(0.0, f"the check says no: {details[-1]}")

@@ -92,7 +92,8 @@ class Sandbox(Protocol):
         """Run a process to its end.
 
         Args:
-            seconds: then it is killed.
+            seconds: then it is killed. When it has ended, what it left in the background with its stdout is listened
+                to for a second at most.
             most: bytes of output that are kept.
         """
 
@@ -112,6 +113,12 @@ class Sandbox(Protocol):
 
     async def end_all(self) -> None:
         """End all its processes, also what they have left in the background; the sandbox lives on."""
+
+    async def pause(self) -> None:
+        """Stop all its processes, also what they have left in the background; those started afterwards run."""
+
+    async def resume(self) -> None:
+        """Let all its processes go on."""
 
     async def killed(self) -> int:
         """Processes that the limit of memory has ended so far; 0 where nobody counts."""

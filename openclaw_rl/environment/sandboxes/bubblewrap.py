@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openclaw_rl.environment.sandboxes import cgroups, etc, init, seccomp
 from openclaw_rl.environment.sandboxes.base import WORK, Sandbox, SandboxError, Spec
-from openclaw_rl.environment.sandboxes.bubblewrap_sandbox import BubblewrapSandbox
+from openclaw_rl.environment.sandboxes.bubblewrap_sandbox import BubblewrapSandbox, remove_folder
 from openclaw_rl.environment.sandboxes.images import Images, Manifest, absent
 
 #: The user inside.
@@ -22,11 +22,11 @@ USER = 1000
 #: Root gives each sandbox a user of its own outside, from here on, which owns nothing and is in no group.
 _FIRST_USER, _USERS = 0x7000_0000, 1 << 24
 _BWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--uid", str(USER), "--gid", str(USER),
-          "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv")
+          "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv")
 _INSTALL = ("apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), "
             "apk add bubblewrap (Alpine), pacman -S bubblewrap (Arch)")
 
-#: (label, root) -> its copy of /etc; all back ends of a process use the same.
+#: (label, root) -> its copy of /etc, with the first process's shell; all back ends of a process use the same.
 _etc: dict[tuple[str, str], Path] = {}
 
 
@@ -67,7 +67,7 @@ class Bubblewrap:
                 except OSError as error:
                     return f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}"
             if self._tried is None:
-                self._place = await asyncio.to_thread(cgroups.find)
+                self._place = await asyncio.to_thread(cgroups.find, self._label)
                 try:
                     sandbox = await self._make(spec)
                 except SandboxError as error:
@@ -103,11 +103,13 @@ class Bubblewrap:
             return await BubblewrapSandbox.boot(
                 _launch(user, group), self._arguments(spec, manifest, folder), script,
                 folder=folder, user=user, group=group, filter_program=self._filter)
-        except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
+        except BaseException as error:
+            remove_folder(folder)
             if group is not None:
                 group.remove()
-            raise SandboxError(f"a sandbox can't be made: {error}") from error
+            if isinstance(error, OSError):
+                raise SandboxError(f"a sandbox can't be made: {error}") from error
+            raise
 
     def _manifest(self, spec: Spec) -> tuple[Manifest | None, str]:
         if spec.image is None:
@@ -123,14 +125,17 @@ class Bubblewrap:
 
     def _prepare(self, root: Path) -> None:
         folder = self._folder()
-        atexit.register(shutil.rmtree, folder, True)
+        atexit.register(remove_folder, folder)
+        folder.chmod(0o755)
         etc.prepare(root / "etc", folder, USER)
+        etc.copy_shell(root, folder / Path(init.SHELL).relative_to("/etc"))
         _etc[self._label, str(root)] = folder
 
     def _folder(self) -> Path:
-        """A folder for the sandbox's FIFOs, which its user can enter but not list or write to."""
-        folder = Path(tempfile.mkdtemp(prefix=f"openclaw-rl-{self._label}-{os.getpid()}-"))
-        folder.chmod(0o711)
+        """A folder for the sandbox's FIFOs, which its user can enter but not list or, since it's read-only inside,
+        write to. An ordinary user owns it inside too."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{cgroups.PREFIX}{self._label}-{cgroups.maker()}-"))
+        folder.chmod(0o711 if os.geteuid() == 0 else 0o311)
         return folder
 
     def _arguments(self, spec: Spec, manifest: Manifest | None, folder: Path) -> list[str]:
@@ -187,10 +192,9 @@ def remove_leftovers(label: str) -> int:
     """Remove what sandboxes of processes that are gone have left on the host: its number. The sandboxes themselves
     end with the process that made them."""
     removed = cgroups.remove_leftovers(label)
-    for folder in Path(tempfile.gettempdir()).glob(f"openclaw-rl-{label}-*"):
-        pid = folder.name.split("-")[-2]
-        if pid.isdigit() and not cgroups.lives(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
+    for folder in Path(tempfile.gettempdir()).glob(f"{cgroups.PREFIX}{label}-*"):
+        if cgroups.is_leftover(folder.name):
+            remove_folder(folder)
             removed += 1
     return removed
 

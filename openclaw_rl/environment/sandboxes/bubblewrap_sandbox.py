@@ -23,6 +23,9 @@ _UP, _STARTED = 60.0, 30.0
 _LONGEST_LINE = 256 * 1024
 _STDERR = 2000
 
+#: Those on their way; a loop itself keeps no task alive.
+_closings: set[asyncio.Task[None]] = set()
+
 
 class _Input(asyncio.streams.FlowControlMixin):
     """Of a process's stdin: holds writers up while it doesn't read."""
@@ -123,10 +126,10 @@ class BubblewrapSandbox:
         self._folder = folder
         self._user = user
         self._group = group
-        self._count = 0
         self._ready = asyncio.Event()
         self._gone = asyncio.Event()
         self._cleared = asyncio.Event()
+        self._held = asyncio.Event()
         self._processes: dict[str, BubblewrapProcess] = {}
         self._control: asyncio.WriteTransport | None = None
         self._events: asyncio.ReadTransport | None = None
@@ -149,6 +152,7 @@ class BubblewrapSandbox:
         Raises:
             SandboxError: it doesn't come up; the text has what bwrap said.
             OSError: no process can be started.
+            CancelledError: as these, when what there was of it is gone.
         """
         # By pipes, so that no list of processes inside tells what the host is like.
         described = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
@@ -159,9 +163,9 @@ class BubblewrapSandbox:
             command += ["--seccomp", str(descriptors[1])]
         try:
             # Not asyncio's, which takes a thread for each. vfork: 1 to 2 ms.
-            process = subprocess.Popen([*command, "/bin/sh", "-c", script, "sandbox"],  # noqa: ASYNC220
-                                       stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=descriptors,
+            process = subprocess.Popen([*command, init.SHELL, "-c", script, "sandbox"],  # noqa: ASYNC220
+                                       process_group=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, pass_fds=descriptors,
                                        env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")}, bufsize=0, cwd="/")
         finally:
             for descriptor in descriptors:
@@ -169,16 +173,16 @@ class BubblewrapSandbox:
         self = cls(process, folder=folder, user=user, group=group)
         loop = asyncio.get_running_loop()
         assert process.stdin is not None and process.stdout is not None
-        self._watch()
-        self._control, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
-        self._events, _ = await loop.connect_read_pipe(lambda: _Events(self), process.stdout)
         try:
+            self._watch()
+            self._control, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
+            self._events, _ = await loop.connect_read_pipe(lambda: _Events(self), process.stdout)
             async with asyncio.timeout(_UP):
                 await self._ready.wait()
         except TimeoutError:
             self.fail(f"it was not up after {_UP:g} s")
-        except asyncio.CancelledError:
-            self.fail("nobody waits for it any more")
+        except BaseException:
+            await self.close()
             raise
         if self.problem:
             said = self._stderr()
@@ -191,8 +195,8 @@ class BubblewrapSandbox:
     async def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None,
                     folder: str = WORK) -> BubblewrapProcess:
         self._check()
-        self._count += 1
-        identity, name = secrets.token_hex(8), str(self._count)
+        # The name of a pipe is seen by who has it; and nobody may guess it, for it's open to all of the sandbox.
+        identity, name = secrets.token_hex(8), secrets.token_hex(16)
         try:
             line = init.begin(identity, name, argv, environment or {}, folder)
         except ValueError as error:
@@ -260,12 +264,28 @@ class BubblewrapSandbox:
             await asyncio.wait_for(self._cleared.wait(), _STARTED)
         self._check()
 
+    async def pause(self) -> None:
+        self._check()
+        self._held.clear()
+        self.tell(init.PAUSE)
+        try:
+            await asyncio.wait_for(self._held.wait(), _STARTED)
+        except TimeoutError:
+            self.fail(f"its processes were not stopped in {_STARTED:g} s")
+        self._check()
+
+    async def resume(self) -> None:
+        self._check()
+        self.tell(init.RESUME)
+
     async def killed(self) -> int:
         return self._group.killed() if self._group is not None else 0
 
     async def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
+            _closings.add(self._closing)
+            self._closing.add_done_callback(_closings.discard)
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(self._closing)
 
@@ -285,6 +305,9 @@ class BubblewrapSandbox:
             self._end_processes(128 + signal.SIGKILL)
             self._cleared.set()
             return
+        if word == "held" and not rest and not self._held.is_set():
+            self._held.set()
+            return
         process = self._processes.get(rest[0]) if len(rest) == 2 and rest[1].isdigit() else None
         if word == "started" and process is not None and not process.pid:
             process.pid = int(rest[1])
@@ -300,10 +323,17 @@ class BubblewrapSandbox:
         if self.problem:
             return
         self.problem = problem
-        self._process.kill()
+        self._kill()
         self._end_processes(None)
         self._ready.set()
         self._cleared.set()
+        self._held.set()
+
+    def _kill(self) -> None:
+        """End bwrap: what was made of it until now, for its child ends with it only after its own first steps."""
+        if self._process.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _end_processes(self, code: int | None) -> None:
         for process in self._processes.values():
@@ -315,13 +345,24 @@ class BubblewrapSandbox:
             raise SandboxError(self.problem)
 
     def _watch(self) -> None:
-        """Notice when the outer process ends."""
+        """Notice when the outer process ends.
+
+        Raises:
+            OSError: there are too many open files; it was ended.
+        """
         loop = asyncio.get_running_loop()
-        descriptor = os.pidfd_open(self._process.pid)
+        try:
+            descriptor = os.pidfd_open(self._process.pid)
+        except OSError:
+            self._kill()
+            self._process.wait()
+            self._gone.set()
+            raise
 
         def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+            self._kill()  # what is left of its group, which keeps its number until then
             code = self._process.poll()
             self.fail(f"it was ended from outside (exit code {code})" if self._ready.is_set()
                       else f"bwrap ended with exit code {code}")
@@ -340,17 +381,22 @@ class BubblewrapSandbox:
     async def _close(self) -> None:
         self.fail("it was closed")
         await self._gone.wait()
-        for transport in (self._control, self._events):
-            if transport is not None:
-                transport.close()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
-        await asyncio.to_thread(shutil.rmtree, self._folder, True)
+        for end in (self._control or self._process.stdin, self._events or self._process.stdout, self._process.stderr):
+            if end is not None:
+                end.close()
+        await asyncio.to_thread(remove_folder, self._folder)
         if self._group is not None:
             pause = 0.005
             while not self._group.remove() and pause < 2:  # its last processes are on their way out
                 await asyncio.sleep(pause)
                 pause *= 1.5
+
+
+def remove_folder(folder: Path) -> None:
+    """Delete one that may not be listed, and what is in it."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pipe_with(data: bytes) -> int:

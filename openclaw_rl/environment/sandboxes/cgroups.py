@@ -9,13 +9,14 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-#: All groups made here are called `openclaw-rl-LABEL-PID-NUMBER`, PID being the one who made them.
+#: All groups made here are called `openclaw-rl-LABEL-MAKER-NUMBER`; see `maker`.
 PREFIX = "openclaw-rl-"
 
 _numbers = itertools.count(1)
@@ -52,29 +53,21 @@ class Group:
                     return int(value)
         return 0
 
-    def processes(self) -> list[int]:
-        """PIDs of its living processes, zombies too."""
-        with contextlib.suppress(OSError, ValueError):
-            return [int(line) for line in (self.folders[-1] / "cgroup.procs").read_text().split()]
-        return []
-
     def remove(self) -> bool:
-        """Remove it; False when processes are still in it."""
-        for folder in self.folders:
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    folder.rmdir()
-                except OSError:
-                    return False
-        return True
+        """Kill what is in it, and remove it; False when processes are still in it, on their way out."""
+        return all([_remove(folder) for folder in self.folders])
 
 
-def find() -> Place | None:
-    """Where this process can make groups that limit memory and processes; None when it can't."""
+def find(label: str) -> Place | None:
+    """Where this process can make groups that limit memory and processes; None when it can't.
+
+    Args:
+        label: of the group that is made to try it.
+    """
     for place in _candidates():
         group = None
         with contextlib.suppress(OSError):
-            group = make(place, "probe", memory=64 * 2**20, processes=64)
+            group = make(place, label, memory=64 * 2**20, processes=64)
         if group is not None:
             group.remove()
             return place
@@ -87,11 +80,10 @@ def make(place: Place, label: str, *, memory: int, processes: int) -> Group:
     Raises:
         OSError: it can't be made or the limits can't be set.
     """
-    name = f"{PREFIX}{label}-{os.getpid()}-{next(_numbers)}"
-    group = Group(place.version, list(dict.fromkeys([place.memory / name, place.pids / name])))
+    group = None
+    while group is None:
+        group = _folders(place, f"{PREFIX}{label}-{maker()}-{next(_numbers)}")
     try:
-        for folder in group.folders:
-            folder.mkdir()
         if place.version == 1:
             (group.folders[0] / "memory.limit_in_bytes").write_text(str(memory))
             with contextlib.suppress(OSError):  # absent where the kernel doesn't count swap
@@ -108,35 +100,81 @@ def make(place: Place, label: str, *, memory: int, processes: int) -> Group:
 
 
 def remove_leftovers(label: str) -> int:
-    """Remove groups with this label whose maker is gone, wherever that one was: their number. Their processes died
-    with it."""
+    """Remove groups with this label whose maker is gone, wherever that one was: their number. What still runs in them
+    is killed."""
     removed = 0
     mounts, _ = _mounts()
-    for folder in {mounts[name] for name in ("memory", "pids", "2") if name in mounts}:
-        for group in list(folder.rglob(f"{PREFIX}{label}-*")):
-            pid = group.name.split("-")[-2]
-            if not pid.isdigit() or lives(int(pid)):
-                continue
-            for _ in range(50):
-                try:
-                    group.rmdir()
-                    removed += 1
-                    break
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    time.sleep(0.02)  # the last processes are on their way out
-            else:
-                log.warning("the control group %s of a process that is gone can't be removed: it has processes", group)
+    for mount in {mounts[name] for name in ("memory", "pids", "2") if name in mounts}:
+        for folder, names, _ in os.walk(mount):  # which passes over what vanishes meanwhile
+            for name in names:
+                if name.startswith(f"{PREFIX}{label}-") and is_leftover(name):
+                    removed += _remove_patiently(Path(folder, name))
     return removed
 
 
-def lives(pid: int) -> bool:
+def maker() -> str:
+    """What names this process, and no other one that has or had its PID: `PID-START`, the latter as in proc(5)."""
+    pid = os.getpid()
+    return f"{pid}-{_started(pid)}"
+
+
+def is_leftover(name: str) -> bool:
+    """Whether the process that made what is called `openclaw-rl-LABEL-MAKER-SOMETHING` is gone."""
+    pid, start = name.split("-")[-3:-1]
+    return pid.isdigit() and start.isdigit() and _started(int(pid)) != int(start)
+
+
+def _started(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine's start; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
+
+
+def _folders(place: Place, name: str) -> Group | None:
+    """The group's folders; None when one of that name is there.
+
+    Raises:
+        OSError: they can't be made.
+    """
+    group = Group(place.version, [])
+    for folder in dict.fromkeys([place.memory / name, place.pids / name]):
+        try:
+            folder.mkdir()
+        except OSError as error:
+            group.remove()
+            if isinstance(error, FileExistsError):
+                return None
+            raise
+        group.folders.append(folder)
+    return group
+
+
+def _remove(folder: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        for pid in map(int, (folder / "cgroup.procs").read_text().split()):
+            if pid > 0:  # 0: one that can't be seen from here
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
     except OSError:
         return False
+    return True
+
+
+def _remove_patiently(folder: Path) -> bool:
+    for _ in range(50):
+        if _remove(folder):
+            return True
+        time.sleep(0.02)
+    log.warning("the control group %s of a process that is gone can't be removed: it has processes", folder)
+    return False
 
 
 def _mounts() -> tuple[dict[str, Path], dict[str, str]]:

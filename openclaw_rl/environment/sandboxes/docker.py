@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.environment.sandboxes.base import WORK, Sandbox, SandboxError, Spec
+from openclaw_rl.environment.sandboxes.docker_calls import call
 from openclaw_rl.environment.sandboxes.docker_sandbox import DockerSandbox
 from openclaw_rl.environment.sandboxes.images import absent
 
@@ -39,19 +39,19 @@ class Docker:
         if spec.image is None:
             return "`image` is missing: docker makes sandboxes from an image only, such as openclaw/terminal-env:latest"
         if self._client is None:
-            problem = await asyncio.to_thread(self._find)
+            problem = await call(self._find)
             if problem:
                 return problem
         if spec.image in self._images:
             return ""
-        return await asyncio.to_thread(self._look, spec.image)
+        return await call(self._look, spec.image)
 
     async def make(self, spec: Spec) -> Sandbox:
         problem = await self.problem(spec)
         if problem:
             raise SandboxError(problem)
         try:
-            container = await asyncio.to_thread(self._start, spec)
+            container = await call(self._start, spec)
         except Exception as error:  # requests', urllib3's and the SDK's own
             self._images.discard(spec.image or "")
             self._client = None if not isinstance(error, _api_error()) else self._client

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openclaw_rl.environment.sandboxes import docker_stream, files
 from openclaw_rl.environment.sandboxes.base import WORK, Finished, SandboxError
+from openclaw_rl.environment.sandboxes.docker_calls import call
 from openclaw_rl.environment.sandboxes.running import run
+
+log = logging.getLogger(__name__)
 
 #: Tells its PID, which is also that of its session: the engine begins one for each process.
 _WRAPPER = 'echo $$; exec "$@" 2>&1'
 _STARTED = 30.0
+#: Seconds after which a container that can't be removed is tried again.
+_AGAIN = (0.5, 2.0)
 #: Seconds between looks whether a process has ended whose output stays open; the first and the longest.
 _LOOK, _LOOK_MOST = 0.05, 2.0
 _KILLED = ("for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do "
@@ -35,11 +41,15 @@ class DockerProcess:
         self._known = False
 
     async def wait(self) -> int | None:
-        pause = _LOOK
+        pause, silent = _LOOK, False
         while not self._known:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._end.wait(), pause)
-            pause = min(pause * 1.5, _LOOK_MOST)
+            if silent:  # it has closed its output, and may run on
+                await asyncio.sleep(pause)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._end.wait(), pause)
+            pause = min(pause * 1.5, _LOOK_MOST) if silent == self._end.is_set() else _LOOK
+            silent = self._end.is_set()
             if self._sandbox.problem:
                 return None
             running, code = await self._sandbox.state(self.identity)
@@ -97,7 +107,7 @@ class DockerSandbox:
         if any("\0" in word for word in (*argv, folder)):
             raise SandboxError("an argument has a NUL in it")
         try:
-            made = await asyncio.to_thread(
+            made = await call(
                 self._client.exec_create, self._container, ["sh", "-c", _WRAPPER, "sh", *argv], stdin=True,
                 environment=dict(environment or {}), workdir=folder)
             reader, writer = await docker_stream.post(
@@ -140,14 +150,23 @@ class DockerSandbox:
         self._check()
         await self.signal("-1")
 
-    async def signal(self, target: str) -> None:
-        """Kill a process, a group or all; where no process can be started for that any more, the container ends."""
+    async def pause(self) -> None:
+        self._check()
+        await self.signal("-1", "STOP")
+        self._check()
+
+    async def resume(self) -> None:
+        self._check()
+        await self.signal("-1", "CONT")
+
+    async def signal(self, target: str, name: str = "KILL") -> None:
+        """Signal a process, a group or all; where no process can be started for that any more, the container ends."""
         try:
-            process = await self.start(["sh", "-c", f"kill -9 {target}"])
+            process = await self.start(["sh", "-c", f"kill -s {name} -- {target}"])
         except SandboxError:
-            self._fail("its processes could not be ended, so it was ended as a whole")
+            self._fail("its processes could not be signalled, so it was ended as a whole")
             with contextlib.suppress(Exception):  # gone already
-                await asyncio.to_thread(self._client.kill, self._container)
+                await call(self._client.kill, self._container)
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 5)
@@ -169,7 +188,7 @@ class DockerSandbox:
     async def state(self, identity: str) -> tuple[bool, int | None]:
         """Whether a process runs, and its exit code when it doesn't."""
         try:
-            seen = await asyncio.to_thread(self._client.exec_inspect, identity)
+            seen = await call(self._client.exec_inspect, identity)
         except Exception:  # the container is gone, or the engine
             return False, None
         return bool(seen["Running"]), seen["ExitCode"]
@@ -192,5 +211,15 @@ class DockerSandbox:
     async def _close(self) -> None:
         self._fail("it was closed")
         self._watching.cancel()
-        with contextlib.suppress(Exception):  # gone already
-            await asyncio.to_thread(self._client.remove_container, self._container, force=True, v=True)
+        for pause in (*_AGAIN, None):
+            try:
+                await call(self._client.remove_container, self._container, force=True, v=True)
+            except Exception as error:  # the SDK's and requests' own
+                if getattr(error, "status_code", 0) == 404:
+                    return
+                if pause is not None:
+                    await asyncio.sleep(pause)
+                    continue
+                log.warning("the container %s can't be removed, which the next start of the environment server will "
+                            "try again: %s", self._container, str(error)[:300])
+            return

@@ -1,4 +1,5 @@
-"""The /etc of bubblewrap sandboxes: a copy of what programs need of the host's, and nothing that is somebody's own.
+"""The /etc of bubblewrap sandboxes: a copy of what programs need of the host's, and nothing that is somebody's own; and
+the shell of their first processes, once for all of them.
 
 A copy, because each thing bound into a sandbox on its own takes bwrap a look at all mounts: forty of them doubled the
 time until a sandbox was up.
@@ -42,6 +43,27 @@ def prepare(source: Path, target: Path, user: int) -> None:
     for folder in (target, target / "ssl"):
         if folder.is_dir():
             folder.chmod(0o755)
+
+
+def copy_shell(root: Path, target: Path) -> None:
+    """A copy of a tree's /bin/sh that can be executed but not read; why, init.py tells.
+
+    Raises:
+        OSError: it can't be made, or not be executed where it is.
+    """
+    source = root / "bin/sh"
+    for _ in range(40):
+        if not source.is_symlink():
+            break
+        link = os.readlink(source)
+        source = root / link.lstrip("/") if link.startswith("/") else source.parent / link
+    target.parent.mkdir(mode=0o755)
+    target.parent.chmod(0o755)
+    shutil.copyfile(source, target)
+    target.chmod(0o111)
+    if os.statvfs(target).f_flag & os.ST_NOEXEC:
+        raise OSError(f"programs can't be executed there (mount option noexec); name another folder by TMPDIR: "
+                      f"{target.parent.parent.parent}")
 
 
 def _copy(source: Path, target: Path) -> None:

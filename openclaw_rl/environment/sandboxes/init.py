@@ -1,16 +1,23 @@
-"""The first process of a bubblewrap sandbox: a POSIX shell that starts others when told to.
+"""The first processes of a bubblewrap sandbox: a POSIX shell that starts others when told to, and above it one that
+takes in processes whose parents have ended, and ends with it.
 
-It stays small (some 200 KiB) and needs only `/bin/sh` and `setsid`. Told on its stdin, one line of shell each; tells on
-its stdout, one line each:
+They stay small (some 200 KiB each) and need only a shell and `setsid`. What they are told comes on stdin, one line of
+shell each; what they tell goes to stdout, one line each:
 
     ready                   it reads its stdin
     started ID PID          a process has been started, and has its pipes
     ended ID CODE           it has ended
     cleared                 all have been killed
+    held                    all have been stopped
 
 A process's pipes are two FIFOs that the outside made, `NAME.i` and `NAME.o`, in a folder which is read-only inside (a
 FIFO in one can still be written to). Everything is a child of this shell, so nothing that is started later can be
 less confined than it is. IDs are random and never in an argument list, so that a process inside can't tell of others.
+
+All processes of a sandbox are one user, and a user may write into the memory and open the files of his processes
+(/proc/PID/mem, /proc/PID/fd). So the shell is a copy that can be executed but not read: the kernel makes no such
+process, nor what it forks, accessible to its user (execve(2), prctl(2): PR_SET_DUMPABLE), until it executes another
+program. A process started here gets neither the IDs nor the channel along.
 """
 
 from __future__ import annotations
@@ -18,8 +25,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-#: Where the FIFOs and the few made-up files of /etc are inside.
+#: Where the FIFOs are inside.
 CONTROL = "/run/sandbox"
+#: The shell, which is called as such: one of busybox looks at its name.
+SHELL = "/etc/sandbox/sh"
 
 #: Processes that this shell may have beyond the sandbox's limit, so that it can still act when the limit is reached.
 RESERVE = 24
@@ -53,8 +62,12 @@ plain=
 if env --default-signal=INT true; then plain="env --default-signal=INT,QUIT"; fi
 nl='
 '
-echo ready >&3
-while IFS= read -r line; do eval "$line"; done
+# The shell that waits here reaps all that comes to process 1.
+(
+  echo ready >&3
+  while IFS= read -r line; do eval "$line"; done
+)
+exit $?
 """
 
 
@@ -97,8 +110,10 @@ def end(pid: int) -> bytes:
     return b"kill -9 -%d || kill -9 %d\n" % (pid, pid)
 
 
-#: The line that kills everything but the shell itself.
+#: The lines that kill, stop and continue everything but the shell itself.
 END_ALL = b"kill -9 -1; echo cleared >&3\n"
+PAUSE = b"kill -STOP -1; echo held >&3\n"
+RESUME = b"kill -CONT -1\n"
 
 
 def _quote(word: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.sandboxes.base import Backend, Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.images import Images, absent
 from openclaw_rl.home import Home
+
+log = logging.getLogger(__name__)
 
 
 def label(home: Path) -> str:
@@ -35,10 +38,17 @@ def spec(config: EnvironmentConfig) -> Spec:
 
 def remove_leftovers(home: Path) -> int:
     """Remove what sandboxes of a mesh have left behind when their environment server is gone: containers, control
-    groups, folders. Their number. May take seconds; blocks."""
+    groups, folders. Their number. May take seconds; blocks. What can't be removed is told in the log: nothing that is
+    left keeps a server from starting or ending."""
     from openclaw_rl.environment.sandboxes import bubblewrap, docker
 
-    return bubblewrap.remove_leftovers(label(home)) + docker.remove_leftovers(label(home))
+    removed = 0
+    for remove in (bubblewrap.remove_leftovers, docker.remove_leftovers):
+        try:
+            removed += remove(label(home))
+        except OSError as error:
+            log.warning("what sandboxes have left behind can't be removed: %s", error)
+    return removed
 
 
 class Auto:

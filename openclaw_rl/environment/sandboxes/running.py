@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 
-from openclaw_rl.environment.sandboxes.base import Finished, Process, SandboxError
+from openclaw_rl.environment.sandboxes.base import Finished, Process, Sandbox, SandboxError
 
 #: Bytes that a process may write beyond what is kept before it's killed for it.
 EXCESS = 16 * 2**20
 #: Seconds for which the output of a process that has ended must have been silent, when what it left in the
 #: background holds its stdout open.
 _SILENT = 0.05
+#: Seconds for which it is listened to at most, then.
+_DRAIN = 1.0
+
+
+@contextlib.asynccontextmanager
+async def alone(sandbox: Sandbox) -> AsyncIterator[None]:
+    """While this lasts, only processes run that are started in it: none of the policy's can change a file that is
+    looked at, or the memory of a process that looks.
+
+    Raises:
+        SandboxError: the sandbox was lost.
+    """
+    await sandbox.pause()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(SandboxError):
+            await sandbox.resume()
 
 
 async def run(process: Process, *, stdin: bytes, seconds: float, most: int) -> Finished:
@@ -52,9 +71,11 @@ async def run(process: Process, *, stdin: bytes, seconds: float, most: int) -> F
         timed_out = not done
         if waiter not in done:
             await process.kill()
+        deadline = asyncio.get_running_loop().time() + _DRAIN
         while not collector.done() and not flooded.is_set():
             await asyncio.wait({collector}, timeout=_SILENT)
-            if asyncio.get_running_loop().time() - last >= _SILENT:
+            now = asyncio.get_running_loop().time()
+            if now - last >= _SILENT or now >= deadline:
                 break
         ended_itself = waiter.done() and not timed_out and not flooded.is_set()
         code = waiter.result() if ended_itself else None

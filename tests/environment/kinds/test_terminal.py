@@ -176,7 +176,21 @@ async def test_a_task(kind: Terminal, terminal: TerminalEnvironment) -> None:
     assert "'8'" in (await terminal.evaluate()).detail
 
 
+async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind: Terminal,
+                                                                           terminal: TerminalEnvironment) -> None:
+    run_check = "a=$(ls -l --full-time x); sleep 0.05; test \"$a\" = \"$(ls -l --full-time x)\""
+    for processes, value in ((False, 1.0), (True, 0.0)):
+        task = Task("t", "terminal", "Wait.", check={"run": run_check, "processes": processes})
+        kind.check_task(task)
+        await terminal.reset(task, None)
+        await run(terminal, "y=still; while :; do echo >x; done & until [ -e x ]; do :; done")
+        assert (await terminal.evaluate()).value == value
+        # The shell lives on, and so does its job.
+        assert await text(terminal, "echo $y; jobs -r | wc -l") == "still\n1\n[exit code: 0]"
+
+
 @pytest.mark.parametrize(("setup", "check", "message"), [
+    ({}, {"run": "true", "processes": "no"}, "`check.processes`: 'no' is not allowed: true or false"),
     ({"file": {}}, {"answer": "1"}, "`setup.file` is no key.*allowed: files, run"),
     ({"files": ["a"]}, {"answer": "1"}, "`setup.files`.*path: text"),
     ({"files": {"a": 5}}, {"answer": "1"}, "`setup.files`.*path: text"),

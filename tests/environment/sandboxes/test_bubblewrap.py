@@ -7,22 +7,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from openclaw_rl.environment.sandboxes import bubblewrap as module
-from openclaw_rl.environment.sandboxes import cgroups, seccomp
+from openclaw_rl.environment.sandboxes import cgroups, docker, make, seccomp
 from openclaw_rl.environment.sandboxes.base import Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
 from openclaw_rl.environment.sandboxes.images import Images
+from openclaw_rl.environment.sandboxes.running import alone
 from tests.environment.sandboxes.escapes import SPEC, _processes
 
 
 def left(label: str) -> list[Path]:
     """Folders and control groups on the host."""
-    place = cgroups.find()
+    place = cgroups.find(label)
     folders = [Path(tempfile.gettempdir()), *({place.memory, place.pids} if place is not None else ())]
     return [found for folder in folders for found in folder.glob(f"openclaw-rl-{label}-*")]
 
@@ -76,6 +78,42 @@ async def test_what_is_left_in_the_background_lives_on(sandbox: Sandbox) -> None
     assert (await sandbox.run(["sh", "-c", "until grep -qx sleep /proc/[0-9]*/comm; do :; done"])).code == 0
     await sandbox.end_all()
     assert b"sleep" not in (await sandbox.run(["sh", "-c", "cat /proc/[0-9]*/comm"])).output
+
+
+async def test_output_that_drips_from_the_background_holds_nobody_up(sandbox: Sandbox) -> None:
+    began = time.monotonic()
+    finished = await sandbox.run(["bash", "-c", "while :; do echo x; sleep 0.01; done & exit 5"], seconds=20)
+    assert finished.code == 5 and finished.output.startswith(b"x\n") and time.monotonic() - began < 10
+
+
+async def test_paused_processes_do_nothing(sandbox: Sandbox) -> None:
+    process = await sandbox.start(["bash", "-c", "n=0; while :; do echo $((n++)) >n; echo; done"])
+    await process.read()
+    async with alone(sandbox):
+        first = await sandbox.read("n")
+        await asyncio.sleep(0.05)
+        assert await sandbox.read("n") == first
+    deadline = time.monotonic() + 20
+    while await sandbox.read("n") == first:
+        assert time.monotonic() < deadline
+        await process.read()
+    await process.kill()
+
+
+async def test_a_process_of_the_background_can_not_guess_pipes(sandbox: Sandbox) -> None:
+    await sandbox.write("answer", b"truth")
+    program = ("import os\nprint(flush=True)\nwhile True:\n for k in range(1, 30):\n"
+               "  try: fd = os.open(f'/run/sandbox/{k}.o', os.O_WRONLY | os.O_NONBLOCK)\n"
+               "  except OSError: continue\n  os.close(fd)\n")
+    await (await sandbox.start(["python3", "-c", program])).read()
+    for _ in range(5):
+        assert await sandbox.read("answer") == b"truth"
+
+
+async def test_processes_whose_parents_have_ended_are_reaped(sandbox: Sandbox) -> None:
+    program = ("for i in $(seq 60); do (sleep 0.001 &); done; sleep 0.2; "
+               "until ! grep -q '^State:.Z' /proc/[0-9]*/status; do sleep 0.05; done; echo none")
+    assert (await sandbox.run(["bash", "-c", program])).output.endswith(b"none\n")
 
 
 async def test_interrupts_work(sandbox: Sandbox) -> None:
@@ -141,6 +179,26 @@ async def test_nothing_is_left_of_a_closed_sandbox(bubblewrap: Bubblewrap) -> No
     assert left(f"escapes-{os.getpid()}") == folders
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+async def test_nothing_is_left_of_a_sandbox_that_nobody_waits_for(grouped: bool) -> None:
+    label = f"cancelled{os.getpid()}"
+    backend = Bubblewrap(Images(Path("/none")), label)
+    assert not await backend.problem(SPEC)
+    if not grouped:
+        backend._place = None
+    before, folders = set(os.listdir("/proc/self/fd")), left(label)
+    for delay in (0, 0.001, 0.002, 0.004, 0.006, 0.008, 0.012):
+        making = asyncio.create_task(backend.make(SPEC))
+        await asyncio.sleep(delay)
+        making.cancel()
+        try:
+            await (await making).close()
+        except asyncio.CancelledError:
+            pass
+    assert left(label) == folders
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1
+
+
 async def test_the_loop_goes_on_while_sandboxes_start(bubblewrap: Bubblewrap) -> None:
     assert not await bubblewrap.problem(SPEC)
     longest, last, running = 0.0, time.perf_counter(), True
@@ -190,6 +248,73 @@ async def test_they_end_with_the_server_that_made_them(bubblewrap: Bubblewrap, t
 async def test_leftovers_of_a_server_that_lives_are_kept(bubblewrap: Bubblewrap, sandbox: Sandbox) -> None:
     await asyncio.to_thread(module.remove_leftovers, "escapes")
     assert (await sandbox.run(["echo", "on"])).output == b"on\n"
+
+
+def test_leftovers_of_an_earlier_process_of_the_same_number_are_removed() -> None:
+    label = f"before{os.getpid()}"
+    names = [f"openclaw-rl-{label}-{os.getpid()}-1-x1", f"openclaw-rl-{label}-{cgroups.maker()}-x2"]
+    for name in names:
+        (Path(tempfile.gettempdir()) / name).mkdir(0o311)
+    try:
+        assert module.remove_leftovers(label) == 1
+        assert [path.name for path in left(label)] == names[1:]
+    finally:
+        (Path(tempfile.gettempdir()) / names[1]).rmdir()
+
+
+def test_what_runs_in_a_leftover_group_is_killed() -> None:
+    label = f"group{os.getpid()}"
+    place = cgroups.find(label)
+    if place is None:
+        pytest.skip("no control group can be made here")
+    group = cgroups.make(place, label, memory=1 << 26, processes=8)
+    stale = [folder.with_name(f"openclaw-rl-{label}-{os.getpid()}-1-1") for folder in group.folders]
+    for folder in stale:
+        folder.mkdir()
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        for folder in stale:
+            (folder / "cgroup.procs").write_text(str(process.pid))
+        threading.Thread(target=process.wait).start()
+        assert cgroups.remove_leftovers(label) == len(stale)
+        assert process.wait(10) == -signal.SIGKILL and not any(folder.exists() for folder in stale)
+        assert all(folder.is_dir() for folder in group.folders)
+    finally:
+        process.kill()
+        group.remove()
+
+
+def test_groups_that_come_and_go_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_mounts", lambda: ({"2": tmp_path}, {}))
+    for number in range(100):
+        (tmp_path / f"a{number}" / "b").mkdir(parents=True)
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            for number in range(50):
+                (tmp_path / f"x{number}" / "y").mkdir(parents=True)
+                (tmp_path / f"x{number}" / "y").rmdir()
+                (tmp_path / f"x{number}").rmdir()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        assert [cgroups.remove_leftovers("x") for _ in range(60)] == [0] * 60
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_leftovers_that_can_not_be_removed_stop_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    def fail(label: str) -> int:
+        raise PermissionError(13, "Permission denied", "/sys/fs/cgroup")
+
+    monkeypatch.setattr(module, "remove_leftovers", fail)
+    monkeypatch.setattr(docker, "remove_leftovers", lambda label: 2)
+    assert make.remove_leftovers(tmp_path) == 2
+    assert "can't be removed: [Errno 13] Permission denied: '/sys/fs/cgroup'" in caplog.text
 
 
 async def test_without_bubblewrap_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

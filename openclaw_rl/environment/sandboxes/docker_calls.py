@@ -1,0 +1,21 @@
+"""Calls of the engine's SDK, which block."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Of their own, so that an engine that hangs holds up nothing else that is done in threads.
+_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="container-engine")
+
+
+async def call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """What a call returns or raises, made in one of 16 threads."""
+    return await asyncio.get_running_loop().run_in_executor(
+        _threads, functools.partial(function, *arguments, **named))
