@@ -10,7 +10,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\x9c]*(?:\x
 _ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
                    "\ud800-\udfff\U000e0000-\U000e007f]")
 #: A line's text before a bare carriage return was written over.
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)(?=[^\n])")
+_OVERWRITTEN = re.compile(r"(?m)^[^\n]*\r(?!\n)(?=[^\n])")
 
 
 class Clip:

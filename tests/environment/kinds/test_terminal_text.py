@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from openclaw_rl.environment.kinds.terminal_text import Clip, plain
@@ -18,6 +20,13 @@ from openclaw_rl.environment.kinds.terminal_text import Clip, plain
 ])
 def test_text_does_nothing(data: bytes, text: str) -> None:
     assert plain(data) == text
+
+
+@pytest.mark.parametrize("data", [b"a" * 65536, b"ab\r" * 20000, b"\x1b]" * 30000, b"\x1b[1" * 20000, b"\x1b" * 60000])
+def test_long_lines_take_no_time(data: bytes) -> None:
+    began = time.perf_counter()
+    plain(data)
+    assert time.perf_counter() - began < 1
 
 
 def test_the_middle_is_left_out_with_a_mark() -> None:
