@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.mesh.clients import key_of
 from openclaw_rl.v1 import environment_pb2
 
 
@@ -36,8 +37,3 @@ def stranger(client: str, other: str) -> bool:
     """
     keys = key_of(client), key_of(other)
     return all(keys) and keys[0] != keys[1]
-
-
-def key_of(client: str) -> str:
-    """What stands for the API key that a client (`Turn.client`) has shown; empty when it has shown none."""
-    return client.partition(":")[0] if ":" in client else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.environment.events import key_of
 from openclaw_rl.environment.framework_text import opinion
+from openclaw_rl.mesh.clients import key_of
 from openclaw_rl.sessions.fingerprint import both_digests, is_instruction, request_digest, text_of
 from openclaw_rl.v1 import turn_pb2
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 #: The bearer key of the call that runs, as shown, and its id; empty ones without a key.
 caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("", ""))
+#: The role in the certificate of the call that runs; empty without one.
+caller_role: ContextVar[str] = ContextVar("caller_role", default="")
 
 _POLICY, _ENV, _JUDGE, _TRAINER = COMPONENTS
 _OPERATOR = "operator"
@@ -46,6 +48,12 @@ class Rule:
 
 def _rules(service: str, **rules: tuple[tuple[str, ...], Scope | None]) -> dict[str, Rule]:
     return {f"/openclaw_rl.v1.{service}/{rpc}": Rule(frozenset(roles), scope) for rpc, (roles, scope) in rules.items()}
+
+
+def called_by(role: str) -> bool:
+    """Whether the call that runs comes from a component of this role, as far as can be told: where nobody has to show a
+    certificate or a key, everybody may be it."""
+    return caller_role.get() == role or not (caller_role.get() or caller.get()[1])
 
 
 #: Every RPC of the contract. What is not here is for nobody. What tells other users' words needs `admin` of a key.
@@ -165,6 +173,7 @@ class Authorizer:
             raise MeshError(grpc.StatusCode.PERMISSION_DENIED, "WRONG_ROLE",
                             f"{method.rpartition('/')[2]} is for {allowed}; the certificate says {peer.role}",
                             metadata={"role": peer.role})
+        caller_role.set(peer.role)  # a call has a task, and so a context, of its own
         return peer.role
 
     def _with_key(self, context: grpc.aio.ServicerContext, method: str) -> Visit:
@@ -188,7 +197,7 @@ class Authorizer:
                 raise exhausted(error.message, float(error.headers.get("Retry-After", 1))) from None
         visit = Visit(f"the key {key.name}", key, asyncio.current_task())
         self._visits.add(visit)
-        caller.set((shown, key.id))  # a call has a task, and so a context, of its own
+        caller.set((shown, key.id))
         return visit
 
     def _check_scope(self, key: Key, method: str) -> None:

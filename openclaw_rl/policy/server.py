@@ -18,6 +18,7 @@ from openclaw_rl.delivery.store import Store
 from openclaw_rl.gateway.door import Door
 from openclaw_rl.gateway.metrics import Metrics
 from openclaw_rl.home import Home
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.mesh.discovery import resolve
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
@@ -32,7 +33,7 @@ from openclaw_rl.policy.presence import Presence
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.servicer import PolicyServicer
 from openclaw_rl.policy.status import StatusBoard
-from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.turns import Turns
 from openclaw_rl.policy.versions import PolicyVersions
 from openclaw_rl.policy.weights_service import WeightsService
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc

@@ -10,9 +10,10 @@ import grpc
 from openclaw_rl.gateway.messages import check_messages, check_tool_choice, check_tools
 from openclaw_rl.gateway.port import ChatCall, End, Head, SampledToken, Start, pinned
 from openclaw_rl.mesh import errors
-from openclaw_rl.mesh.authorize import caller
+from openclaw_rl.mesh.authorize import called_by, caller
+from openclaw_rl.mesh.clients import client_of
 from openclaw_rl.policy.chat import TokenPolicy
-from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.turns import Turns
 from openclaw_rl.policy.weights_service import WeightsService
 from openclaw_rl.telemetry import requests as traces
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
@@ -34,11 +35,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         check_tools(tools)
         call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
                         tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining())
-        if caller.get()[1]:  # a bearer key: episodes are the environment server's, which has a certificate
-            request.turn.ClearField("episode")
-        head = self._turns.open(options=request.turn, client=_client(context), api="grpc.chat", messages=messages,
-                                metadata=dict(request.metadata))
-        head.payer = caller.get()[1]
+        head = self._open(request.turn, context, "grpc.chat", messages, dict(request.metadata))
         async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:
                 if isinstance(event, Start):
@@ -59,9 +56,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         if not options.session_id:
             options.no_record = True
         call = ChatCall(**pinned(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
-        head = self._turns.open(options=options, client=_client(context), api="grpc.generate", messages=[],
-                                metadata={})
-        head.payer = caller.get()[1]
+        head = self._open(options, context, "grpc.generate", [], {})
         async with _traced(head, context, "Generate"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:
                 if isinstance(event, End):
@@ -82,7 +77,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def SubmitFeedback(self, request: policy_pb2.SubmitFeedbackRequest,
                              context: grpc.aio.ServicerContext) -> policy_pb2.SubmitFeedbackResponse:
-        request.feedback.client = _client(context)
+        request.feedback.client = client_of(context)
         return policy_pb2.SubmitFeedbackResponse(feedback_id=self._turns.feedback(request.feedback))
 
     async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
@@ -114,6 +109,19 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             async for response in responses:
                 yield response
 
+    def _open(self, options: turn_pb2.TurnOptions, context: grpc.aio.ServicerContext, api: str,
+              messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> Head:
+        """Take a request from whoever asks, or from those for whom the environment server does."""
+        client, payer = client_of(context), caller.get()[1]
+        if not called_by("env_server"):  # of others it is no more than a claim
+            options.ClearField("episode")
+            options.ClearField("on_behalf_of")
+        if options.HasField("on_behalf_of"):
+            client, payer = options.on_behalf_of.client, options.on_behalf_of.key_id
+        head = self._turns.open(options=options, client=client, api=api, messages=messages, metadata=metadata)
+        head.payer = payer
+        return head
+
     def _weights(self) -> WeightsService:
         if self.weights is None:
             raise errors.unavailable(self._turns.state, retry_after=2.0)
@@ -137,12 +145,6 @@ async def _traced(head: Head, context: grpc.aio.ServicerContext, method: str) ->
         raise
     finally:
         traces.answered(head.span, status)
-
-
-def _client(context: grpc.aio.ServicerContext) -> str:
-    """Who calls: the bearer key, one owner at both doors, or without one the peer's address without its port, which
-    changes with each connection."""
-    return client_digest(caller.get()[0], context.peer().rpartition(":")[0], "")
 
 
 def _token(token: SampledToken) -> policy_pb2.TokenChunk:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -200,13 +199,6 @@ class Turns:
         turn = self._settle(head, call, choice, transcript, reason, refused)
         if turn is not None:
             self._recorder.turn_now(turn)
-
-
-def client_digest(key: str, address: str, user: str) -> str:
-    """An opaque name of who asks; see Turn.client. The part before a colon stands for the key alone, empty without one:
-    address and user field may differ between a person's requests, the key does not."""
-    owner = hashlib.blake2b(key.encode(), digest_size=8).hexdigest() if key else ""
-    return f"{owner}:" + hashlib.blake2b("\0".join((key, address, user)).encode(), digest_size=16).hexdigest()
 
 
 def check_id(name: str, value: str) -> None:

@@ -605,7 +605,9 @@ class AcquireRequest(_message.Message):
     type: _builtins.str
     """Name of the environment as configured: "terminal", "gui", "swe", "tool_call" or another one."""
     holder: _builtins.str
-    """Who asks, for operators and for the queue, which serves holders in turn; empty means the caller's address."""
+    """Who asks, for operators and for the queue, which serves holders in turn; empty means the caller's address,
+    without its port.
+    """
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """Longest wait for a free slot; unset does not wait."""
@@ -1046,7 +1048,9 @@ Global___RunEpisodesRequest: _TypeAlias = RunEpisodesRequest  # noqa: Y015
 
 @_typing.final
 class RunEpisodesResponse(_message.Message):
-    """Answer of EnvironmentService.RunEpisodes: one for each beginning, each step and each end."""
+    """Answer of EnvironmentService.RunEpisodes: one for each beginning, each end and each step. A client that reads so
+    slowly that 2000 answers wait for it isn't told of steps until it has caught up; Episode.steps counts them all the same.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

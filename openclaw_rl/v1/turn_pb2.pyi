@@ -424,6 +424,7 @@ class TurnOptions(_message.Message):
     NO_RECORD_FIELD_NUMBER: _builtins.int
     BACKGROUND_FIELD_NUMBER: _builtins.int
     EPISODE_FIELD_NUMBER: _builtins.int
+    ON_BEHALF_OF_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Session that the turn belongs to; empty lets the mesh find it by the messages."""
     turn_type: _builtins.str
@@ -442,9 +443,13 @@ class TurnOptions(_message.Message):
     """Live requests come before it: it gets a slot of the engine only when none of them waits for one."""
     @_builtins.property
     def episode(self) -> Global___EpisodeStep:
-        """The step of an episode that the turn is; unset when it is none. Of no effect unless the environment server runs
-        that episode.
+        """The step of an episode that the turn is; unset when it is none. Believed of the environment server only; a turn of
+        an episode that it does not run is never trained on.
         """
+
+    @_builtins.property
+    def on_behalf_of(self) -> Global___OnBehalfOf:
+        """Whom the environment server asks for; unset when it asks for itself. Of others it is passed over."""
 
     def __init__(
         self,
@@ -457,10 +462,11 @@ class TurnOptions(_message.Message):
         no_record: _builtins.bool = ...,
         background: _builtins.bool = ...,
         episode: Global___EpisodeStep | None = ...,
+        on_behalf_of: Global___OnBehalfOf | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "episode", b"episode", "exact_version", b"exact_version", "min_version", b"min_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "episode", b"episode", "exact_version", b"exact_version", "min_version", b"min_version", "on_behalf_of", b"on_behalf_of"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "background", b"background", "episode", b"episode", "exact_version", b"exact_version", "min_version", b"min_version", "no_record", b"no_record", "session_done", b"session_done", "session_id", b"session_id", "turn_type", b"turn_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version", "_min_version", b"_min_version", "background", b"background", "episode", b"episode", "exact_version", b"exact_version", "min_version", b"min_version", "no_record", b"no_record", "on_behalf_of", b"on_behalf_of", "session_done", b"session_done", "session_id", b"session_id", "turn_type", b"turn_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exact_version: _TypeAlias = _typing.Literal["exact_version"]  # noqa: Y015
     _WhichOneofArgType__exact_version: _TypeAlias = _typing.Literal["_exact_version", b"_exact_version"]  # noqa: Y015
@@ -472,6 +478,32 @@ class TurnOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_version) -> _WhichOneofReturnType__min_version | None: ...
 
 Global___TurnOptions: _TypeAlias = TurnOptions  # noqa: Y015
+
+@_typing.final
+class OnBehalfOf(_message.Message):
+    """The client whose request a component passes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    client: _builtins.str
+    """Who it is; see Turn.client."""
+    key_id: _builtins.str
+    """Id of the bearer key that it has shown; empty without one. Requests of one key share a place in the engine's queue."""
+    def __init__(
+        self,
+        *,
+        client: _builtins.str = ...,
+        key_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "key_id", b"key_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OnBehalfOf: _TypeAlias = OnBehalfOf  # noqa: Y015
 
 @_typing.final
 class EpisodeStep(_message.Message):

@@ -9,8 +9,8 @@ import pytest
 from openclaw_rl.delivery import receiver
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.environment import sessions, views
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.mesh.errors import MeshError
-from openclaw_rl.policy.turns import client_digest
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, ACK_STATUS_DUPLICATE, ACK_STATUS_REJECTED
 from openclaw_rl.v1.environment_pb2 import ListTurnsRequest, PolicyEvent
 from openclaw_rl.v1.turn_pb2 import (

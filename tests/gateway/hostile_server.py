@@ -18,10 +18,11 @@ from openclaw_rl.gateway.connection import Patience
 from openclaw_rl.gateway.http import HttpServer
 from openclaw_rl.gateway.https import Certificate
 from openclaw_rl.gateway.metrics import Metrics
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.template import ChatTemplate
-from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.turns import Turns
 from openclaw_rl.v1 import turn_pb2
 
 PATIENCE = Patience(handshake=1.0, head=1.0, body=1.0, write=1.0, idle=2, linger=1.0)

@@ -25,10 +25,11 @@ from openclaw_rl.gateway.https import Certificate
 from openclaw_rl.gateway.metrics import Metrics
 from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyFile
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.template import ChatTemplate
-from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.turns import Turns
 
 from .certificates import make_certificate
 

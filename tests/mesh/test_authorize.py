@@ -15,14 +15,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from openclaw_rl.config import LimitsConfig
 from openclaw_rl.home import Home
 from openclaw_rl.keys import KeyFile, KeyRing
-from openclaw_rl.mesh.authorize import TABLE, caller
+from openclaw_rl.mesh.authorize import TABLE, called_by, caller
 from openclaw_rl.mesh.certificates import ROLES
 from openclaw_rl.mesh.channel import connect
+from openclaw_rl.mesh.clients import client_digest, client_of
 from openclaw_rl.mesh.errors import CATALOGUE, from_rpc_error
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.mesh.tls import Credentials, OutsideCredentials
-from openclaw_rl.policy.servicer import _client
-from openclaw_rl.policy.turns import client_digest
 from openclaw_rl.v1 import (
     component_pb2,
     component_pb2_grpc,
@@ -266,7 +265,8 @@ def test_a_scope_below_admin_tells_no_words_of_others() -> None:
 class Policy(policy_pb2_grpc.PolicyServiceServicer):
     async def GetPolicy(self, request, context):
         shown, id = caller.get()
-        return policy_pb2.GetPolicyResponse(state=policy_pb2.PolicyState(model=f"{_client(context)} {shown} {id}"))
+        return policy_pb2.GetPolicyResponse(state=policy_pb2.PolicyState(
+            model=f"{client_of(context)} {called_by('env_server')} {shown} {id}"))
 
 
 async def test_a_handler_sees_the_key_and_one_key_is_one_owner_at_both_doors(certs, keys, tmp_path) -> None:
@@ -280,12 +280,13 @@ async def test_a_handler_sees_the_key_and_one_key_is_one_owner_at_both_doors(cer
             async with connect(server.keys_address, "policy_server", OutsideCredentials(shown, root)) as channel:
                 reply = await policy_pb2_grpc.PolicyServiceStub(channel).GetPolicy(policy_pb2.GetPolicyRequest())
             client, *seen = reply.state.model.split(" ")
-            assert seen == [shown, key.id]
+            assert seen == ["False", shown, key.id]
             told[name] = client.partition(":")[0]
             assert told[name] == client_digest(shown, "the address at the HTTP door", "user").partition(":")[0]
-        async with connect(server.address, "policy_server", Credentials(certs, "operator")) as channel:
-            reply = await policy_pb2_grpc.PolicyServiceStub(channel).GetPolicy(policy_pb2.GetPolicyRequest())
-        assert reply.state.model.startswith(":") and reply.state.model.endswith("  ")
+        for role in ("operator", "env_server"):
+            async with connect(server.address, "policy_server", Credentials(certs, role)) as channel:
+                reply = await policy_pb2_grpc.PolicyServiceStub(channel).GetPolicy(policy_pb2.GetPolicyRequest())
+            assert reply.state.model.startswith(":") and reply.state.model.endswith(f" {role == 'env_server'}  ")
     assert told["one"] and told["one"] != told["other"]
 
 

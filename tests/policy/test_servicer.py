@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import grpc
@@ -11,10 +12,13 @@ import pytest
 
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.store import Store
+from openclaw_rl.mesh import authorize
 from openclaw_rl.mesh.channel import connect
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.mesh.errors import MeshError, from_rpc_error
 from openclaw_rl.mesh.interceptor import ErrorInterceptor
 from openclaw_rl.policy.chat import TokenPolicy
+from openclaw_rl.policy.fair import FairQueue
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.servicer import PolicyServicer
 from openclaw_rl.policy.template import ChatTemplate
@@ -104,6 +108,62 @@ async def test_generate_is_recorded_only_with_a_session(rig: Rig) -> None:
     assert [event async for event in rig.stub.Generate(request)]
     turn, = rig.recorded()
     assert (turn.api, list(turn.tokens.prompt_ids)) == ("grpc.generate", [5, 6])
+
+
+SAID = turn_pb2.TurnOptions(session_id="s", on_behalf_of=turn_pb2.OnBehalfOf(client="ann:0", key_id="key_ann"),
+                            episode=turn_pb2.EpisodeStep(episode_id="e", step=1))
+
+
+class Slots(FairQueue):
+    """Remembers who asked for one."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 10)
+        self.asked: list[tuple[str, bool]] = []
+
+    def slot(self, client: str, background: bool = False) -> AbstractAsyncContextManager[None]:
+        self.asked.append((client, background))
+        return super().slot(client, background)
+
+
+@pytest.mark.parametrize(("role", "believed"), [("", True), ("env_server", True), ("operator", False),
+                                                ("trainer", False), ("key", False)])
+async def test_only_the_environment_server_asks_for_others_and_has_episodes(
+    rig: Rig, role: str, believed: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def certified() -> None:
+        if role == "key":
+            authorize.caller.set(("sk-bob", "key_bob"))
+        else:
+            authorize.caller_role.set(role)
+
+    rig.ready()
+    rig.turns.queue = slots = Slots()
+    for method in ("Chat", "Generate"):
+        plain = getattr(PolicyServicer, method)
+
+        async def called(self: PolicyServicer, request: object, context: grpc.aio.ServicerContext,
+                         plain: Callable[..., AsyncIterator[object]] = plain) -> AsyncIterator[object]:
+            certified()
+            async for response in plain(self, request, context):
+                yield response
+
+        monkeypatch.setattr(rig.servicer, method, called.__get__(rig.servicer))
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    policy_pb2_grpc.add_PolicyServiceServicer_to_server(rig.servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with connect(f"127.0.0.1:{port}") as channel:
+        stub = policy_pb2_grpc.PolicyServiceStub(channel)
+        assert [event async for event in stub.Chat(chat(turn=SAID))]
+        assert [event async for event in stub.Generate(policy_pb2.GenerateRequest(prompt_ids=[5, 6], turn=SAID))]
+    await server.stop(0)
+    key = "sk-bob" if role == "key" else ""
+    client = "ann:0" if believed else client_digest(key, "ipv4:127.0.0.1", "")
+    for turn in rig.recorded():
+        assert (turn.client, turn.HasField("episode")) == (client, believed), turn.api
+    assert {turn.api for turn in rig.recorded()} == {"grpc.chat", "grpc.generate"}
+    assert slots.asked == [("key_ann" if believed else "key_bob" if key else client, False)] * 2
 
 
 async def test_score(rig: Rig) -> None:

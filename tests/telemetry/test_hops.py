@@ -21,10 +21,11 @@ from openclaw_rl.judge.queue import JudgeQueue
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.judge.service import JudgeService
 from openclaw_rl.judge.watch import Broadcast
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.policy.chat import TokenPolicy
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.template import ChatTemplate
-from openclaw_rl.policy.turns import Turns, client_digest
+from openclaw_rl.policy.turns import Turns
 from openclaw_rl.telemetry import names, turns, versions
 from openclaw_rl.v1 import policy_pb2, turn_pb2, weights_pb2
 from openclaw_rl.v1.environment_pb2 import PolicyEvent

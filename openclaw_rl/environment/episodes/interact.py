@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -26,11 +25,11 @@ class LiveSession:
     """One of them.
 
     Args:
-        owner: who calls, by his bearer key; empty without one. Sessions of the same name of two owners are two.
+        user: who calls. For the policy server the turns are this client's, as if it had asked there itself.
     """
 
-    def __init__(self, policy: PolicyCaller, book: SessionBook, store: Store, owner: str = "") -> None:
-        self._policy, self._book, self._store, self._owner = policy, book, store, owner
+    def __init__(self, policy: PolicyCaller, book: SessionBook, store: Store, user: turn_pb2.OnBehalfOf) -> None:
+        self._policy, self._book, self._store, self._user = policy, book, store, user
         self._options: turn_pb2.TurnOptions | None = None
         self._done = False
         self._messages: list[turn_pb2.ChatMessage] = []
@@ -59,9 +58,8 @@ class LiveSession:
             self._options = turn_pb2.TurnOptions()
             self._options.CopyFrom(request.turn)
             self._options.ClearField("episode")  # the environment server's own
+            self._options.on_behalf_of.CopyFrom(self._user)
             self._done, self._options.session_done = self._options.session_done, False
-            if self._owner and self._options.session_id:
-                self._options.session_id = f"{self._options.session_id}@{self._owner}"
         if len(self._messages) + len(request.messages) > _MOST_MESSAGES:
             raise invalid("messages", f"{len(self._messages) + len(request.messages)} messages",
                           f"at most {_MOST_MESSAGES} in one session")
@@ -105,8 +103,3 @@ class LiveSession:
             if not self._last or self._store.query("SELECT 1 FROM turns WHERE id = ?", (self._last,)):
                 return
             await asyncio.sleep(_LOOK_SECONDS)
-
-
-def owner(key_id: str) -> str:
-    """What tells one key's sessions from another's; empty without a key."""
-    return hashlib.blake2b(key_id.encode(), digest_size=6).hexdigest() if key_id else ""

@@ -19,6 +19,7 @@ from openclaw_rl.environment.sessions import SessionBook
 from openclaw_rl.mesh.errors import failed_precondition, unavailable
 from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1.turn_pb2 import OnBehalfOf
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +118,9 @@ class Episodes:
         run = self._runs[id] = _Run(id, total)
         return run
 
-    def live_session(self, owner: str = "") -> LiveSession:
+    def live_session(self, user: OnBehalfOf) -> LiveSession:
         """A session for a client to talk in."""
-        return LiveSession(self._policy, self._book, self._store, owner)
+        return LiveSession(self._policy, self._book, self._store, user)
 
     def page(self, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
         """See table.page."""

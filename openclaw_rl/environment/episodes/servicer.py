@@ -7,10 +7,11 @@ from contextlib import aclosing
 
 import grpc
 
-from openclaw_rl.environment.episodes.interact import owner
 from openclaw_rl.environment.episodes.runner import Episodes
 from openclaw_rl.mesh.authorize import caller
+from openclaw_rl.mesh.clients import client_of
 from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1.turn_pb2 import OnBehalfOf
 
 
 class EpisodeRpcs:
@@ -21,7 +22,7 @@ class EpisodeRpcs:
 
     async def Interact(self, request_iterator: AsyncIterator[pb.InteractRequest],
                        context: grpc.aio.ServicerContext) -> AsyncIterator[pb.InteractResponse]:
-        session = self._episodes.live_session(owner(caller.get()[1]))
+        session = self._episodes.live_session(OnBehalfOf(client=client_of(context), key_id=caller.get()[1]))
         async with aclosing(session.run(request_iterator)) as responses:  # type: ignore[type-var]
             async for response in responses:
                 yield response

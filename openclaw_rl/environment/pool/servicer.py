@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from openclaw_rl.environment.pool import actions, messages
 from openclaw_rl.environment.pool.pool import LONGEST_STEP, LONGEST_TTL, LONGEST_WAIT, Pool
 from openclaw_rl.environment.pool.watch import watch
+from openclaw_rl.mesh.clients import address_of
 from openclaw_rl.mesh.errors import invalid
 from openclaw_rl.v1 import environment_pb2 as pb
 
@@ -29,7 +30,7 @@ class LeaseRpcs:
         if len(request.holder) > MOST_HOLDER:
             raise invalid("holder", request.holder, f"at most {MOST_HOLDER} characters")
         lease = await self._pool.acquire(
-            request.type, request.lease_id, holder=request.holder or context.peer(),
+            request.type, request.lease_id, holder=request.holder or address_of(context),
             wait=_seconds(request, "wait", 0, LONGEST_WAIT), ttl=_seconds(request, "ttl", 1, LONGEST_TTL))
         return messages.acquired(lease)
 

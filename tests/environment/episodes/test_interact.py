@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import grpc
 import pytest
 
+from openclaw_rl.environment.episodes.servicer import EpisodeRpcs
+from openclaw_rl.mesh.channel import connect
+from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.mesh.errors import CATALOGUE, MeshError
+from openclaw_rl.mesh.interceptor import ErrorInterceptor
 from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1 import environment_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import (
     NEXT_STATE_KIND_CONTINUED,
     NEXT_STATE_KIND_SESSION_ENDED,
     ChatMessage,
     EpisodeStep,
+    OnBehalfOf,
     SamplingParams,
     ToolDefinition,
     TurnOptions,
@@ -23,13 +30,15 @@ from ..pool.fake import until
 from ..talk import user
 from .rig import Rig, say
 
+ANN = OnBehalfOf(client="ann:0", key_id="key_ann")
+
 
 class Client:
     """Says what a test wants, and reads what comes."""
 
-    def __init__(self, rig: Rig, owner: str = "") -> None:
+    def __init__(self, rig: Rig, user: OnBehalfOf = ANN) -> None:
         self.said: asyncio.Queue[pb.InteractRequest | None] = asyncio.Queue()
-        self.responses = rig.episodes.live_session(owner).run(self._requests())
+        self.responses = rig.episodes.live_session(user).run(self._requests())
 
     async def _requests(self) -> AsyncIterator[pb.InteractRequest]:
         while (request := await self.said.get()) is not None:
@@ -84,12 +93,31 @@ async def test_the_end_of_the_stream_ends_the_session_when_that_was_said(rig: Ri
     assert transition.next_state.kind == NEXT_STATE_KIND_SESSION_ENDED and transition.turn.session_id == "mine"
 
 
-async def test_sessions_of_two_keys_are_two(rig: Rig) -> None:
+async def test_the_policy_is_told_for_whom_it_is_asked_whoever_the_client_says_it_is(rig: Rig) -> None:
     rig.policy.script = lambda request: say("hello")
-    said = pb.InteractRequest(messages=[user("hi")], turn=TurnOptions(session_id="mine"))
-    _, one = await Client(rig, "a").turn(said)
-    _, two = await Client(rig, "b").turn(said)
-    assert (one.turn.session_id, two.turn.session_id) == ("mine@a", "mine@b")
+    bob = OnBehalfOf(client="bob:0", key_id="key_bob")
+    client = Client(rig, bob)
+    await client.turn(pb.InteractRequest(messages=[user("hi")], turn=TurnOptions(on_behalf_of=ANN)))
+    await client.turn(pb.InteractRequest(messages=[user("again")]))
+    assert [request.turn.on_behalf_of for request in rig.policy.requests] == [bob, bob]
+
+
+async def test_who_calls_is_known_by_its_address(rig: Rig) -> None:
+    rig.policy.script = lambda request: say("hello")
+    server = grpc.aio.server(interceptors=[ErrorInterceptor()])
+    service = environment_pb2_grpc.EnvironmentServiceServicer()
+    service.Interact = EpisodeRpcs(rig.episodes).Interact  # type: ignore[method-assign]
+    environment_pb2_grpc.add_EnvironmentServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    for _ in range(2):  # each connection has a port of its own
+        async with connect(f"127.0.0.1:{port}") as channel:
+            stream = environment_pb2_grpc.EnvironmentServiceStub(channel).Interact(
+                iter([pb.InteractRequest(messages=[user("hi")])]))
+            assert [response.turn.response.content async for response in stream][-1] == "hello"
+    await server.stop(0)
+    assert [request.turn.on_behalf_of for request in rig.policy.requests] == [
+        OnBehalfOf(client=client_digest("", "ipv4:127.0.0.1", ""))] * 2
 
 
 async def test_what_the_policy_refuses_ends_the_stream(rig: Rig) -> None:
