@@ -7,7 +7,13 @@ asynchronous client.
     class JudgeServiceClient(_JudgeRpcs, Client): ...        # client.judge(request) -> JudgeResponse
     class AsyncJudgeServiceClient(_JudgeRpcs, AsyncClient): ...  # await client.judge(request)
 
-A method takes the request message, or its fields by keyword, and `timeout` in seconds. Failures are MeshError.
+A method takes the request message, or its fields by keyword, and `timeout`: seconds for the whole call, after which it
+fails with DEADLINE_EXCEEDED. A request's own field of that name (`StepRequest.timeout`: how long the action may take)
+can therefore only be given within the message, and wants a longer time for the call:
+
+    client.step(StepRequest(lease_id=..., step=1, action_json=..., timeout=Duration(seconds=50)), timeout=60)
+
+Failures are MeshError.
 """
 
 from __future__ import annotations

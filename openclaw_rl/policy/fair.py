@@ -43,11 +43,6 @@ class FairQueue:
         return self._live.waiting
 
     @property
-    def running(self) -> int:
-        """Slots that are in use."""
-        return self._live.running.total() + self._background.running.total()
-
-    @property
     def background_waiting(self) -> int:
         """Requests of the background that wait for a slot."""
         return self._background.waiting

@@ -76,7 +76,9 @@ class StatusBoard:
             stats = dict(self.engine.stats()) if hasattr(self.engine, "stats") else {}  # an API has none
         except EngineError:  # stopped already
             stats = {}
-        queued = float(self._turns.queue.waiting) if self._turns.queue else 0.0
+        queue = self._turns.queue
+        queued = float(queue.waiting) if queue else 0.0
         return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "tokens_per_s": 0.0,
                 "version": float(self._turns.version), **self._turns.latency.gauges(), **stats,
-                "waiting": stats.get("waiting", 0.0) + queued}
+                "waiting": stats.get("waiting", 0.0) + queued,
+                "background_waiting": float(queue.background_waiting) if queue else 0.0}

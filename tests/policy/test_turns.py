@@ -13,6 +13,7 @@ from openclaw_rl.gateway.port import ChatCall, End
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.policy import recorder as recorder_module
 from openclaw_rl.policy.chat import TokenPolicy
+from openclaw_rl.policy.fair import FairQueue
 from openclaw_rl.policy.meter import Meter
 from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
 from openclaw_rl.policy.status import StatusBoard
@@ -136,6 +137,14 @@ async def test_status(tmp_path: Path, template: ChatTemplate) -> None:
     status = board.status()
     assert (status.state, status.policy_version) == (component_pb2.COMPONENT_STATE_RUNNING, 3)
     assert set(status.gauges) >= {"qps", "running", "waiting", "tokens_per_s"}
+    assert status.gauges["background_waiting"] == 0
+    rig.turns.queue = FairQueue(1, 10)
+    async with rig.turns.queue.slot("a"):
+        episode = asyncio.create_task(rig.turns.queue.slot("e", background=True).__aenter__())
+        await asyncio.sleep(0)
+        gauges = board.status().gauges
+        assert (gauges["waiting"], gauges["background_waiting"]) == (0, 1)
+    await episode
     assert status.gauges["qps"] > 0 and status.outboxes[0].pending == 1
     board.problems.append("version 4 is damaged")
     assert board.status().state == component_pb2.COMPONENT_STATE_DEGRADED
