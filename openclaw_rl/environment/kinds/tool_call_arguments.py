@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import orjson
 import regex
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.exceptions import SchemaError
@@ -113,6 +114,7 @@ class Arguments:
         try:
             if len(json.dumps(schema)) > MOST_SCHEMA:
                 raise BadSchema(f"larger than {MOST_SCHEMA:,} characters")
+            orjson.dumps(schema)  # it is told on: no numbers beyond 64 bits, no half of a surrogate pair
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
             raise BadSchema(inert(f"{_path(error.absolute_path)}: {error.message}", 300)) from None

@@ -229,6 +229,9 @@ def test_a_schema_fetches_nothing_and_takes_no_time() -> None:
         Arguments({"properties": {"a": {"pattern": "^(a+)+$"}}}).check("f", {"a": "a" * 40 + "b"})
     assert time.monotonic() - began < 5
     Arguments({"properties": {"a": {"pattern": "^a+$"}}}).check("f", {"a": "aa"})
+    for part in ({"maximum": 10**30}, {"description": "half \ud800"}):
+        with pytest.raises(BadSchema, match="no JSON schema"):
+            Arguments({"properties": {"a": part}})
     with pytest.raises(BadSchema, match="larger than"):
         Arguments({"description": "x" * 40_000})
     deep: dict[str, Any] = {}
