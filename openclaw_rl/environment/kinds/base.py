@@ -149,6 +149,7 @@ class Context:
     folder: Path  #: of its own, in the component's folder; may not be there yet
     backend: Backend  #: of its sandboxes, as configured
     warnings: list[str] = field(default_factory=list)  #: what an operator should know; a kind may add to it
+    label: str = "none"  #: of the mesh, as of its sandboxes: marks processes in none, which are ended with them
 
 
 def tools_schema(tools: Sequence[Tool]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from openclaw_rl.config.environment import EnvironmentConfig, EnvServerConfig
 from openclaw_rl.environment.kinds.base import Context, Kind
 from openclaw_rl.environment.kinds.plugins import load_kind
 from openclaw_rl.environment.sandboxes.base import Backend
-from openclaw_rl.environment.sandboxes.make import backend
+from openclaw_rl.environment.sandboxes.make import backend, label
 from openclaw_rl.home import Home
 
 #: What there is without a configuration, as far as this machine has the programs for it.
@@ -47,7 +47,8 @@ def _offer(name: str, config: EnvironmentConfig, named: bool, home: Home) -> Off
     made_by = backend(config, home.root)
     try:
         make = load_kind(kind_name, f"{_KEY}.{name}.kind")
-        kind = make(config, Context(name, home.component("env_server") / "environments" / name, made_by, warnings))
+        kind = make(config, Context(name, home.component("env_server") / "environments" / name, made_by, warnings,
+                                    label(home.root)))
     except ConfigError as error:
         problem = str(error)
     except Exception as error:  # a plug-in's fault costs its own environment only

@@ -194,7 +194,7 @@ class McpTools:
         if not config.sandbox:
             environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"),
                            **config.environment}
-            plain = await PlainProcess.start(config.command, environment)
+            plain = await PlainProcess.start(config.command, environment, self._context.label)
             try:
                 yield plain
             finally:

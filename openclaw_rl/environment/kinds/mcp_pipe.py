@@ -16,6 +16,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from openclaw_rl.environment.sandboxes import unboxed
 from openclaw_rl.environment.sandboxes.base import Process, SandboxError
 
 #: Bytes of one message.
@@ -32,21 +33,26 @@ log = logging.getLogger(__name__)
 class PlainProcess:
     """A process of this machine, in no sandbox; see sandboxes.base.Process, but stderr is kept apart."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
         self._process = process
+        self._mark = mark
         self._stderr = b""
         self._reading = asyncio.create_task(self._read_stderr())
 
     @classmethod
-    async def start(cls, argv: Sequence[str], environment: Mapping[str, str]) -> PlainProcess:
+    async def start(cls, argv: Sequence[str], environment: Mapping[str, str], label: str) -> PlainProcess:
         """
+        Args:
+            label: of the mesh, by which it is found when this process ends before it.
+
         Raises:
             SandboxError: it can't be started.
         """
-        pipe = asyncio.subprocess.PIPE
+        pipe, mark = asyncio.subprocess.PIPE, unboxed.mark(label)
         try:
-            return cls(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe,
-                                                            env=dict(environment), start_new_session=True))
+            return cls(await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, env={**environment, unboxed.VARIABLE: mark},
+                start_new_session=True), mark)
         except (OSError, ValueError) as error:
             raise SandboxError(f"the MCP server {argv[0]} can't be started: {error}") from None
 
@@ -67,6 +73,8 @@ class PlainProcess:
             # It leads a session of its own, so the group is it and its children.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+        # What it has left behind when it ended itself, or has made leave its session.
+        await asyncio.to_thread(unboxed.end, self._mark, _LAST_WORDS)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._reading, _LAST_WORDS)
         # Waits for no end of its pipes, which a process that it started elsewhere may hold.

@@ -38,12 +38,12 @@ def spec(config: EnvironmentConfig) -> Spec:
 
 def remove_leftovers(home: Path) -> int:
     """Remove what sandboxes of a mesh have left behind when their environment server is gone: containers, control
-    groups, folders. Their number. May take seconds; blocks. What can't be removed is told in the log: nothing that is
-    left keeps a server from starting or ending."""
-    from openclaw_rl.environment.sandboxes import bubblewrap, docker
+    groups, folders, processes. Their number. May take seconds; blocks. What can't be removed is told in the log:
+    nothing that is left keeps a server from starting or ending."""
+    from openclaw_rl.environment.sandboxes import bubblewrap, docker, unboxed
 
     removed = 0
-    for remove in (bubblewrap.remove_leftovers, docker.remove_leftovers):
+    for remove in (bubblewrap.remove_leftovers, docker.remove_leftovers, unboxed.remove_leftovers):
         try:
             removed += remove(label(home))
         except OSError as error:

@@ -186,7 +186,7 @@ async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind:
         await run(terminal, "y=still; while :; do echo >x; done & until [ -e x ]; do :; done")
         assert (await terminal.evaluate()).value == value
         # The shell lives on, and so does its job.
-        assert await text(terminal, "echo $y; jobs -r | wc -l") == "still\n1\n[exit code: 0]"
+        assert await text(terminal, "echo $y; jobs -rp | wc -l") == "still\n1\n[exit code: 0]"
 
 
 @pytest.mark.parametrize(("setup", "check", "message"), [

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.environment.sandboxes import bubblewrap as module
-from openclaw_rl.environment.sandboxes import cgroups, docker, make, seccomp
+from openclaw_rl.environment.sandboxes import cgroups, docker, make, seccomp, unboxed
 from openclaw_rl.environment.sandboxes.base import Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
 from openclaw_rl.environment.sandboxes.images import Images
@@ -313,6 +313,7 @@ def test_leftovers_that_can_not_be_removed_stop_nobody(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(module, "remove_leftovers", fail)
     monkeypatch.setattr(docker, "remove_leftovers", lambda label: 2)
+    monkeypatch.setattr(unboxed, "remove_leftovers", lambda label: 0)
     assert make.remove_leftovers(tmp_path) == 2
     assert "can't be removed: [Errno 13] Permission denied: '/sys/fs/cgroup'" in caplog.text
 
