@@ -35,14 +35,14 @@ class EpisodeSampleTable(SampleTable):
 
     def waiting(self) -> Waiting:
         """Groups of episodes that wait, and for what."""
-        with self._db.transaction() as db:
+        with self._db.reading() as db:
             return self.groups.waiting(db)
 
     def group_batches(self) -> Iterator[list[Judged]]:
         """Sample, advantage and reward of what waits in each ready group, by episode and step; the group that is ready
         for longest first. One that is stale, or not what was accepted, is dropped."""
         self.drop_stale()
-        with self._db.transaction() as db:
+        with self._db.reading() as db:
             ready = self.groups.ready(db)
         for group_id in ready:
             rows = self._db.query("SELECT turn_id, payload, crc, advantage, reward FROM samples WHERE group_id = ? AND"
@@ -56,6 +56,6 @@ class EpisodeSampleTable(SampleTable):
     def outcomes(self, turn_ids: Sequence[str]) -> list[float]:
         """Outcomes of all ended episodes of the groups that these turns are of."""
         marks = ",".join("?" * len(turn_ids))
-        with self._db.transaction() as db:
+        with self._db.reading() as db:
             return self.groups.outcomes(db, [row["group_id"] for row in db.execute(
                 f"SELECT DISTINCT group_id FROM samples WHERE turn_id IN ({marks}) AND group_id NOT NULL", turn_ids)])

@@ -44,6 +44,11 @@ _PRUNE_EVERY = 1_000
 #: Columns that a status is made of: not the payload, which may be large.
 _STATUS = "turn_id, fate, version, reason, score, accepted_at, advantage"
 
+#: Turns that were dropped, and why.
+_Gone = tuple[list[str], str]
+
+NOT_OF_EPISODE = "not of an episode: algorithm grpo learns from episodes only"
+
 _FATES = {"pending": trainer_pb2.SAMPLE_FATE_PENDING, "trained": trainer_pb2.SAMPLE_FATE_TRAINED,
           "dropped": trainer_pb2.SAMPLE_FATE_DROPPED}
 
@@ -78,12 +83,15 @@ class SampleTable:
         # Of texts both are of use; `grpo` keeps no turns of users.
         algorithm = config.algorithm if tokens else None
         rewards = algorithm in (None, "binary_rl") or (algorithm == "combine" and config.reward_weight > 0)
-        hints = algorithm != "binary_rl"
+        hints = algorithm not in ("binary_rl", "grpo")
         #: Condition of a user's sample that the algorithm learns something from, beside staying close to the base
         #: model.
-        self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints)
+        self._signal = " OR ".join(["score != 0"] * rewards + ["hinted"] * hints) or "FALSE"
         #: The same of any sample: of an episode's, its group decides.
         self._learnable = f"group_id NOT NULL OR {self._signal}"
+        with db.transaction() as transaction:
+            left = self._drop_of_users(transaction)
+        traces.dropped(left, NOT_OF_EPISODE)
 
     def _add_columns(self) -> None:
         there = {row["name"] for row in self._db.query("PRAGMA table_info(samples)")}
@@ -98,7 +106,8 @@ class SampleTable:
     def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
         """Keep new samples, in one transaction; those that can't be trained on are dropped at once. What they tell of
         episodes is taken all the same."""
-        acks = []
+        acks: list[common_pb2.Ack] = []
+        gone: list[_Gone] = []
         with self._db.transaction() as db:
             for sample in samples:
                 turn_id = sample.transition.turn.turn_id
@@ -109,16 +118,24 @@ class SampleTable:
                 try:
                     if reason := bad_id("transition.turn.turn_id", turn_id):
                         raise Forged(reason)
-                    new = self._insert(db, turn_id, sample)
+                    new = self._insert(db, turn_id, sample, gone)
                 except Forged as error:
                     self.aside.keep(db, turn_id, str(error), sample.SerializeToString())
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED, reason=str(error)))
                     continue
                 acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED if new
                                            else common_pb2.ACK_STATUS_DUPLICATE))
+        fresh = {ack.id for ack in acks}  # what becomes of those is told as they are
+        for turn_ids, reason in gone:
+            traces.dropped([turn_id for turn_id in turn_ids if turn_id not in fresh], reason)
         return acks
 
-    def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample) -> bool:
+    def _insert(self, db: sqlite3.Connection, turn_id: str, sample: turn_pb2.Sample, gone: list[_Gone]) -> bool:
+        """Keep one; false when it is there already.
+
+        Args:
+            gone: gets the samples of its group that are dropped because of it.
+        """
         turn, judgement, content = sample.transition.turn, sample.judgement, content_key(sample)
         of_episode = turn.HasField("episode")
         misfit = self.groups.misfit(db, sample) if of_episode else None
@@ -145,8 +162,8 @@ class SampleTable:
             return False
         if reason and _reason_class(reason) in _ASIDE:
             self.aside.keep(db, turn_id, reason, payload)
-        if of_episode and not (misfit or "").startswith("bad episode"):
-            self._note_episode(db, sample, penalised, stale=_reason_class(reason or "") == "stale")
+        if of_episode and self._tokens and not (misfit or "").startswith("bad episode"):
+            gone += self._note_episode(db, sample, penalised, stale=_reason_class(reason or "") == "stale")
         self._accepted += 1
         if self._accepted >= _PRUNE_EVERY:
             self._accepted = 0
@@ -163,18 +180,29 @@ class SampleTable:
         if turn.HasField("episode"):
             return None if self._tokens else "of an episode: the playbook of an API model does not learn from episodes"
         if self._tokens and self._config.algorithm == "grpo":
-            return "not of an episode: algorithm grpo learns from episodes only"
+            return NOT_OF_EPISODE
         return None
 
-    def _note_episode(self, db: sqlite3.Connection, sample: turn_pb2.Sample, penalised: bool, stale: bool) -> None:
+    def _drop_of_users(self, db: sqlite3.Connection) -> list[str]:
+        """Drop the samples of users' turns that wait since another algorithm was configured, when the present one
+        learns nothing from them."""
+        if not self._tokens or self._config.algorithm != "grpo":
+            return []
+        return self._drop(db, [row["turn_id"] for row in db.execute(
+            "SELECT turn_id FROM samples WHERE fate = 'pending' AND group_id IS NULL")], NOT_OF_EPISODE)
+
+    def _note_episode(self, db: sqlite3.Connection, sample: turn_pb2.Sample, penalised: bool,
+                      stale: bool) -> list[_Gone]:
         """Let the group know of a new sample; its others go when they can't be trained on any more."""
         step = sample.transition.turn.episode
+        gone: list[_Gone] = []
         if broken := self.groups.heard(db, sample, penalised):
-            self._drop(db, [row["turn_id"] for row in db.execute(
+            gone.append((self._drop(db, [row["turn_id"] for row in db.execute(
                 "SELECT turn_id FROM samples WHERE group_id = ? AND episode_id = ? AND fate = 'pending'",
-                (step.group_id, step.episode_id))], broken)
+                (step.group_id, step.episode_id))], broken), broken))
         if stale:
-            self._drop(db, self.groups.close_stale(db, [step.group_id]), _STALE_GROUP)
+            gone.append((self._drop(db, self.groups.close_stale(db, [step.group_id]), _STALE_GROUP), _STALE_GROUP))
+        return gone
 
     def oldest(self) -> float | None:
         """When that was accepted, or its group ready, which has waited longest for a step, seconds since the epoch."""
@@ -315,12 +343,11 @@ class SampleTable:
             hit = [row["group_id"] for row in db.execute(
                 f"SELECT DISTINCT group_id FROM samples WHERE fate = 'pending' AND group_id NOT NULL AND sampled_from"
                 f" IN ({','.join('?' * len(stale))})", list(stale))]
-        for version, age in stale.items():
-            self.drop(turns[version], _stale(version, age))
-        if hit:
-            with self._db.transaction() as db:
-                rest = self.groups.close_stale(db, hit)
-            self.drop(rest, _STALE_GROUP)
+            gone = [(self._drop(db, turns[version], _stale(version, age)), _stale(version, age))
+                    for version, age in stale.items()]
+            gone.append((self._drop(db, self.groups.close_stale(db, hit), _STALE_GROUP), _STALE_GROUP))
+        for turn_ids, reason in gone:
+            traces.dropped(turn_ids, reason)
         return sum(map(len, turns.values()))
 
     def drop_neutral(self, older_than: float, beyond: int) -> int:

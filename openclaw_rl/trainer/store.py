@@ -15,10 +15,11 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.checked import crc
 from openclaw_rl.delivery.store import Store
 from openclaw_rl.forgetting import Target
+from openclaw_rl.telemetry import turns as traces
 from openclaw_rl.trainer import forget as forgetting
 from openclaw_rl.trainer import groups, live_scores
 from openclaw_rl.trainer.episode_samples import EpisodeSampleTable
-from openclaw_rl.trainer.samples import MAX_ATTEMPTS, Pending
+from openclaw_rl.trainer.samples import MAX_ATTEMPTS, NOT_OF_EPISODE, Pending
 from openclaw_rl.trainer.tables import SCHEMA, count, raise_to, set_value
 from openclaw_rl.trainer.version_table import REFUSED, REJECTED, Version, VersionTable, refused
 from openclaw_rl.v1 import turn_pb2, weights_pb2
@@ -99,6 +100,8 @@ class TrainerStore(EpisodeSampleTable, VersionTable):
             done.removed["set aside"] = self.aside.forget(
                 db, lambda payload: done.target.has_payload(turn_pb2.Sample, payload))
             self._tombstones.add(db, done.target)
+            left = self._drop_of_users(db)  # that were trained on before, and would wait again
+        traces.dropped(left, NOT_OF_EPISODE)
         return done
 
     @property

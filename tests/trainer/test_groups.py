@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.forgetting import Target
-from openclaw_rl.trainer import groups
+from openclaw_rl.trainer import groups, samples
 from openclaw_rl.trainer.store import TrainerStore
 from openclaw_rl.v1 import common_pb2, turn_pb2, weights_pb2
 from tests.trainer.episodes import step_of
@@ -31,6 +32,10 @@ class Rig:
     def kill(self) -> None:
         self.store.close()
         self.store = TrainerStore(self._path, "group", self._config)
+
+    def reconfigure(self, **settings: object) -> None:
+        self._config = TrainerConfig(**settings)
+        self.kill()
 
     def take(self, *samples: turn_pb2.Sample) -> None:
         assert all(ack.status == ACCEPTED for ack in self.store.accept(samples))
@@ -60,6 +65,14 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path / "state.db")
     yield rig
     rig.store.close()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
+    """Turns that were told to be dropped, and why."""
+    told: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(samples.traces, "dropped", lambda turn_ids, reason: told.append((list(turn_ids), reason)))
+    return told
 
 
 def test_a_group_is_whole_when_all_episodes_ended_and_all_their_steps_came(rig: Rig) -> None:
@@ -263,6 +276,77 @@ def test_grpo_learns_from_episodes_only(tmp_path: Path) -> None:
     rig.take(make_sample("user", 1), step_of("a", outcome=1.0))
     assert rig.fates() == {"user": "not of an episode: algorithm grpo learns from episodes only", "a-1": "pending"}
     rig.store.close()
+
+
+def test_what_users_left_is_dropped_when_grpo_is_configured(rig: Rig, told: list[tuple[list[str], str]]) -> None:
+    rig.take(make_sample("old", 1, "be short"))
+    rig.store.commit(weights_pb2.VersionManifest(version=1, parent=0, algorithm="combine", turn_ids=["old"]), {})
+    rig.take(make_sample("hinted", 1, "be short"), make_sample("gone", session="ses-gone"), step_of("a"))
+    rig.store.commit(weights_pb2.VersionManifest(version=2, parent=1, turn_ids=["gone"]), {})
+    rig.reconfigure(algorithm="grpo")
+    assert rig.fates() == {"old": "trained", "hinted": samples.NOT_OF_EPISODE, "gone": "trained", "a-1": "pending"}
+    assert told == [(["hinted"], samples.NOT_OF_EPISODE)]
+    assert (rig.store.pending().total, rig.store.batch(9)) == (0, [])
+    rig.store.forget(Target("ses-gone", before=time.time() + 1), {0})  # no version is left to go on from
+    assert rig.fates()["old"] == samples.NOT_OF_EPISODE and rig.store.rebuilding() == 0
+
+
+def test_what_waits_is_told_beside_a_long_transaction(rig: Rig) -> None:
+    rig.take(step_of("a", outcome=1.0), step_of("b", outcome=0.0))
+    rig.settle()
+    begun, told = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with rig.store.file.transaction():
+            begun.set()
+            told.wait(30)
+
+    def ask() -> None:
+        assert (rig.store.waiting().ready, rig.store.outcomes(["a-1"])) == (1, [1.0, 0.0])
+        told.set()
+
+    writer, asker = threading.Thread(target=write), threading.Thread(target=ask)
+    writer.start()
+    assert begun.wait(10)
+    asker.start()
+    assert told.wait(10), "status waits for the transaction"
+    writer.join()
+    asker.join()
+
+
+def test_the_rest_of_a_group_that_is_dropped_is_told_of(rig: Rig, told: list[tuple[list[str], str]]) -> None:
+    rig.take(step_of("a", 1), step_of("b", version=9), step_of("x", group="h"))
+    rig.take(step_of("a", 2, error="the sandbox died"))  # of a-2 itself its acceptance tells
+    assert [entry for entry in told if entry[0]] == [(["a-1"], "episode broken off: the sandbox died")]
+    for version in range(1, 10):
+        rig.store.commit(weights_pb2.VersionManifest(version=version, parent=version - 1), {})
+    told.clear()
+    rig.take(step_of("b", 2))
+    assert [entry for entry in told if entry[0]] == [(["b-1"], "stale: another sample of its group of episodes is")]
+    rig.store.drop_stale()
+    assert told[-2] == (["x-1"], "stale: sampled from version 0, 9 versions old")
+
+
+def test_a_kill_among_stale_samples_leaves_their_group_as_it_was(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.take(step_of("a", outcome=1.0), step_of("b", outcome=0.0, version=9))
+    for version in range(1, 10):
+        rig.store.commit(weights_pb2.VersionManifest(version=version, parent=version - 1), {})
+    with monkeypatch.context() as patch:
+        patch.setattr(groups.Groups, "close_stale", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rig.store.drop_stale()
+    rig.kill()
+    assert rig.fates() == {"a-1": "pending", "b-1": "pending"}
+    rig.store.drop_stale()
+    assert "pending" not in rig.fates().values()
+
+
+def test_no_group_waits_where_nothing_learns_from_episodes(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(), tokens=False)
+    store.accept([step_of("a", outcome=1.0)])
+    assert store.waiting() == groups.Waiting()
+    assert store.statuses(["a-1"])[0].reason.startswith("of an episode: the playbook")
+    store.close()
 
 
 def test_one_stale_sample_drops_its_group(rig: Rig) -> None:
