@@ -95,10 +95,10 @@ ATTEMPTS = [
     # What the first process tells is told: one that lies about exit codes makes every check pass.
     Attempt("other processes: memory", "writing \"exit code 0\" into the memory of the first processes, by /proc",
             "import re\nwhy = ''\n"
-            "for pid in (p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()):\n"
-            "    try: maps, mem = open(f'/proc/{pid}/maps').read(), open(f'/proc/{pid}/mem', 'r+b', 0)\n"
+            "for other in (p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()):\n"
+            "    try: maps, mem = open(f'/proc/{other}/maps').read(), open(f'/proc/{other}/mem', 'r+b', 0)\n"
             "    except OSError as error:\n        why = error.strerror\n        continue\n"
-            "    print('ESCAPED: opened that of', pid)\n"
+            "    print('ESCAPED: opened that of', other)\n"
             "    for begin, end in re.findall(r'^([0-9a-f]+)-([0-9a-f]+) r', maps, re.M):\n"
             "        try:\n"
             "            mem.seek(int(begin, 16)); data = mem.read(int(end, 16) - int(begin, 16))\n"
@@ -108,11 +108,11 @@ ATTEMPTS = [
             "print('refused:', why)"),
     Attempt("other processes: open files", "the first processes' channel to the server, by /proc/PID/fd",
             "why = ''\n"
-            "for pid in (p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()):\n"
+            "for other in (p for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid()):\n"
             "    for fd in range(5):\n"
-            "        try: file = os.open(f'/proc/{pid}/fd/{fd}', os.O_WRONLY | os.O_NONBLOCK)\n"
+            "        try: file = os.open(f'/proc/{other}/fd/{fd}', os.O_WRONLY | os.O_NONBLOCK)\n"
             "        except OSError as error: why = error.strerror\n"
-            "        else: print('ESCAPED: opened', pid, fd); os.write(file, b'ended 0 0\\n')\n"
+            "        else: print('ESCAPED: opened', other, fd); os.write(file, b'ended 0 0\\n')\n"
             "print('refused:', why)"),
     Attempt("other processes: pipes", "listing them", "print('ESCAPED:', os.listdir('/run/sandbox'))"),
     Attempt("device nodes: making", "mknod of a disk", "os.mknod('/work/disk', 0o60600, os.makedev(8, 0))\n"
