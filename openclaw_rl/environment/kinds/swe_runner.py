@@ -2,7 +2,8 @@
 but Python's own library, and imports nothing of this package.
 
 Its arguments are the repository's folder and the test files; its stdin has a word that begins the line of the report,
-`WORD {"passed": [test, ...], "failed": {test: why}}`, so that what the tests themselves print is not taken for it.
+`WORD {"passed": [test, ...], "failed": {test: why}}`, so that what the tests themselves print is not taken for it. Code
+that means to can find the word, as it can take unittest apart: it runs in this process.
 """
 
 from __future__ import annotations
