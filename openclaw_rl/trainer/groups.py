@@ -1,9 +1,9 @@
 """Groups of episodes: what the trainer knows of each, kept beside the samples in state.db.
 
-A group is `open` while its episodes go on; `settle` finds those that are whole, or have not been heard of for
-`group_timeout`, gives their samples an advantage and makes them `ready`; it is `closed` when none of its samples waits
-any more. One that timed out is open again when more comes of it before a step has begun on it. Outcomes are taken from
-every new sample, whatever becomes of the sample itself.
+A group is `open` while its episodes go on; `settle` finds those that are whole, have not been heard of for
+`group_timeout`, or would soon be stale, gives their samples an advantage and makes them `ready`; it is `closed` when
+none of its samples waits any more. One that timed out is open again when more comes of it before a step has begun on
+it. Outcomes are taken from every new sample, whatever becomes of the sample itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.delivery.ids import bad_id
 from openclaw_rl.trainer import grpo
-from openclaw_rl.trainer.tables import count
+from openclaw_rl.trainer.tables import age_of, count
 from openclaw_rl.v1 import turn_pb2
 
 SCHEMA = """
@@ -59,13 +59,14 @@ class Waiting:
     samples_ready: int = 0  #: of the ready ones
     next: float | None = None  #: when the first of the open ones times out
     text: str = ""  #: what the open ones wait for, for a person
+    old: bool = False  #: one of the ready ones would soon be stale
 
 
 class Groups:
     """The groups in the trainer's state.db. All methods that take `db` are part of the caller's transaction."""
 
     def __init__(self, config: TrainerConfig) -> None:
-        self._config = config.grpo
+        self._config, self._max_staleness = config.grpo, config.max_staleness
         self._began = time.time()
 
     # As samples come
@@ -135,7 +136,8 @@ class Groups:
     # Before a step
 
     def settle(self, db: sqlite3.Connection, now: float) -> dict[str, list[str]]:
-        """Make groups that are whole, or timed out, ready for a step.
+        """Make groups that are whole, or timed out, ready for a step; and those of which enough is there and a sample
+        has half of `max_staleness` behind it, since all would be dropped when it is stale.
 
         Args:
             now: seconds since the epoch.
@@ -148,7 +150,9 @@ class Groups:
         for group in db.execute("SELECT * FROM episode_groups WHERE state = 'open'").fetchall():
             episodes = db.execute("SELECT * FROM episodes WHERE group_id = ?", (group["group_id"],)).fetchall()
             whole = len(episodes) >= group["size"] and all(_all_there(db, episode) for episode in episodes)
-            if whole or self._timed_out(group["heard_at"], now):
+            if whole or self._timed_out(group["heard_at"], now) or (
+                    sum(episode["outcome"] is not None for episode in episodes) >= self._config.min_episodes
+                    and self._old(db, group["group_id"])):
                 for turn_id, reason in self._evaluate(db, group, episodes, whole, now).items():
                     dropped.setdefault(reason, []).append(turn_id)
         return dropped
@@ -160,8 +164,9 @@ class Groups:
         outcomes = {row["episode_id"]: row["outcome"] for row in episodes if row["outcome"] is not None}
         rows = db.execute("SELECT * FROM samples WHERE group_id = ?", (group_id,)).fetchall()
         pending = [row for row in rows if row["fate"] == "pending"]
-        db.execute("UPDATE episode_groups SET state = 'ready', whole = ?, ready_at = ? WHERE group_id = ?",
-                   (whole, now, group_id))
+        # One that was ready before does not wait anew, or each late sample would put its step off.
+        db.execute("UPDATE episode_groups SET state = 'ready', whole = ?, ready_at = IFNULL(ready_at, ?) WHERE group_id"
+                   " = ?", (whole, now, group_id))
         if len(outcomes) < self._config.min_episodes:
             reason = (f"{INCOMPLETE}: {len(outcomes)} of {group['size']} episodes have an outcome, min_episodes is "
                       f"{self._config.min_episodes}")
@@ -193,6 +198,12 @@ class Groups:
         # A word of the future came before the clock was set back; waiting for its time could take days.
         return not now - self._config.group_timeout < self._since(heard_at, now) <= now + _FUTURE
 
+    def _old(self, db: sqlite3.Connection, group_id: str) -> bool:
+        """Whether more than half of `max_staleness` versions followed the one that a sample which waits is of."""
+        version = db.execute("SELECT MIN(sampled_from) FROM samples WHERE group_id = ? AND fate = 'pending'",
+                             (group_id,)).fetchone()[0]
+        return version is not None and 2 * age_of(db, version) > self._max_staleness
+
     def _since(self, heard_at: float, now: float) -> float:
         """From when on a group waits: while no trainer ran, what the judge has for it could not come."""
         return max(heard_at, self._began) if self._began <= now else heard_at
@@ -223,10 +234,10 @@ class Groups:
             trained: because of a step on them; else because they were dropped.
         """
         for row in db.execute(
-                "SELECT group_id, whole FROM episode_groups WHERE state = 'ready' AND NOT EXISTS (SELECT 1 FROM samples"
-                " WHERE samples.group_id = episode_groups.group_id AND fate = 'pending')").fetchall():
-            self._close(db, row["group_id"], ("whole" if row["whole"] else "incomplete") if trained else "dropped",
-                        [], "")
+                "SELECT * FROM episode_groups WHERE state = 'ready' AND NOT EXISTS (SELECT 1 FROM samples WHERE"
+                " samples.group_id = episode_groups.group_id AND fate = 'pending')").fetchall():
+            how = _how_trained(row) if trained or _trained(db, row["group_id"]) else "dropped"
+            self._close(db, row["group_id"], how, [], "")
 
     def close_stale(self, db: sqlite3.Connection, groups: Collection[str]) -> list[str]:
         """Close groups that have a stale sample; gives the turns of their others that wait."""
@@ -234,8 +245,9 @@ class Groups:
         for group_id in groups:
             found += [row["turn_id"] for row in db.execute(
                 "SELECT turn_id FROM samples WHERE group_id = ? AND fate = 'pending'", (group_id,))]
-            if _number(db, "SELECT COUNT(*) FROM episode_groups WHERE group_id = ? AND state <> 'closed'", group_id):
-                self._close(db, group_id, "dropped", [], "")
+            row = _one(db, "SELECT * FROM episode_groups WHERE group_id = ? AND state <> 'closed'", group_id)
+            if row is not None:
+                self._close(db, group_id, _how_trained(row) if _trained(db, group_id) else "dropped", [], "")
         return found
 
     # What waits
@@ -259,7 +271,7 @@ class Groups:
             len(ready), min((row["ready_at"] for row in ready), default=None), sum(row["samples"] for row in rows),
             sum(row["samples"] for row in ready),
             min(self._since(row["heard_at"], time.time()) for row in going) + self._config.group_timeout
-            if going else None, text)
+            if going else None, text, any(self._old(db, row["group_id"]) for row in ready))
 
 
 def leave(db: sqlite3.Connection, seq: int) -> None:
@@ -275,11 +287,14 @@ def leave(db: sqlite3.Connection, seq: int) -> None:
 
 
 def reopen(db: sqlite3.Connection, versions: Collection[int]) -> None:
-    """Let the groups that trained these versions be settled anew: their samples wait again."""
+    """Let the groups that trained these versions be settled, and counted, anew: their samples wait again."""
     marks = ",".join("?" * len(versions))
-    for row in db.execute("SELECT DISTINCT group_id FROM samples WHERE fate = 'trained' AND payload NOT NULL AND"
-                          f" group_id NOT NULL AND version IN ({marks})", list(versions)).fetchall():
-        db.execute("UPDATE episode_groups SET state = 'open' WHERE group_id = ?", (row["group_id"],))
+    for row in db.execute(f"SELECT * FROM episode_groups WHERE group_id IN (SELECT group_id FROM samples WHERE fate ="
+                          f" 'trained' AND payload NOT NULL AND group_id NOT NULL AND version IN ({marks}))",
+                          list(versions)).fetchall():
+        db.execute("UPDATE episode_groups SET state = 'open', ready_at = NULL WHERE group_id = ?", (row["group_id"],))
+        if row["state"] == "closed":
+            count(db, f"groups_{_how_trained(row)}", -1)
 
 
 def prune_groups(db: sqlite3.Connection, keep: int = KEEP_GROUPS) -> None:
@@ -292,8 +307,17 @@ def prune_groups(db: sqlite3.Connection, keep: int = KEEP_GROUPS) -> None:
 
 def _untouched(db: sqlite3.Connection, group: sqlite3.Row) -> bool:
     """Whether a group that timed out waits for its step, and none was done on a part of it."""
-    return group["state"] == "ready" and not group["whole"] and not _number(
-        db, "SELECT COUNT(*) FROM samples WHERE group_id = ? AND fate = 'trained'", group["group_id"])
+    return group["state"] == "ready" and not group["whole"] and not _trained(db, group["group_id"])
+
+
+def _trained(db: sqlite3.Connection, group_id: str) -> bool:
+    """Whether a step was done on a part of a group."""
+    return _number(db, "SELECT COUNT(*) FROM samples WHERE group_id = ? AND fate = 'trained'", group_id) > 0
+
+
+def _how_trained(group: sqlite3.Row) -> str:
+    """What a group that a step was done on counts as."""
+    return "whole" if group["whole"] else "incomplete"
 
 
 def _all_there(db: sqlite3.Connection, episode: sqlite3.Row) -> bool:

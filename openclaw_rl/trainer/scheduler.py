@@ -28,7 +28,8 @@ class Scheduler:
     Neutral ones ride along and count for nothing: a step that one complaint makes alone is as long as one that four
     make, and goes where that one complaint points.
 
-    A step on episodes is due when so many groups are ready, or the first of them has been for `update_interval`. When
+    A step on episodes is due when so many groups are ready, the first of them has been for `update_interval`, or one
+    would soon be stale. When
     both kinds of steps are due they take turns, so that neither waits for more than one step of the other.
 
     Args:
@@ -72,7 +73,7 @@ class Scheduler:
         if waiting.ready and waiting.oldest is not None:
             left = waiting.oldest + self._update_interval - now
             waited = left <= 0 or left > self._update_interval + _FUTURE
-            if self.forced or waiting.ready >= self._min_groups or waited:
+            if self.forced or waiting.ready >= self._min_groups or waiting.old or waited:
                 return Decision(True, None, "", episodes=True)
             waits.append(left)
             text += f", trains on what there is in {left:.0f} s"

@@ -288,8 +288,8 @@ class TrainerService:
     async def _turn(self, learner: Learner) -> None:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
+        self._store.settle(time.time())  # first: what is settled can be trained on before it is stale
         self._store.drop_stale()
-        self._store.settle(time.time())
         # What was taken back for the sake of other turns comes back at once.
         self._scheduler.forced = self._scheduler.forced or self._store.rebuilding() > 0
         now, pending = time.time(), self._store.pending()

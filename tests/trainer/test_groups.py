@@ -363,6 +363,24 @@ def test_one_stale_sample_drops_its_group(rig: Rig) -> None:
     assert (rig.counts(), rig.store.waiting().samples) == ({"dropped": 2}, 0)
 
 
+def test_an_incomplete_group_is_taken_before_it_is_stale(rig: Rig) -> None:
+    whole = [f"e{i}-1" for i in range(7)]
+    rig.take(*(step_of(f"e{i}", size=8, outcome=float(i % 2)) for i in range(7)))  # the eighth never began
+    rig.take(step_of("x", group="h", outcome=1.0))  # of too few: the others may still come
+    for version in range(1, 9):
+        rig.store.commit(weights_pb2.VersionManifest(version=version, parent=version - 1), {})
+        rig.settle()
+        assert list(rig.ready()) == whole * (version > 4) and rig.store.waiting().old == (version > 4)
+        if version == 6:
+            first = rig.store.waiting().oldest
+            rig.take(step_of("e7", 1, size=8, version=6))
+            rig.settle()
+            assert rig.store.waiting().oldest == first, "what comes late puts the step off"
+    assert rig.fates()["x-1"] == "pending"
+    rig.store.commit(weights_pb2.VersionManifest(version=9, parent=8, turn_ids=whole), {})
+    assert rig.counts() == {"incomplete": 1}
+
+
 def test_a_forgotten_session_leaves_its_group(rig: Rig) -> None:
     rig.take(*(step_of(name, size=3, outcome=value) for name, value in (("a", 1.0), ("b", 0.0), ("c", 0.5))))
     rig.settle()
@@ -377,6 +395,7 @@ def test_groups_that_trained_a_void_version_are_settled_anew(rig: Rig) -> None:
     rig.take(*(step_of(name, size=3, outcome=value) for name, value in (("a", 1.0), ("b", 0.0), ("c", 0.5))))
     rig.settle()
     rig.trained(1)
+    assert rig.counts() == {"whole": 1}
     done = rig.store.forget(Target("ses-a", before=time.time() + 1), {0})
     assert (done.void, done.again) == ([1], 2)
     assert rig.store.rebuilding() == 2
@@ -384,6 +403,22 @@ def test_groups_that_trained_a_void_version_are_settled_anew(rig: Rig) -> None:
     assert rig.ready() == {"b-1": -1, "c-1": 1}
     rig.trained(2)
     assert rig.fates() == {"a-1": "forgotten: its session", "b-1": "trained", "c-1": "trained"}
+    assert rig.counts() == {"whole": 1}
+
+
+def test_a_group_that_was_trained_on_in_part_is_not_counted_as_dropped(rig: Rig) -> None:
+    for name in "gh":
+        rig.take(step_of(f"a{name}", group=name, outcome=1.0), step_of(f"b{name}", group=name, outcome=0.0))
+    rig.settle()
+    rig.store.commit(weights_pb2.VersionManifest(version=1, parent=0, turn_ids=["ag-1", "ah-1"]), {})
+    rig.store.drop(["bg-1"], "damaged on disk")
+    assert rig.counts() == {"whole": 1}
+    for version in range(2, 10):
+        rig.store.commit(weights_pb2.VersionManifest(version=version, parent=version - 1), {})
+    rig.store.drop_stale()
+    assert rig.counts() == {"whole": 2}
+    rig.store.forget(Target("ses-bg", before=time.time() + 1), {0})
+    assert rig.counts() == {"whole": 2}
 
 
 def test_a_group_whose_samples_were_all_dropped_is_closed(rig: Rig) -> None:

@@ -63,6 +63,7 @@ def test_enough_groups_or_the_interval_make_a_step_on_episodes_due() -> None:
                                 "episodes")
     assert scheduler.decide(none, 160.0, Waiting(1, 100.0, 9, 4)).episodes
     assert scheduler.decide(none, 100.0, Waiting(1, 5000.0, 9, 4)).episodes  # the clock was set back
+    assert scheduler.decide(none, 100.0, Waiting(1, 100.0, 9, 4, old=True)).episodes
     scheduler.forced = True
     assert scheduler.decide(none, 100.0, Waiting(1, 100.0, 9, 4)).episodes
 

@@ -56,6 +56,16 @@ async def test_an_incomplete_group_is_taken_when_its_time_is_up(tmp_path: Path, 
         assert rig.status.counters["groups_incomplete"] == 1
 
 
+async def test_an_incomplete_group_is_taken_before_users_steps_make_it_stale(tmp_path: Path, model: Path) -> None:
+    async with trainer(tmp_path, model, min_samples=1, max_staleness=2) as rig:
+        await rig.submit(step_of("a", size=3, outcome=1.0), step_of("b", size=3, outcome=0.0))
+        for version in (1, 2):
+            await rig.submit(make_sample(f"user{version}", 1))
+            await until(lambda v=version: v in rig.publisher.offered)
+        await until(lambda: rig.publisher.offered == [1, 2, 3])
+        assert rig.status.counters["groups_incomplete"] == 1
+
+
 async def test_episodes_say_nothing_of_how_users_find_a_version(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await rig.submit(step_of("a", votes=(-1,)), make_sample("user", 1))
