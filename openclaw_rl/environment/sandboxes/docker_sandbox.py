@@ -162,7 +162,7 @@ class DockerSandbox:
     async def signal(self, target: str, name: str = "KILL") -> None:
         """Signal a process, a group or all; where no process can be started for that any more, the container ends."""
         try:
-            process = await self.start(["sh", "-c", f"kill -s {name} -- {target}"])
+            process = await self.start(["sh", "-c", f"kill -{name} {target}"])
         except SandboxError:
             self._fail("its processes could not be signalled, so it was ended as a whole")
             with contextlib.suppress(Exception):  # gone already

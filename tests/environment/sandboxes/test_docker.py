@@ -19,6 +19,7 @@ from openclaw_rl.environment.sandboxes import docker as module
 from openclaw_rl.environment.sandboxes import make
 from openclaw_rl.environment.sandboxes.base import Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.docker import Docker
+from openclaw_rl.environment.sandboxes.running import alone
 from openclaw_rl.environment.tasks.task import Action
 from tests.environment.sandboxes.engine import BUSYBOX
 
@@ -57,6 +58,15 @@ async def test_processes_and_files(container: Sandbox) -> None:
     finished = await container.run(["cat", "/dev/zero"], most=1000)
     assert finished.truncated and len(finished.output) == 1000 and finished.code is None
     assert b"sleep 61" not in (await container.run(["ps"])).output
+    process = await container.start(["sh", "-c", "n=0; while :; do n=$((n+1)); echo $n >n; done"])
+    async with alone(container):
+        first = await container.read("n")
+        await asyncio.sleep(0.1)
+        assert await container.read("n") == first
+    deadline = time.monotonic() + 20
+    while await container.read("n") == first:
+        assert time.monotonic() < deadline
+    await process.kill()
 
 
 async def test_limits(container: Sandbox) -> None:
