@@ -241,7 +241,7 @@ async def test_a_queue_is_fair() -> None:
     for name in ("e1", "e2", "e3", "e4", "e5", "e6", "d1", "a3", "a4", "a5"):
         tasks[name].cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
-    assert queue.waiting == 0 and queue.running == 0
+    assert queue.waiting == 0
     clock[0] = 61.0
     await come("a7", "a8", "a9", "a0")
     assert order[8:] == ["a7", "a8", "a9", "a0"]  # alone again
