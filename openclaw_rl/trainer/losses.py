@@ -58,6 +58,8 @@ def policy_gradient(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, cli
     With `clip_high` the two sides differ, 1 - clip_ratio and 1 + clip_high ("clip-higher" of DAPO, arXiv:2503.14476,
     section 3.1): unlikely tokens that did well may grow further.
 
+    Of a user's turn each token's advantage is the turn's score, +1, 0 or -1 (arXiv:2603.10165).
+
     r is the token's `importance_ratio`. PPO's clip alone leaves r without a bound where A is negative; there the cap
     is what holds.
 
@@ -71,11 +73,6 @@ def policy_gradient(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, cli
     """
     ratio, high = importance_ratio(logprobs, behaviour, cap), clip_ratio if clip_high is None else clip_high
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_ratio, 1 + high) * advantages)
-
-
-def binary_rl(logprobs: Tensor, behaviour: Tensor, score: float, clip_ratio: float, cap: float) -> Tensor:
-    """Policy gradient whose advantage is the turn's score (+1, 0, -1) at each of its tokens (arXiv:2603.10165)."""
-    return policy_gradient(logprobs, behaviour, torch.full_like(logprobs, score), clip_ratio, cap)
 
 
 def opd(logprobs: Tensor, behaviour: Tensor, teacher: Tensor, clip_ratio: float, cap: float) -> Tensor:

@@ -43,7 +43,7 @@ class Totals:
 class Objective:
     """loss = distillation + weight x policy gradient + kl_weight x KL(student || frozen base)
 
-    | algorithm | distillation (mean over tokens of hinted turns) | weight of `binary_rl` (mean over all tokens) |
+    | algorithm | distillation (over tokens of hinted turns) | weight of the score's policy gradient (over all tokens) |
     |---|---|---|
     | binary_rl | none | 1 |
     | opd | `opd` | 0 |
@@ -53,8 +53,8 @@ class Objective:
     Steps of episodes are learned from by GRPO, whatever the algorithm: loss = clipped surrogate of their advantages, at
     `grpo.clip_low` and `grpo.clip_high`, + `grpo.kl_weight` x KL, both a mean over all tokens.
 
-    The KL is `kl_k3`, weighted by the importance ratio, a mean over all tokens. `version` is the policy version that
-    the student is before the step.
+    Distillation and policy gradient are means over those tokens. The KL is `kl_k3`, weighted by the importance ratio, a
+    mean over all tokens. `version` is the policy version that the student is before the step.
     """
 
     def __init__(self, config: TrainerConfig, totals: Totals, version: int) -> None:

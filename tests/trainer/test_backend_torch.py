@@ -75,7 +75,7 @@ def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypa
         with torch.no_grad():
             reference = losses.token_logprobs(logprob_rows(base, e.prompt_ids, e.response_ids), ids)
             hinted = logprob_rows(base, e.teacher_prompt_ids or PROMPT, e.response_ids)
-        reward.append(losses.binary_rl(own, behaviour, e.score, 0.2, 2.0))
+        reward.append(losses.policy_gradient(own, behaviour, torch.full_like(own, e.score), 0.2, 2.0))
         kl.append(losses.kl_k3(own, reference))
         if e.teacher_prompt_ids:
             jsd.append(losses.opd_full(logits, hinted))

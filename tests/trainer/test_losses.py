@@ -56,11 +56,12 @@ def test_token_logprobs() -> None:
 
 
 @pytest.mark.parametrize("score", [1, 0, -1])
-def test_binary_rl(score: int) -> None:
+def test_the_policy_gradient_of_a_score(score: int) -> None:
     x = logits(2)
     behaviour = losses.token_logprobs(x, IDS) + SHIFT
+    advantages = torch.full_like(behaviour, score)
 
-    check(lambda x: losses.binary_rl(losses.token_logprobs(x, IDS), behaviour, score, CLIP, CAP),
+    check(lambda x: losses.policy_gradient(losses.token_logprobs(x, IDS), behaviour, advantages, CLIP, CAP),
           lambda row, i: naive_surrogate(naive_logprob(row, int(IDS[i])), behaviour[i].item(), score), x)
 
 
@@ -89,7 +90,7 @@ def test_a_ratio_weighs_at_most_the_cap_and_still_teaches() -> None:
 
 def test_a_bad_token_that_became_likely_is_bounded_by_the_cap() -> None:
     logprobs = torch.tensor([-1.0], requires_grad=True)
-    losses.binary_rl(logprobs, torch.tensor([-9.0]), -1, CLIP, CAP).sum().backward()
+    losses.policy_gradient(logprobs, torch.tensor([-9.0]), torch.tensor([-1.0]), CLIP, CAP).sum().backward()
     assert logprobs.grad is not None and logprobs.grad.item() == pytest.approx(CAP)
 
 
