@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from html import escape
 from pathlib import Path
 from typing import Annotated
 
@@ -48,20 +49,38 @@ def dashboard(
     listener = server.listen(loaded, home, host or loaded.dashboard.host,
                              loaded.dashboard.port if port is None else port, plain)
 
+    opener = home.root / "dashboard" / f"open-{os.getpid()}.html"
+
     def ready(link: str) -> None:
         out.print(f"dashboard of {home.root}: {listener.url}", soft_wrap=True, highlight=False, markup=False)
         out.print(f"sign in, to act: {link}", soft_wrap=True, highlight=False, markup=False)
         err.print("Ctrl-C ends it", highlight=False)
         if not no_browser and _has_display():
-            import threading
-            import webbrowser
-
-            threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+            _open(opener, link)
 
     try:
         server.serve(loaded, home, listener, ready)
     except KeyboardInterrupt:
         pass
+    finally:
+        opener.unlink(missing_ok=True)
+
+
+def _open(file: Path, link: str) -> None:
+    """Open the link in a browser, by a file that only this user reads: all users see the arguments of programs."""
+    import threading
+    import webbrowser
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write('<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+                      f'<meta http-equiv="refresh" content="0;url={escape(link)}"><title>OpenClaw-RL</title>')
+    except OSError as error:
+        err.print(f"the browser isn't opened: {file} can't be written: {error.strerror}", markup=False, soft_wrap=True)
+        return
+    threading.Thread(target=webbrowser.open, args=(file.resolve().as_uri(),), daemon=True).start()
 
 
 def _has_display() -> bool:

@@ -4,10 +4,11 @@
     words   what users said: turns, logs, ...  this machine's own people; a key with scope admin; the start link
     acts    roll back, pin, pause, ...         a key with scope admin; the start link
 
-"This machine's own people" connect from loopback to a dashboard that listens there. The start link, which
-`openclaw-rl dashboard` prints and opens, holds a token of that start: who has it runs the command line of this machine
-and may do all of this there. A session is a signed cookie; the key behind it is looked up at every use, so that a
-revoked one is out at once.
+"This machine's own people" connect from loopback to a dashboard that listens there, and is known by no other name
+(`dashboard.names`): where it is, a proxy connects from loopback too, whatever name and headers it passes on. The start
+link, which `openclaw-rl dashboard` prints and opens, holds a token of that start: who has it runs the command line of
+this machine and may do all of this there. A session is a signed cookie; the key behind it is looked up at every use,
+so that a revoked one is out at once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a session lasts.
 SESSION_SECONDS = 7 * 86400
-#: Keys or tokens that one address may try in a minute.
+#: Wrong keys or tokens that one address may try in a minute.
 GUESSES = 10
 #: Sessions that were ended by their reader before their time, kept in mind.
 _ENDED = 10_000
@@ -118,17 +119,25 @@ class Access:
         loopback: the dashboard listens on loopback only.
         secret: signs the cookies.
         clock: seconds since the epoch.
+        ended: a file that keeps which sessions were ended by their readers, so that a restart brings none back.
     """
 
     ring: KeyRing
     loopback: bool
     secret: bytes
     clock: Callable[[], float] = time.time
+    ended: Path | None = None
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
     def __post_init__(self) -> None:
         self._limiter = Limiter(LimitsConfig(requests_per_minute=GUESSES))
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: OrderedDict[str, float] = OrderedDict()  # number, and when it would have ended
+        if self.ended is not None and self.ended.exists():
+            try:
+                self._ended.update({str(number): float(ends) for number, ends in json.loads(self.ended.read_text())})
+            except (OSError, ValueError, TypeError) as error:  # nobody can tell who signed out: all must sign in again
+                log.warning("%s can't be read (%s): all sessions of the dashboard end", self.ended, error)
+                self.secret = secrets.token_bytes(32)
 
     def visitor(self, cookie: str, address: str, proxied: bool = False, host: str = "") -> Visitor:
         """Who sends a request.
@@ -136,7 +145,7 @@ class Access:
         Args:
             cookie: the session's, or empty.
             address: where the connection comes from.
-            proxied: a proxy says that it stands between.
+            proxied: a proxy stands between, or may.
             host: what the request calls us, without the port: a proxy's name is none of this machine's people.
         """
         local = self.loopback and not proxied and is_loopback(address) and is_loopback(host)
@@ -146,16 +155,17 @@ class Access:
         """The cookie of a new session for a key or the start link's token.
 
         Raises:
-            ApiError: 429, too many were tried; 401, it opens nothing here.
+            ApiError: it opens nothing here: 401, or 429 where too many that don't were tried.
         """
         place = client_address(address)
-        self._limiter.take(place, f"address {place}")
-        self._limiter.give_back(place)
         if hmac.compare_digest(hashlib.sha256(shown.encode("utf-8", "surrogateescape")).digest(),
                                hashlib.sha256(self.token.encode()).digest()):
             return self._cookie(_TOKEN)
         key = self.ring.find(shown)
         if key is None or not key.allows("read"):
+            # Only what fails counts: behind a proxy all have one address, and nobody may lock the others out.
+            self._limiter.take(place, f"address {place}")
+            self._limiter.give_back(place)
             log.warning("a wrong key was tried at the dashboard from %s", place)
             raise ApiError(401, "invalid key", code="invalid_api_key")
         log.info("the key %s signed in at the dashboard from %s", key.name, place)
@@ -164,9 +174,24 @@ class Access:
     def sign_out(self, cookie: str) -> None:
         """End a session for good."""
         if (session := self.session(cookie)) is not None:
-            self._ended[session.number] = None
+            self._ended[session.number] = session.ends
+            for number in [number for number, ends in self._ended.items() if ends < self.clock()]:
+                del self._ended[number]
             while len(self._ended) > _ENDED:
                 self._ended.popitem(last=False)
+            self._keep_ended()
+
+    def _keep_ended(self) -> None:
+        if self.ended is None:
+            return
+        made = self.ended.with_name(self.ended.name + ".new")
+        try:
+            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+                json.dump(list(self._ended.items()), out)
+            made.replace(self.ended)
+        except OSError as error:
+            log.warning("%s can't be written (%s): after a restart the session that was ended would be good again",
+                        self.ended, error.strerror)
 
     def session(self, cookie: str) -> Session | None:
         """The session of a cookie; None when we didn't make it, or it is over."""

@@ -22,8 +22,9 @@ from starlette.staticfiles import StaticFiles
 from . import context, layout
 from .access import ApiError
 from .context import Dashboard
+from .data.texts import line
 from .guard import THEMES, Guard
-from .i18n import LANGUAGES, texts
+from .i18n import LANGUAGES, t, texts
 from .pages import Page, all_pages
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def make_app(dashboard: Dashboard, *, names: tuple[str, ...] = (), secure: bool 
     """
     context.install(dashboard)
     _keep_inline_scripts_apart()
+    logging.getLogger("nicegui").addFilter(_inert)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> Any:
@@ -77,11 +79,25 @@ def _register(page: Page) -> None:
         ui.page_title(f"{layout.title(page)} · OpenClaw-RL")
         with layout.frame(page) as allowed:
             if allowed:
-                made = page.build(**request.path_params)
-                if inspect.isawaitable(made):
-                    await made
+                with layout.tag("div", "", "d-page") as place:
+                    try:
+                        made = page.build(**request.path_params)
+                        if inspect.isawaitable(made):
+                            await made
+                    except Exception:
+                        log.exception("the page %s can't be made", page.path)
+                        place.clear()
+                        with place, layout.tag("section", "", "d-card d-empty", role="alert"):
+                            layout.tag("h1", t("frame.failed"))
+                            layout.tag("p", t("frame.failed_more"), "d-muted")
 
     ui.page(page.path)(handler)
+
+
+def _inert(record: logging.LogRecord) -> bool:
+    """Browsers may let NiceGUI log what they like: no control character of theirs reaches the operator's terminal."""
+    record.msg, record.args = line(record.getMessage(), 500), ()
+    return True
 
 
 class _Template(BaseLoader):

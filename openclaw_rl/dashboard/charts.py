@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +89,9 @@ class Chart:
     def advance(self) -> None:
         """Go on to now: call it every second."""
         newest = dash().history.newest(self._span)
-        time, curves = newest.times[0], self._curves
-        now = dash().collector.latest if self._shape["steps"] else None  # what holds until the next one has no mean
-        values = [newest.values.get(line.figure, [None])[0] if now is None else now.get(line.figure)
-                  for line in self._lines]
-        while curves.times and curves.times[-1] < time:
+        at, curves = newest.times[0], self._curves
+        values = [newest.values.get(line.figure, [None])[0] for line in self._lines]
+        while curves.times and curves.times[-1] < at:
             curves.times.append(curves.times[-1] + curves.step)
             for row in curves.values.values():
                 row.append(None)
@@ -102,14 +101,15 @@ class Chart:
             del curves.times[0]
             for row in curves.values.values():
                 del row[0]
-        self._drawing.run_method("point", time, [None if v is None else float(f"{v:.5g}") for v in values])
+        self._drawing.run_method("point", at, [None if v is None else float(f"{v:.5g}") for v in values])
         self._tell()
 
     def _load(self) -> None:
         self._curves = dash().history.curves([line.figure for line in self._lines], self._span)
 
     def _spec(self) -> dict[str, Any]:
-        return {**self._shape, "step": self._curves.step, "points": POINTS,
+        offset = time.localtime().tm_gmtoff  # times are the server's everywhere
+        return {**self._shape, "step": self._curves.step, "offset": offset, "points": POINTS,
                 "series": [{"label": line.label, "colour": line.colour, "dashed": line.dashed}
                            for line in self._lines]}
 
@@ -119,12 +119,12 @@ class Chart:
 
     def _tell(self) -> None:
         """In words: what each line is now, for all; where it was between, for who can't see the chart."""
-        now, between = [], []
+        now, between, live = [], [], dash().collector.latest
         for line in self._lines:
             row = self._curves.values[line.figure]
             known = [value for value in row if value is not None]
             if known:
-                last = number(next((v for v in row[:-4:-1] if v is not None), None), self._unit)
+                last = number(live.get(line.figure), self._unit)
                 now.append(last if len(self._lines) == 1 else f"{line.label} {last}")
                 between.append(t("chart.between", label=line.label, least=number(min(known), self._unit),
                                  most=number(max(known), self._unit)))

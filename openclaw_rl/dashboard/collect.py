@@ -40,7 +40,6 @@ class Collector:
         self._mesh, self._history, self._interval = mesh, history, interval
         self._rates = Rates()
         self._began = time.time()
-        self._votes: list[float] = []  # milliseconds that votes took since the last figures
         self.latest: Figures = history.latest()  #: the newest figures by name; see figures.py
         self.ticks = 0  #: how many there were; changes with them
         self.environments: list[environment_pb2.EnvironmentInfo] = []
@@ -48,12 +47,14 @@ class Collector:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._rates.seed(self._history)
+        try:
+            self._rates.seed(self._history)
+        except Exception:  # the first minute's counts are missing, and no more
+            log.exception("the figures of before can't be used")
         async with asyncio.TaskGroup() as group:
             for name in COMPONENTS:
                 group.create_task(self._forever(name, self._stats))
             group.create_task(self._beside("trainer", self._training))
-            group.create_task(self._beside("prm_judge", self._judgements))
             group.create_task(self._beside("env_server", self._environments))
             group.create_task(self._tick())
 
@@ -70,8 +71,7 @@ class Collector:
 
     def take(self, now: float) -> None:
         """Keep the figures of now."""
-        votes, self._votes = self._votes, []
-        self.latest = figures(self._mesh, self._rates, self.environments, votes, now)
+        self.latest = figures(self._mesh, self._rates, self.environments)
         self._history.add(self.latest, now)
         self.ticks += 1
 
@@ -145,13 +145,6 @@ class Collector:
                 version = {"version": event.version} if event.HasField("version") else {}
                 self._history.event(kind, "trainer", event.message, at=event.at.ToNanoseconds() / 1e9 or None,
                                     turns=len(event.turn_ids), **version)
-
-    async def _judgements(self) -> None:
-        """How long votes take; the scores themselves are counted by the judge."""
-        async with contextlib.aclosing(_closing(self._mesh.judge().watch_judgements())) as stream:
-            async for told in stream:
-                if len(self._votes) < 10_000:
-                    self._votes += [vote.duration_ms for vote in told.judgement.votes if not vote.error]
 
     async def _environments(self) -> None:
         try:

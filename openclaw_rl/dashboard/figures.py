@@ -10,9 +10,8 @@
     judge.votes, .votes_failed  votes of the last minute
     judge.count.NAME            the judge's counters that these are made of
     judge.queue                 turns that wait
-    judge.vote_ms               mean time of the votes that came
     trainer.loss .kl .grad_norm .staleness   of the last step
-    trainer.updates_h           steps in the last hour
+    trainer.updates_h           versions made within the last hour (the trainer's own)
     trainer.pending             samples that wait
     version                     that answers
     up.COMPONENT                1 while it answers, else 0
@@ -22,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..v1 import environment_pb2
@@ -37,7 +36,8 @@ _POLICY = {"qps": "qps", "running": "running", "waiting": "waiting", "tokens_per
            "first95": "first_token_p95_ms", "first99": "first_token_p99_ms"}
 _JUDGE_RATES = {"positive": "positive", "neutral": "neutral", "negative": "negative", "failed": "judgements_failed",
                 "votes": "votes", "votes_failed": "votes_failed"}
-_TRAINER = {name: name for name in ("loss", "kl", "grad_norm", "staleness", "pending", "training", "paused")}
+_TRAINER = {"updates_h": "updates_per_hour", **{
+    name: name for name in ("loss", "kl", "grad_norm", "staleness", "pending", "training", "paused")}}
 #: Seconds between two readings of a counter beyond which what was counted in between belongs to no single minute.
 _APART = 15.0
 #: Seconds of a counter's window.
@@ -45,11 +45,10 @@ _MINUTE = 60.0
 
 
 class Rates:
-    """What counters gained in the last minute, and how many updates the last hour had."""
+    """What counters gained in the last minute."""
 
     def __init__(self) -> None:
         self._gains: dict[str, deque[tuple[float, int]]] = {}  # readings of the last minute: when, and the counter
-        self._updates: deque[tuple[float, float]] = deque()  # at most one a minute: when, and the counter
 
     def seed(self, history: History) -> None:
         """Know what was counted before the dashboard was started, by one that ran then."""
@@ -57,10 +56,6 @@ class Rates:
             for name in _JUDGE_RATES:
                 if (count := row.get(f"judge.count.{name}")) is not None:
                     self._gains.setdefault(name, deque()).append((float(t), int(count)))
-        curves = history.curves(["trainer.updates"], 3600)
-        for t, value in zip(curves.times, curves.values["trainer.updates"], strict=True):
-            if value is not None and (not self._updates or t - self._updates[-1][0] >= 60):
-                self._updates.append((float(t), value))
 
     def last_minute(self, name: str, seen: Seen, counter: str) -> float | None:
         """What a counter gained in the minute before it was last heard of; None when it isn't told now. What it gained
@@ -77,17 +72,8 @@ class Rates:
             readings.popleft()
         return float(count - readings[0][1])
 
-    def updates_per_hour(self, count: int, now: float) -> float:
-        """Steps in the last hour; since it is known, if that is shorter."""
-        while self._updates and self._updates[0][0] < now - 3600:
-            self._updates.popleft()
-        if not self._updates or now - self._updates[-1][0] >= 60:
-            self._updates.append((now, float(count)))
-        return max(0.0, count - self._updates[0][1])
 
-
-def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2.EnvironmentInfo],
-            votes: Iterable[float], now: float) -> Figures:
+def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2.EnvironmentInfo]) -> Figures:
     """All figures that are known now, by name."""
     policy, judge, trainer = mesh.status("policy_server"), mesh.status("prm_judge"), mesh.status("trainer")
     found: dict[str, float | None] = {f"policy.{name}": policy.gauge(gauge) for name, gauge in _POLICY.items()}
@@ -95,12 +81,6 @@ def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2
     found |= {f"judge.{name}": rates.last_minute(name, judge, counter) for name, counter in _JUDGE_RATES.items()}
     found |= {f"judge.count.{name}": judge.counter(counter) for name, counter in _JUDGE_RATES.items()}
     found["judge.queue"] = judge.gauge("queue")
-    times = list(votes)
-    found["judge.vote_ms"] = sum(times) / len(times) if times else None
-    updates = trainer.counter("updates")
-    if updates is not None:
-        found["trainer.updates"] = float(updates)
-        found["trainer.updates_h"] = rates.updates_per_hour(updates, now)
     found["version"] = None if mesh.version is None else float(mesh.version)
     for seen in mesh.all():
         if seen.state != "ABSENT":

@@ -45,6 +45,8 @@ class Guard:
     def __init__(self, app: Any, access: Access, names: Iterable[str], secure: bool, port: int) -> None:
         self.app, self._access, self._secure = app, access, secure
         own = () if access.loopback else (socket.gethostname(), socket.getfqdn())
+        names = tuple(names)
+        self._named = bool(names)
         self._names = {name.lower().rstrip(".") for name in (*names, *own)}
         self.cookie = cookie_name(port)
 
@@ -97,7 +99,7 @@ class Guard:
                 headers.get("sec-fetch-mode") == "navigate" and scope.get("method") == "GET"):
             return PlainTextResponse("Another site's page asked for this.\n", 403)
         client = scope.get("client") or ("", 0)
-        proxied = any(name in headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
+        proxied = self._named or any(name in headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
         visitor = self._access.visitor(cookies.get(self.cookie, ""), str(client[0]), proxied, name)
         scope["state"]["visitor"] = visitor
         path = scope["path"]

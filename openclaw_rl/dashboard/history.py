@@ -3,13 +3,19 @@
 Pages read from memory; the file dashboard/history.db in the mesh's home only lets it outlive the process. So a slow,
 full or damaged disk never holds a page up, and costs no more than what a restart would have shown.
 
-Each row is a point in time with all figures of it as JSON, `{"policy.qps": 1.5, ...}`. All of them are momentary
-values or rates, so that the mean is right for any span. A time without a row is a gap: the dashboard was not running.
+Each row is a point in time with all figures of it as JSON, `{"policy.qps": 1.5, ...}`. A span is told by the mean of
+what was in it; by the last value where values hold until the next one (_LAST), and by the largest of high percentiles
+(_MOST), whose mean would be that of no time. A time without a row is a gap: the dashboard was not running.
+
+Of several dashboards of a home one keeps the file; the others only read it when they start.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
+import re
 import sqlite3
 import threading
 import time
@@ -18,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +46,10 @@ CREATE TABLE IF NOT EXISTS minutes (t INTEGER PRIMARY KEY, figures BLOB NOT NULL
 CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY AUTOINCREMENT, t REAL NOT NULL, kind TEXT NOT NULL,
                                    component TEXT NOT NULL, text TEXT NOT NULL, data BLOB NOT NULL);
 """
+
+#: Figures of which a span has its last value, and those of which it has the largest; all others have their mean.
+_LAST = re.compile(r"version|up\..*|trainer\.(loss|kl|grad_norm|staleness|updates_h|training|paused)|judge\.count\..*")
+_MOST = re.compile(r"policy\.(p|first)9[59]")
 
 Figures = dict[str, float]
 
@@ -68,7 +79,7 @@ class Curves:
 
     Attributes:
         times: seconds since the epoch at which each bucket begins, ascending, evenly `step` apart.
-        values: by name one for each bucket: the mean, or None where nothing is known.
+        values: by name one for each bucket (see the module), or None where nothing is known.
     """
 
     times: list[int]
@@ -98,9 +109,12 @@ class History:
         self._writer = ThreadPoolExecutor(1, "history")
         self._writing = False
         self._db: sqlite3.Connection | None = None
+        self._opened = False  # the file was read, or can't be: from then on memory knows better
+        self._held: int | None = None  # the lock of who writes
         # By span, so that any number of pages costs what one does: until when it is right (what it is of), and it.
         self._curves: dict[int, tuple[int, Curves]] = {}
         self._newest: dict[int, tuple[int, Curves]] = {}
+        self._hold()
         self._writer.submit(self._open).result()
         self._complete_minutes()
 
@@ -120,6 +134,7 @@ class History:
         else:
             self._seconds.append((t, packed))
             if last and last // 60 < t // 60:
+                self._hold()
                 self._minute(last // 60 * 60)
                 self._drop_old(t)
         self._write(("INSERT OR REPLACE INTO seconds VALUES (?, ?)", (t, packed)))
@@ -137,6 +152,8 @@ class History:
         self._writer.shutdown()
         if self._db is not None:
             self._db.close()
+        if self._held is not None:
+            os.close(self._held)
 
     # -- reading
 
@@ -199,19 +216,16 @@ class History:
         """All figures by bucket."""
         rows = list(self._rows(begin))
         many = (end - begin) // step
-        sums: dict[str, list[float]] = {}
-        counts: dict[str, list[int]] = {}
+        found: dict[str, list[float | None]] = {}
+        spans: list[list[bytes]] = [[] for _ in range(many)]
         for t, packed in rows[bisect_left(rows, begin, key=lambda row: row[0]):]:
             if t >= end:
                 break
-            place = (t - begin) // step
-            for name, value in orjson.loads(packed).items():
-                if name not in sums:
-                    sums[name], counts[name] = [0.0] * many, [0] * many
-                sums[name][place] += value
-                counts[name][place] += 1
-        return {name: [total / count if count else None
-                       for total, count in zip(sums[name], counts[name], strict=True)] for name in sums}
+            spans[(t - begin) // step].append(packed)
+        for place, span in enumerate(spans):
+            for name, value in _summed(span).items():
+                found.setdefault(name, [None] * many)[place] = value
+        return found
 
     # -- upkeep
 
@@ -231,16 +245,14 @@ class History:
 
     def _minute(self, t: int) -> None:
         """Make the row of the minute that begins at `t`, from its seconds."""
-        sums: dict[str, tuple[float, int]] = {}
+        span: list[bytes] = []
         for second, packed in reversed(self._seconds):
             if second < t:
                 break
             if second < t + 60:
-                for name, value in orjson.loads(packed).items():
-                    total, count = sums.get(name, (0.0, 0))
-                    sums[name] = (total + value, count + 1)
-        if sums:
-            row = (t, orjson.dumps({name: float(f"{total / count:.6g}") for name, (total, count) in sums.items()}))
+                span.insert(0, packed)
+        if span:
+            row = (t, orjson.dumps({name: float(f"{value:.6g}") for name, value in _summed(span).items()}))
             self._minutes.append(row)
             self._write(("INSERT OR REPLACE INTO minutes VALUES (?, ?)", row))
 
@@ -252,8 +264,28 @@ class History:
             if newest < t < now:
                 self._minute(t)
 
+    def _hold(self) -> None:
+        """Be the one who writes, unless another dashboard of this home is."""
+        if self._file is None or self._held is not None:
+            return
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._file.with_name("lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+        except OSError:
+            return  # nor can the history be written, which is told when it is tried
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._held = lock
+        except OSError:
+            os.close(lock)
+
+    @property
+    def _another(self) -> bool:
+        """Another dashboard writes."""
+        return self._held is None and self._file is not None and self._file.with_name("lock").exists()
+
     def _write(self, statement: tuple[str, tuple[Any, ...]]) -> None:
-        if self._file is None:
+        if self._file is None or self._another:
             return
         with self._lock:
             self._waiting.append(statement)
@@ -304,6 +336,8 @@ class History:
             self._put_aside(str(error))
         except OSError as error:
             self._failed(str(error))
+        finally:
+            self._opened = True
 
     def _failed(self, why: str) -> None:
         with self._lock:
@@ -322,7 +356,7 @@ class History:
         db.executescript(_SCHEMA)
         if (db.execute("PRAGMA quick_check(1)").fetchone() or ("",))[0] != "ok":
             raise sqlite3.DatabaseError("the file is damaged")
-        if self._seconds:  # opened again: memory knows better
+        if self._opened:
             return
         now = self._clock()
         for rows, table, keep in ((self._seconds, "seconds", SECONDS), (self._minutes, "minutes", self._keep)):
@@ -338,6 +372,9 @@ class History:
 
     def _put_aside(self, why: str) -> None:
         assert self._file is not None
+        if self._another:  # whose file it is
+            self._failed(why)
+            return
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -348,8 +385,36 @@ class History:
                 self._file.with_name(self._file.name + suffix).unlink(missing_ok=True)
             self._file.rename(aside)
             self._set_aside = (self._clock(), str(aside))
-            self._seconds.clear()
-            self._minutes.clear()
+            if not self._opened:  # what was read of it
+                self._seconds.clear()
+                self._minutes.clear()
             self._read()
+            if self._opened and self._db is not None:  # what was lost is in memory still
+                with self._db:
+                    for rows, table in ((self._seconds, "seconds"), (self._minutes, "minutes")):
+                        self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", list(rows))
+                    self._db.executemany(
+                        "INSERT INTO events (t, kind, component, text, data) VALUES (?, ?, ?, ?, ?)",
+                        [(one.t, one.kind, one.component, one.text, orjson.dumps(one.data))
+                         for one in list(self._events)])
         except (OSError, sqlite3.Error) as error:
             self._failed(str(error))
+
+
+@lru_cache(1000)
+def _how(name: str) -> str:
+    return "last" if _LAST.fullmatch(name) else "most" if _MOST.fullmatch(name) else "mean"
+
+
+def _summed(rows: Sequence[bytes]) -> Figures:
+    """Rows, oldest first, as one."""
+    sums: dict[str, tuple[float, int]] = {}
+    for packed in rows:
+        for name, value in orjson.loads(packed).items():
+            total, count = sums.get(name, (0.0, 0))
+            how = _how(name)
+            if how == "mean":
+                sums[name] = (total + value, count + 1)
+            else:
+                sums[name] = (value if how == "last" or not count else max(total, value), 1)
+    return {name: total / count for name, (total, count) in sums.items()}

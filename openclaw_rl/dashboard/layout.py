@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import quote
 
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
@@ -14,6 +16,8 @@ from .context import dash
 from .i18n import LANGUAGES, language, t
 from .pages import Page, all_pages
 
+#: Seconds for a browser to go where it is sent.
+_SENT_AWAY = 1.0
 _THEMES = {"auto": "brightness_auto", "light": "light_mode", "dark": "dark_mode"}
 
 
@@ -59,8 +63,8 @@ def frame(page: Page) -> Iterator[bool]:
         with tag("nav", "", "d-nav", aria_label=t("frame.navigation")):
             for other in all_pages():
                 if other.nav:
-                    here = {"aria_current": "page"} if other.key == page.key else {}
-                    with tag("a", "", "d-nav-link", href=other.path, **here):
+                    current = {"aria_current": "page"} if other.key == page.key else {}
+                    with tag("a", "", "d-nav-link", href=other.path, **current):
                         ui.icon(other.icon).props('aria-hidden="true"')
                         tag("span", title(other))
         with tag("div", "", "d-tools"):
@@ -75,7 +79,7 @@ def frame(page: Page) -> Iterator[bool]:
             with tag("section", "", "d-card d-empty"):
                 tag("h1", title(page))
                 tag("p", t("frame.words_need_admin"))
-                tag("a", t("frame.sign_in"), href=f"/login?next={ui.context.client.request.url.path}")
+                tag("a", t("frame.sign_in"), href=f"/login?next={quote(here(), safe='')}")
         yield allowed
 
 
@@ -94,7 +98,8 @@ def banner() -> None:
 
     def show() -> None:
         if not visitor().reads:
-            ui.navigate.to("/login")
+            timer.deactivate()
+            shut_out()
             return
         seen = dash().mesh.all()
         lines: tuple[str, ...]
@@ -111,8 +116,26 @@ def banner() -> None:
                 for line in lines:
                     tag("p", line)
 
+    timer = ui.timer(1.0, show, immediate=False)
     show()
-    ui.timer(1.0, show, immediate=False)
+
+
+def here() -> str:
+    """The address of the page that is built: path and query."""
+    url = ui.context.client.request.url
+    return url.path + (f"?{url.query}" if url.query else "")
+
+
+def shut_out() -> None:
+    """The reader may not see the page any more: their browser is sent away, and, as it needn't go, the page ends."""
+    client = ui.context.client
+    ui.navigate.to("/login" if not visitor().reads else here())
+
+    def end() -> None:
+        if not client.is_deleted:
+            client.delete()
+
+    asyncio.get_running_loop().call_later(_SENT_AWAY, end)
 
 
 def clock(at: float) -> str:
@@ -125,9 +148,8 @@ def _switch(name: str, choices: dict[str, tuple[str, str]], chosen: str, label: 
     """A form that a press of its one button moves to the next choice; it works from the keyboard as any button."""
     keys = list(choices)
     following = keys[(keys.index(chosen) + 1) % len(keys)]
-    path = ui.context.client.request.url.path
     with tag("form", method="post", action=f"/{name}"):
-        tag("input", type="hidden", name="next", value=path)
+        tag("input", type="hidden", name="next", value=here())
         tag("input", type="hidden", name=name, value=following)
         text, icon = choices[chosen]
         told = f"{label}: {text}. {t('frame.switch_to', to=choices[following][0])}"
@@ -141,7 +163,7 @@ def _who() -> None:
     """Who is signed in, with a way out; else the way in."""
     who = visitor()
     if not who.name:
-        tag("a", t("frame.sign_in"), "d-tool", href=f"/login?next={ui.context.client.request.url.path}")
+        tag("a", t("frame.sign_in"), "d-tool", href=f"/login?next={quote(here(), safe='')}")
         return
     with tag("form", method="post", action="/logout"):
         told = t("frame.sign_out", name=t("frame.operator") if who.name == "token" else who.name)

@@ -99,7 +99,9 @@ def build(config: Config, home: Home, listener: Listener) -> Dashboard:
         KeyFileError: the keys' file can't be used.
     """
     mesh, history = MeshData(home), History(home.root / "dashboard", config.dashboard.keep_days)
-    access = Access(KeyRing.of(config, home), identity.is_loopback(listener.host), secret_in(home.root / "dashboard"))
+    folder = home.root / "dashboard"
+    access = Access(KeyRing.of(config, home), identity.is_loopback(listener.host), secret_in(folder),
+                    ended=folder / "ended")
     return Dashboard(home, config, mesh, history, Collector(mesh, history, config.dashboard.interval), access)
 
 

@@ -6,20 +6,23 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakKeyDictionary, WeakSet
 
-from nicegui import ui
+from nicegui import Client, ui
 
 from .access import NotAllowed, visitor
 from .context import dash
 from .data import texts
 from .data.parts import FAILURES, reason
 from .i18n import t
-from .layout import Tag, clock, tag
+from .layout import Tag, clock, here, shut_out, tag
 
 #: Milliseconds until a message that says what was done goes.
 _SAID = 8000
 #: Characters of a fact that gets a line of its own.
 _LONG = 90
+#: Dialogs of each open page.
+_DIALOGS: WeakKeyDictionary[Client, WeakSet[ui.dialog]] = WeakKeyDictionary()
 
 
 def assets() -> None:
@@ -32,17 +35,39 @@ def script(function: str, *values: Any) -> None:
     ui.run_javascript(f"whenReady('{function}', {json.dumps(values)})")
 
 
-def every(seconds: float, refresh: Callable[[], Awaitable[None]], words: bool = True) -> None:
-    """Call `refresh` at once and again and again, while the reader may see the page (`words`: what users said)."""
+def every(seconds: float, refresh: Callable[[], Awaitable[float | None]], words: bool = True) -> None:
+    """Call `refresh` at once and again and again, while the reader may see the page (`words`: what users said). It may
+    give other seconds until the next time."""
 
     async def look() -> None:
         if visitor().words if words else visitor().reads:
-            await refresh()
+            timer.interval = await refresh() or seconds
         else:
             timer.deactivate()
-            ui.navigate.reload()
+            shut_out()
 
     timer = ui.timer(seconds, look)
+
+
+class Remade:
+    """A part of a page that is made anew when what it shows has changed, and not while a dialog is open, since who
+    types there would lose it. What changes often (times, counts) belongs into elements that are changed in place."""
+
+    def __init__(self, classes: str = "", loading: bool = False) -> None:
+        self.box = tag("div", t("parts.loading") if loading else "", classes)
+        self._shown: object = self
+
+    def show(self, key: object, make: Callable[[], object]) -> bool:
+        """Let `make` fill it, unless it was made for an equal key. Gives whether it is up to date."""
+        if key != self._shown:
+            if any(dialog.value for dialog in _DIALOGS.get(ui.context.client, ())):
+                return False  # the next look brings it
+            self._shown = key
+            self.box.clear()
+            self.box.text = ""
+            with self.box:
+                make()
+        return True
 
 
 def chip(text: str, tone: str = "") -> Tag:
@@ -173,10 +198,13 @@ class Act:
                 note = tag("span", blocked, "d-muted p-note")
                 self.button.put(aria_describedby=f"c{note.id}")
                 if no_key:
-                    link(t("frame.sign_in"), f"/login?next={ui.context.client.request.url.path}", "p-note")
+                    link(t("frame.sign_in"), f"/login?next={quote(here(), safe='')}", "p-note")
 
     def _ask(self) -> None:
-        with ui.dialog() as dialog, ui.card().classes("d-card p-dialog") as card:
+        with ui.context.client.content:  # it goes on when the part of the page that the button is in is made anew
+            dialog = ui.dialog()
+        _DIALOGS.setdefault(ui.context.client, WeakSet()).add(dialog)
+        with dialog, ui.card().classes("d-card p-dialog") as card:
             title = tag("h2", self._label, "d-h2")
             says = tag("p", self._says)
             dialog.props(f'aria-labelledby="c{title.id}" aria-describedby="c{says.id}"')

@@ -17,7 +17,6 @@ from openclaw_rl.v1 import (
     component_pb2_grpc,
     environment_pb2,
     environment_pb2_grpc,
-    judge_pb2,
     judge_pb2_grpc,
     trainer_pb2,
     trainer_pb2_grpc,
@@ -45,9 +44,7 @@ class _Environment(environment_pb2_grpc.EnvironmentServiceServicer):
 
 
 class _Judge(judge_pb2_grpc.JudgeServiceServicer):
-    async def WatchJudgements(self, request: Any, context: Any) -> AsyncIterator[judge_pb2.WatchJudgementsResponse]:
-        await asyncio.Event().wait()
-        yield judge_pb2.WatchJudgementsResponse()
+    pass
 
 
 class _Trainer(trainer_pb2_grpc.TrainerServiceServicer):

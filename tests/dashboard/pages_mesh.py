@@ -38,6 +38,8 @@ from .fakes import FakeMesh, _Component, _Judge, _Trainer
 HOSTILE = ('<script>window.hacked=1</script><img src=x onerror="window.hacked=1"> [x](javascript:window.hacked=1) '
            '{{constructor.constructor("window.hacked=1")()}} \x1b]0;title\x07\x1b[31mred\x1b[0m '
            'a\u202egnp.exe\u2066 \x00 </textarea></pre><svg onload=window.hacked=1> `${window.hacked=1}` &lt;b&gt; ')
+#: A response of which the environment server tells the beginning.
+LONG = "It is 0. " + "And so on. " * 20 + "And a lot more, which only the journal has."
 BASE = 1_790_000_000
 MAIN, SIDE = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE
 
@@ -87,6 +89,7 @@ class Data:
 
     def __init__(self, turns: int = 30) -> None:
         self.turns = {f"t{number}": turn(number) for number in range(turns)}
+        self.turns["t0"].response_text = LONG[:200]
         self.turns["bad"] = turn(turns, turn_id="bad", session_id="ses<i>", request_text=HOSTILE[:200],
                                  response_text=HOSTILE[-200:], class_reason=HOSTILE, flaw=HOSTILE)
         self.feedback: list[turn_pb2.Feedback] = [turn_pb2.Feedback(
@@ -128,7 +131,7 @@ class Data:
         self.log = ["2026-11-30 10:00:01,000 INFO    openclaw: started", "2026-11-30 10:00:02,000 WARNING a: slow",
                     "2026-11-30 10:00:03,000 ERROR   b: " + HOSTILE.replace("\0", ""), "Traceback: of the error",
                     "x" * 20_000]
-        told = ('[MAIN] Action: "It is 0. And a lot more, which only the journal has."', 'NextState: "thanks\\nall"',
+        told = (f'[MAIN] Action: "{LONG}"', 'NextState: "thanks\\nall"', '[MAIN] Action: "It is 2."',
                 "[PRM] Score: -1 (dissatisfied)")
         self.journal = [f"[2026-11-30 10:00:0{number}] [SESSION: ses0] [VERSION: 0] {text}"
                         for number, text in enumerate(told)]
@@ -284,9 +287,18 @@ class _Parts(_Component):
     async def GetStatus(self, request: Any, context: Any) -> component_pb2.GetStatusResponse:
         status = component_pb2.ComponentStatus()
         status.CopyFrom(self._pages.status[self._name])
-        if self._name == "trainer" and self._pages.data.paused is not None:
-            status.detail = f"paused: {self._pages.data.paused}"
+        if self._name == "trainer":  # as the real one's, it is another one each time
+            paused = self._pages.data.paused
+            status.detail = "preparing the model" if paused is not None else \
+                f"needs 2 more samples or {time.monotonic() % 60:.2f} s"
+            status.gauges["paused"] = float(paused is not None)
         return component_pb2.GetStatusResponse(status=status)
+
+    async def WatchStats(self, request: component_pb2.WatchStatsRequest, context: Any) -> AsyncIterator[Any]:
+        while True:
+            told = await self.GetStatus(None, context)
+            yield component_pb2.WatchStatsResponse(status=told.status)
+            await asyncio.sleep(request.interval.ToMilliseconds() / 1000 or 1.0)
 
     async def ReadLogs(self, request: component_pb2.ReadLogsRequest,
                        context: Any) -> AsyncIterator[component_pb2.ReadLogsResponse]:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from openclaw_rl.dashboard.collect import Collector
 from openclaw_rl.dashboard.figures import Rates, waits_for
 from openclaw_rl.dashboard.history import History
@@ -94,11 +96,21 @@ def test_counters_are_told_by_the_minute() -> None:
 def test_a_restart_of_the_dashboard_goes_on_with_the_minute() -> None:
     history, now = History(None, 7), time.time()
     for second in range(50):
-        history.add({"judge.count.votes": float(second), "trainer.updates": 4.0}, now - 50 + second)
+        history.add({"judge.count.votes": float(second)}, now - 50 + second)
     rates = Rates()
     rates.seed(history)
     assert rates.last_minute("votes", _heard(now, 50), "votes") == 50
-    assert rates.updates_per_hour(6, now) == 2
+
+
+async def test_what_was_kept_and_cannot_be_used_ends_nothing(mesh: FakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("a row of another time")
+
+    monkeypatch.setattr(Rates, "seed", broken)
+    mesh.status["trainer"].gauges["updates_per_hour"] = 3
+    mesh.status["trainer"].counters["updates"] = 900
+    async with collecting(mesh.home) as collector:
+        await until(lambda: collector.latest.get("trainer.updates_h") == 3)
 
 
 def test_what_a_component_waits_for_is_said_once() -> None:

@@ -35,8 +35,8 @@ async def test_lines_come_once(clients: MeshData, pages: PagesMesh, monkeypatch:
 
 async def test_the_journal(clients: MeshData) -> None:
     source = logs.shared_logs(clients).open(logs.JOURNAL)
-    await eventually(lambda: len(source.lines) == 3)
-    assert [line.level for line in source.lines] == ["info", "info", "warning"]
+    await eventually(lambda: len(source.lines) == 4)
+    assert [line.level for line in source.lines] == ["info", "info", "info", "warning"]
     logs.shared_logs(clients).close(logs.JOURNAL)
 
 

@@ -10,7 +10,7 @@ from openclaw_rl.dashboard.mesh import MeshData
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.v1 import turn_pb2
 
-from .pages_mesh import HOSTILE, PagesMesh, turn
+from .pages_mesh import HOSTILE, LONG, PagesMesh, turn
 
 
 async def ids(clients: MeshData, query: dict[str, str], size: int = 1000) -> list[str]:
@@ -90,7 +90,7 @@ async def test_sessions(clients: MeshData) -> None:
 
 async def test_a_turn_s_story(clients: MeshData) -> None:
     told = await story.turn(clients, "t0")
-    assert told.response == "It is 0. And a lot more, which only the journal has."
+    assert told.response == LONG
     assert told.next_state == ["thanks\nall"]
     assert [row.id for row in told.after] == ["t1"]
     assert told.before is None
@@ -137,9 +137,27 @@ def test_lines_of_the_journal(line: str, entry: tuple[str, story.Entry] | None) 
     assert story.entry(line) == entry
 
 
-def test_the_newest_of_equal_responses_is_meant() -> None:
-    entries = [story.Entry("", "Action", "yes and"), story.Entry("", "NextState", "old"),
-               story.Entry("", "Action", "yes or"), story.Entry("", "NextState", "new"), story.Entry("", "Action", "z")]
-    assert story.told(entries, "yes") == ("yes or", ["new"])
-    assert story.told(entries, "") == ("", [])
-    assert story.told(entries, "no") == ("", [])
+def told(number: int, kinds: str, response: str = "yes", parent: str = "") -> tuple[str, list[str]]:
+    """What is told of the turn of that number; `kinds`: the journal, a letter and a text each."""
+    entries = [story.Entry("", {"A": "Action", "N": "NextState", "S": "Score"}[kind[0]], kind[1:])
+               for kind in kinds.split()]
+    same = [turn(n, turn_id=str(n), response_text=response, parent_turn_id="") for n in range(3)]
+    heir = [turn(9, turn_id="heir", response_text="heir", parent_turn_id=parent)] if parent else []
+    return story.told(entries, same[number], [*same, *heir])
+
+
+def test_of_equal_responses_the_order_decides() -> None:
+    kinds = "Ayes N1 Ayes N2 Ayes N3"
+    assert told(2, kinds) == ("yes", ["3"])
+    assert told(1, kinds) == ("yes", [])  # whose next state it is can't be told
+    assert told(0, "Ayes N1 Ayes N2") == ("", [])  # it is older than the journal
+    assert told(2, "Ayes-and N1") == ("", [])  # a short response is whole
+    long = "y" * 200
+    assert told(2, f"A{long}zzz N1", long) == (long + "zzz", ["1"])
+
+
+def test_the_next_state_is_what_stands_before_the_turn_that_continues() -> None:
+    kinds = "Ayes Ayes Nside Aside Ayes Nother Ano Nmine Aheir Nlast"
+    assert told(1, kinds, parent="1") == ("yes", ["mine"])
+    assert told(2, kinds, parent="1") == ("yes", [])
+    assert told(1, "Ayes Ayes Ayes Nother", parent="1") == ("yes", [])  # the heir isn't in the journal

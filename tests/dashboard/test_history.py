@@ -159,3 +159,47 @@ def test_the_newest_bucket_is_the_last_of_the_curves(tmp_path: Path) -> None:
     curves, newest = history.curves(["x"], 900), history.newest(900)
     assert curves.step == newest.step == 5
     assert (curves.times[-1], curves.values["x"][-1]) == (newest.times[0], newest.values["x"][0])
+
+
+def test_what_a_span_tells_depends_on_the_figure(tmp_path: Path) -> None:
+    clock = Clock()
+    history = History(None, 7, clock)
+    for second in range(4000):
+        clock.now += 1
+        high = 41.0 if second < 3990 else 42.0
+        history.add({"version": high, "policy.p99": 900.0 if second % 60 == 7 else 100.0, "x": float(second % 2)})
+    for span in (900, 86400):
+        curves = history.curves(["version", "policy.p99", "x"], span)
+        assert {v for v in curves.values["version"] if v is not None} == {41.0, 42.0}
+        assert max(v for v in curves.values["policy.p99"] if v is not None) == 900.0
+    assert 0.4 < next(v for v in curves.values["x"] if v is not None) < 0.6
+
+
+def test_damage_while_it_runs_costs_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    history = History(tmp_path, 7, clock)
+    fill(history, clock, 200)
+    history.event("version_created", "trainer")
+    history._writer.submit(history._put_aside, "a page is torn").result()
+    assert len(history._seconds) == 200 and history._minutes
+    history.close()
+    again = History(tmp_path, 7, clock)
+    assert len(again._seconds) == 200 and again._minutes and again.events()[0].kind == "version_created"
+    again.close()
+
+
+def test_of_two_dashboards_one_writes(tmp_path: Path) -> None:
+    clock = Clock()
+    first, second = (History(tmp_path, 7, clock) for _ in range(2))
+    for history in (first, second):
+        history.event("version_created", "trainer")
+        history.add({"x": 1.0})
+    second._writer.submit(second._put_aside, "it looks damaged").result()
+    second._writer.submit(int).result()
+    first.close()
+    with sqlite3.connect(tmp_path / "history.db") as db:
+        assert db.execute("SELECT COUNT(*) FROM events").fetchone()[0] == 1
+    fill(second, clock, 70)  # the first has ended: the second takes over
+    second.close()
+    with sqlite3.connect(tmp_path / "history.db") as db:
+        assert db.execute("SELECT MAX(t) FROM seconds").fetchone()[0] == int(clock.now)

@@ -7,6 +7,8 @@ import socket
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from typer.testing import CliRunner
@@ -79,15 +81,24 @@ def test_a_browser_is_opened_where_somebody_can_see_it(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     for name, value in {**variables, "OPENCLAW_RL_HOME": str(home.root)}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("webbrowser.open", links.append)
+    
+    def browser(address: str) -> None:
+        assert "token" not in address  # all users see the arguments of programs
+        file = Path(url2pathname(urlsplit(address).path))
+        assert file.stat().st_mode & 0o777 == 0o600
+        links.append(file.read_text())
+
+    monkeypatch.setattr("webbrowser.open", browser)
 
     def serve(config: Config, home: Home, listener: Any, ready: Any) -> None:
         listener.socket.close()
         ready(f"{listener.url}/login#token")
+        deadline = time.monotonic() + 5
+        while opened and not links and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     monkeypatch.setattr("openclaw_rl.dashboard.server.serve", serve)
     done = CliRunner().invoke(app, ["dashboard", "--port", "0", *options])
-    deadline = time.monotonic() + 5
-    while opened and not links and time.monotonic() < deadline:
-        time.sleep(0.01)
     assert done.exit_code == 0 and "/login#token" in done.output and len(links) == opened
+    assert all("url=http://127.0.0.1:" in link and '/login#token"' in link for link in links)
+    assert not list((home.root / "dashboard").glob("open-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from playwright.sync_api import expect
 
 from openclaw_rl.mesh.errors import failed_precondition
 
-from .pages_mesh import HOSTILE
+from .pages_mesh import HOSTILE, version
 from .panel import SOON, Panel, harmless, panel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -38,6 +39,9 @@ def test_what_there_is_and_what_changed(shown: Panel, browse: Any) -> None:
     page.get_by_role("button", name="Compare").click()
     expect(main).to_contain_text("hi 3 <script>", timeout=SOON)
     assert "other=3" in page.url
+    page.get_by_role("button", name=re.compile("Colours")).click()
+    expect(main).to_contain_text("hi 3 <script>", timeout=SOON)
+    assert page.url.endswith("/versions/2?other=3")  # a switch keeps what is shown
     page.goto(f"{shown.served.url}/versions/9")
     expect(page.get_by_text("there is no version")).to_be_visible(timeout=SOON)
     page.goto(f"{shown.served.url}/versions/%3Cb%3E")
@@ -109,6 +113,49 @@ def test_pausing_and_training(shown: Panel, browse: Any) -> None:
     dialog.get_by_role("button", name="Resume training").click()
     expect(page.get_by_role("button", name="Pause training")).to_be_visible(timeout=SOON)
     harmless(watched)
+
+
+def test_who_types_into_a_dialog_is_not_disturbed(shown: Panel, browse: Any) -> None:
+    data = shown.mesh.data
+    watched = shown.open(browse, "/versions", admin=True)
+    page = watched.page
+    training = page.get_by_text("needs 2 more samples")
+    told = training.text_content(timeout=SOON) or ""
+    page.get_by_role("button", name="Pause training").click()
+    reason = page.get_by_role("dialog").get_by_label("Reason")
+    reason.type("lunch")
+    data.versions.append(version(4, 2))  # the table changes, and what the trainer waits for
+    try:
+        expect(training).not_to_have_text(told, timeout=SOON)
+        expect(page.get_by_role("table").get_by_role("row")).to_have_count(5)
+        reason.type(" time")
+        expect(reason).to_have_value("lunch time")
+        expect(reason).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("table").get_by_role("row")).to_have_count(6, timeout=SOON)
+        # What has the focus keeps it when the table is made anew.
+        page.get_by_role("link", name="version 1", exact=True).focus()
+        data.versions[3].live.turns = 77
+        expect(page.get_by_role("table")).to_contain_text("of 77", timeout=SOON)
+        expect(page.get_by_role("link", name="version 1", exact=True)).to_be_focused()
+        page.goto(f"{shown.served.url}/versions/4")
+        expect(page.get_by_text("being sent to the policy server")).to_be_visible(timeout=SOON)
+    finally:
+        data.versions.pop()
+    harmless(watched)
+
+
+def test_a_disabled_button_that_is_pressed_all_the_same_is_refused(shown: Panel, browse: Any) -> None:
+    before = list(shown.mesh.data.done)
+    page = shown.open(browse, "/versions").page
+    button = page.get_by_role("button", name="Pause training")
+    expect(button).to_be_disabled(timeout=SOON)
+    button.evaluate("(button) => { button.disabled = false; button.click(); }")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Pause training").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Acting needs the admin key")
+    assert shown.mesh.data.done == before
+    assert shown.mesh.data.paused is None
 
 
 def test_components_that_are_down(shown: Panel, browse: Any) -> None:

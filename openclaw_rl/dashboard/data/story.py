@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...mesh.errors import not_found
@@ -15,12 +17,16 @@ from .parts import WAIT, part
 from .turns import TurnRow, join
 
 if TYPE_CHECKING:
-    from ...v1.environment_pb2 import Episode, Session
+    from ...v1.environment_pb2 import Episode, Session, TurnSummary
     from ...v1.turn_pb2 import Feedback
     from ..mesh import MeshData
 
 #: Lines of the journal, from its end, in which a turn's full texts are looked for.
 _JOURNAL = 5000
+#: Characters to which the environment server cuts a turn's texts.
+CUT = 200
+#: Seconds until session, episode and journal are asked again: while something is to come, and once all is final.
+_AGAIN, FINAL = 12.0, 60.0
 #: Turns of a session that are shown: the newest.
 SESSION_TURNS = 500
 _ENTRY = re.compile(r"\[([^\]]*)\] \[SESSION: ([^\]]*)\] \[VERSION: ([^\]]*)\] (?:\[(\w+)\] )?(\w+): (.*)", re.DOTALL)
@@ -48,6 +54,13 @@ class Story:
     response: str = ""  #: all of it, when the journal still has it
     next_state: list[str] = field(default_factory=list)  #: what came next, as the journal has it
     down: list[str] = field(default_factory=list)
+    looked: float = 0.0  #: when session, episode and journal were asked, seconds of the monotonic clock
+
+    @property
+    def final(self) -> bool:
+        """Nothing is to come but feedback and turns that continue it, too."""
+        return self.row.fate.fate in ("trained", "dropped", "not_trainable") and not self.down and (
+            self.episode is None or self.episode.done)
 
 
 @dataclass
@@ -60,8 +73,12 @@ class SessionStory:
     down: list[str] = field(default_factory=list)
 
 
-async def turn(mesh: MeshData, turn_id: str) -> Story:
+async def turn(mesh: MeshData, turn_id: str, known: Story | None = None) -> Story:
     """The story of a turn.
+
+    Args:
+        known: what was told before: session, episode and journal, which take long, are only asked again when the turn
+            has changed or some time has passed.
 
     Raises:
         MeshError, ConfigError: there is no such turn, or the environment server doesn't answer.
@@ -71,7 +88,10 @@ async def turn(mesh: MeshData, turn_id: str) -> Story:
         raise not_found("turn", turn_id[:200], "it may have been forgotten, or be older than those that are kept")
     summary = found[0]
     rows, down = await join(mesh, [summary])
-    story = Story(rows[0], down=down)
+    now = time.monotonic()
+    if known is not None and known.row.summary == summary and now - known.looked < (FINAL if known.final else _AGAIN):
+        return replace(known, row=rows[0], down=down)
+    story = Story(rows[0], down=down, looked=now)
     of_episode = summary.episode.episode_id
 
     async def episode() -> Episode | None:
@@ -89,7 +109,8 @@ async def turn(mesh: MeshData, turn_id: str) -> Story:
                 story.before = row
             else:
                 story.after.append(row)
-    story.response, story.next_state = told(journal or [], summary.response_text)
+    story.response, story.next_state = told(
+        journal or [], summary, list(session.turns) if session is not None else [summary])
     return story
 
 
@@ -118,22 +139,50 @@ def entry(line: str) -> tuple[str, Entry] | None:
     return match[2], Entry(match[1], match[5], text)
 
 
-def told(entries: list[Entry], response: str) -> tuple[str, list[str]]:
-    """The whole response that begins so, and what came next, in the journal's entries of one session.
+def told(entries: list[Entry], turn: TurnSummary, turns: Sequence[TurnSummary]) -> tuple[str, list[str]]:
+    """A turn's whole response and what came next, in the journal's entries of its session. What may be another
+    turn's is left out.
 
     Args:
-        response: the response, cut.
+        turns: all of the session.
     """
-    for place in range(len(entries) - 1, -1, -1):
-        if response and entries[place].kind == "Action" and entries[place].text.startswith(response):
-            following: list[str] = []
-            for one in entries[place + 1:]:
-                if one.kind == "Action":
-                    break
-                if one.kind == "NextState":
-                    following.append(one.text)
-            return entries[place].text, following
-    return "", []
+    place = _place(entries, turn, turns)
+    if place is None:
+        return "", []
+    heirs = [one for one in turns if one.parent_turn_id == turn.turn_id]
+    for heir in sorted(heirs, key=_finished):
+        # The journal has a next state right before the answer to it; others' turns may stand in between.
+        end = _place(entries, heir, turns)
+        if end is not None and place < end:
+            return entries[place].text, _states_before(entries[place + 1:end])
+    if heirs or any(entry.kind == "Action" for entry in entries[place + 1:]):
+        return entries[place].text, []
+    return entries[place].text, [one.text for one in entries[place + 1:] if one.kind == "NextState"]
+
+
+def _states_before(entries: list[Entry]) -> list[str]:
+    found: list[str] = []
+    for one in reversed(entries):
+        if one.kind == "Action":
+            break
+        if one.kind == "NextState":
+            found.insert(0, one.text)
+    return found
+
+
+def _place(entries: list[Entry], turn: TurnSummary, turns: Sequence[TurnSummary]) -> int | None:
+    """Where a turn's response is. Of equal ones as many are later in the journal as there are later turns."""
+    response = turn.response_text
+    if not response:
+        return None
+    fitting = [place for place, one in enumerate(entries) if one.kind == "Action" and (
+        one.text.startswith(response) if len(response) >= CUT else one.text == response)]
+    later = sum(one.response_text == response and _finished(one) > _finished(turn) for one in turns)
+    return fitting[-1 - later] if later < len(fitting) else None
+
+
+def _finished(turn: TurnSummary) -> int:
+    return turn.finished_at.ToNanoseconds()
 
 
 async def _journal(mesh: MeshData, session_id: str) -> list[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ SIZE = 50
 #: Turns that are asked for at once when judge and trainer decide which are shown, and how often for one page.
 _CHUNK, _CALLS = 200, 20
 #: Turns that a list of sessions looks at.
-_RECENT = 1000
+_RECENT = 500
 
 CLASSES = {"main": turn_pb2.TURN_CLASS_MAIN, "side": turn_pb2.TURN_CLASS_SIDE, "unknown": turn_pb2.TURN_CLASS_UNKNOWN}
 SCORES = {"good": 1, "neutral": 0, "bad": -1}  #: and "none": not judged, or in vain
@@ -199,6 +200,19 @@ async def sessions(mesh: MeshData, size: int = _RECENT) -> tuple[list[SessionRow
             turns[0].summary.request_text, sorted({turn.summary.policy_version for turn in turns}),
             any(turn.summary.HasField("episode") for turn in turns)))
     return found, down
+
+
+async def newest(mesh: MeshData) -> object:
+    """What changes when there is something new: the newest turn, the scores and the steps that were made, the states
+    of who tells them, and the half minute.
+
+    Raises:
+        MeshError, ConfigError: the environment server doesn't answer.
+    """
+    answer = await mesh.environment().list_turns(page_size=1, timeout=WAIT)
+    judge, trainer = mesh.status("prm_judge"), mesh.status("trainer")
+    return ([turn.turn_id for turn in answer.turns], int(time.time() // 30), judge.live, trainer.live,
+            judge.counter("votes"), trainer.counter("updates"))
 
 
 def without(filters: Filters, name: str) -> Filters:

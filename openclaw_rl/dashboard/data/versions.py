@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ...client import facts
 from ...client import versions as client
-from ...v1 import weights_pb2
+from ...mesh.errors import unavailable
+from ...v1 import trainer_pb2, weights_pb2
 from .parts import FAILURES, part
 
 if TYPE_CHECKING:
     from ...client.facts import Version
     from ...client.versions import VersionDiff, VersionStory
+    from ...v1.trainer_pb2 import PolicyVersion
     from ..mesh import MeshData
 
 #: Figures of a step that a list shows, the first of them that there are.
 FIGURES = ("loss", "kl", "grad_norm", "mean_score", "advantage_std")
+#: Seconds after which versions are asked for again though nothing is known to have changed.
+_AGAIN = 10.0
 #: Seconds for an activation, which waits for the decode step under way and may load weights from the disk.
 _ACT = 120.0
 _VERDICTS = {weights_pb2.GATE_VERDICT_PASSED: "passed", weights_pb2.GATE_VERDICT_FAILED: "failed"}
@@ -47,23 +53,60 @@ class VersionList:
     down: list[str] = field(default_factory=list)
 
 
+class _Versions:
+    """The trainer's versions, which many pages ask for again and again. Only the newest are asked for again, when
+    something has changed or some time has passed; older ones are asked for once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, PolicyVersion] = {}
+        self._state: object = None
+        self._asked = 0.0
+        self._lock = asyncio.Lock()
+
+    async def all(self, mesh: MeshData, state: object) -> dict[int, PolicyVersion]:
+        async with self._lock:
+            if state != self._state or time.monotonic() - self._asked > _AGAIN:
+                answer = await mesh.trainer().list_versions(timeout=10)
+                fresh = {one.manifest.version: one for one in answer.versions}
+                while answer.more and fresh:
+                    first = min(fresh)
+                    if first - 1 in self._known:
+                        fresh |= {number: one for number, one in self._known.items() if number < first}
+                        break
+                    answer = await mesh.trainer().list_versions(before=first, timeout=10)
+                    fresh |= {one.manifest.version: one for one in answer.versions}
+                self._known, self._state, self._asked = fresh, state, time.monotonic()
+            return dict(self._known)
+
+
+_kept_by: WeakKeyDictionary[MeshData, _Versions] = WeakKeyDictionary()
+
+
 async def every(mesh: MeshData) -> VersionList:
     """
     Raises:
         MeshError, ConfigError: neither trainer nor policy server answers.
     """
-    known, (policy, no_policy), (trainer, no_trainer) = await asyncio.gather(
-        asyncio.to_thread(facts.known_versions, mesh.home, addresses(mesh)),
+    (policy, no_policy), (trainer, no_trainer) = await asyncio.gather(
         part(lambda: mesh.policy().get_policy(timeout=10)),
         part(lambda: mesh.component("trainer").get_status(timeout=10)))
     result = VersionList(down=[name for name, why in (("policy_server", no_policy), ("trainer", no_trainer)) if why])
-    found = [facts.version_facts(version, known) for _, version in sorted(known.versions.items())]
-    result.active = known.active
+    versions: dict[int, PolicyVersion] = {}
     if policy is not None:
-        result.pinned, result.kept = policy.state.pinned, set(policy.state.kept_versions)
+        result.active, result.pinned, result.kept = (
+            policy.state.active_version, policy.state.pinned, set(policy.state.kept_versions))
+        versions = {made.version: trainer_pb2.PolicyVersion(manifest=made) for made in policy.manifests}
     if trainer is not None:
-        result.trainer = trainer.status.detail
-        result.paused = trainer.status.detail.startswith("paused")
+        result.trainer, result.paused = trainer.status.detail, trainer.status.gauges["paused"] > 0
+        state = (result.active, result.pinned, tuple(sorted(result.kept)), trainer.status.policy_version,
+                 trainer.status.counters["updates"])
+        versions |= await _kept_by.setdefault(mesh, _Versions()).all(mesh, state)
+        if policy is None:
+            result.active = max((number for number, one in versions.items() if one.active), default=None)
+    elif policy is None:
+        raise unavailable(f"neither trainer nor policy server answers: {no_trainer}")
+    known = facts.Known(versions, result.active, result.pinned)
+    found = [facts.version_facts(version, known) for _, version in sorted(known.versions.items())]
     gates = {number: _VERDICTS.get(version.manifest.gate.verdict, "") for number, version in known.versions.items()}
     result.rows = [replace(one, gate=gates[one.version.version]) for one in tree(found, result.active)]
     return result

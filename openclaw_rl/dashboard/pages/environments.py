@@ -182,6 +182,9 @@ class _Grid:
                 self._watched[lease_id] = self._live.open(lease_id)
 
     def _draw(self) -> None:
+        if not visitor().words:
+            self._watch([])
+            return
         for lease_id, view in self._watched.items():
             if lease_id in self._cards:
                 self._cards[lease_id].look(view)

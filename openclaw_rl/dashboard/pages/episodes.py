@@ -13,8 +13,9 @@ from ..data import texts
 from ..data.parts import FAILURES, reason
 from ..data.turns import Filters
 from ..i18n import t
-from ..layout import clock, heading, tag
+from ..layout import Tag, clock, heading, tag
 from ..widgets import (
+    Remade,
     assets,
     broken,
     cell,
@@ -26,6 +27,7 @@ from ..widgets import (
     link,
     nothing,
     path,
+    put,
     row,
     section,
     table,
@@ -35,7 +37,7 @@ from . import Page
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...v1.environment_pb2 import Episode, ListEpisodesResponse
+    from ...v1.environment_pb2 import Episode
 
 #: Episodes that the figures are of.
 _RECENT = 500
@@ -54,48 +56,53 @@ async def build() -> None:
         choice(t("environments.type"), "type", kind, [("", t("turns.any")), *(
             (name, name) for name in dict.fromkeys(["terminal", "gui", "swe", "tool_call", kind]) if name)])
         tag("button", t("turns.find"), "d-button", type="submit")
-    box = tag("div", t("parts.loading"), "p-story")
-    shown: list[object] = [None]
+    state, tasks, groups = Remade(loading=True), Remade(), Remade()
+    with section(t("episodes.title")) as card:
+        _, body = table(t("episodes.title"), [
+            (t("turns.time"), ""), (t("episodes.task"), ""), (t("turn.group"), ""), (t("lease.steps"), "num"),
+            (t("turn.outcome"), ""), (t("turns.version"), "num"), (t("episodes.see"), "")])
+    card.set_visibility(False)
+    older = Remade()
+    lines: dict[str, tuple[Tag, Tag, Episode]] = {}
 
     async def look() -> None:
         try:
             found = await data.episodes(dash().mesh, run=run, kind=kind, token=token, size=_RECENT)
         except FAILURES as error:
-            if shown[0] != reason(error):
-                shown[0] = reason(error)
-                box.clear()
-                box.text = ""
-                with box:
-                    broken("env_server", reason(error), t("environments.works"))
+            why = reason(error)
+            state.show(why, lambda: broken("env_server", why, t("environments.works")))
             return
-        key = found.SerializeToString(deterministic=True)
-        if key == shown[0]:
-            return
-        shown[0] = key
-        box.clear()
-        box.text = ""
-        with box:
-            _show(found, run, kind)
+        episodes = found.episodes
+        state.show(bool(episodes), lambda: None if episodes
+                   else nothing(t("episodes.none"), t("episodes.none_more")))
+        card.set_visibility(bool(episodes))
+        tasks.show(data.by_task(episodes), lambda: _tasks(episodes))
+        groups.show(data.by_group(episodes), lambda: _groups(episodes) if episodes else None)
+        _rows(body, lines, episodes[: data.SIZE])
+        older.show(found.next_page_token, lambda: link(
+            t("turns.older"), f"/episodes?{_query(run=run, type=kind, **{'from': found.next_page_token})}",
+            "d-button p-plain") if found.next_page_token else None)
 
     every(3.0, look)
 
 
-def _show(found: ListEpisodesResponse, run: str, kind: str) -> None:
-    if not found.episodes:
-        nothing(t("episodes.none"), t("episodes.none_more"))
-        return
-    _tasks(found.episodes)
-    _groups(found.episodes)
-    with section(t("episodes.title")):
-        _, body = table(t("episodes.title"), [
-            (t("turns.time"), ""), (t("episodes.task"), ""), (t("turn.group"), ""), (t("lease.steps"), "num"),
-            (t("turn.outcome"), ""), (t("turns.version"), "num"), (t("episodes.see"), "")])
-        with body:
-            for one in found.episodes[: data.SIZE]:
-                _row(one)
-    if found.next_page_token:
-        link(t("turns.older"), f"/episodes?{_query(run=run, type=kind, **{'from': found.next_page_token})}",
-             "d-button p-plain")
+def _rows(body: Tag, lines: dict[str, tuple[Tag, Tag, Episode]], episodes: Sequence[Episode]) -> None:
+    """Bring the table up to date; rows of episodes in which nothing happened stay as they are."""
+    for gone in lines.keys() - {one.episode_id for one in episodes}:
+        lines.pop(gone)[0].delete()
+    with body:
+        for place, one in enumerate(episodes):
+            line, steps, was = lines.get(one.episode_id, (None, None, None))
+            if line is not None and steps is not None and was is not None and not one.done and not was.done:
+                put(steps, str(one.steps))
+            elif was != one:
+                if line is not None:
+                    line.delete()
+                line, steps = _row(one)
+            assert line is not None and steps is not None
+            if body.default_slot.children[place] is not line:
+                line.move(target_index=place)
+            lines[one.episode_id] = line, steps, one
 
 
 def _tasks(episodes: Sequence[Episode]) -> None:
@@ -141,13 +148,14 @@ def _groups(episodes: Sequence[Episode]) -> None:
                     cell(t("episodes.running"), str(one.running), "num")
 
 
-def _row(one: Episode) -> None:
-    with row():
+def _row(one: Episode) -> tuple[Tag, Tag]:
+    """Gives the row, and the cell with its steps."""
+    with row() as line:
         with cell(t("turns.time"), "", "p-nowrap"):
             tag("time", clock(one.started_at.seconds), "d-muted")
         cell(t("episodes.task"), texts.line(f"{one.type}: {one.task_id}", 120), "d-wrap")
         cell(t("turn.group"), texts.line(one.group_id, 30), "d-mono")
-        cell(t("lease.steps"), str(one.steps), "num")
+        steps = cell(t("lease.steps"), str(one.steps), "num")
         with cell(t("turn.outcome")), tag("div", ""):
             if one.error:
                 chip(t("episodes.broken"), "warn")
@@ -169,6 +177,7 @@ def _row(one: Episode) -> None:
                 link(t("turns.session"), path("sessions", one.session_id))
             if one.lease_id and not one.done:
                 link(t("episodes.live"), path("leases", one.lease_id))
+    return line, steps
 
 
 def _query(**values: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from nicegui import ui
 
+from ..access import visitor
 from ..charts import SPANS, Chart, Line, number
 from ..context import dash
 from ..figures import waits_for
@@ -35,6 +37,7 @@ async def build() -> None:
     with tag("div", "", "d-bar"):
         heading(t("nav.overview"))
         _ranges(state["span"], choose)
+    tag("p", t("overview.zone", zone=time.strftime("%Z (UTC%z)")), "d-muted")
     updates: list[Callable[[], None]] = [_components(), _tiles()]
     with tag("div", "", "d-grid"):
         charts += _policy_charts(state["span"])
@@ -45,7 +48,7 @@ async def build() -> None:
     seen = {"ticks": dash().collector.ticks}
 
     def advance() -> None:
-        if dash().collector.ticks == seen["ticks"]:
+        if dash().collector.ticks == seen["ticks"] or not visitor().reads:
             return
         seen["ticks"] = dash().collector.ticks
         for update in updates:

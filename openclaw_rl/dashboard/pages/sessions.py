@@ -9,9 +9,12 @@ from ..data import story, texts, turns
 from ..data.parts import FAILURES, reason
 from ..i18n import t
 from ..layout import clock, heading, tag
-from ..widgets import assets, broken, cell, chip, every, facts, link, nothing, path, put, row, section, table
+from ..widgets import Remade, assets, broken, cell, chip, every, facts, link, nothing, path, put, row, section, table
 from . import Page
 from .turns import TurnLine, turn_table
+
+#: Sessions that are shown, those in which something happened last.
+_SHOWN = 200
 
 
 async def build_list() -> None:
@@ -20,56 +23,73 @@ async def build_list() -> None:
     with tag("div", "", "d-bar"):
         heading(t("sessions.title"))
         link(t("turns.title"), "/turns")
-    box = tag("div", t("parts.loading"))
-    shown: list[object] = [None]
+    state = Remade(loading=True)
+    with tag("section", "", "d-card") as card:
+        _, body = table(t("sessions.title"), [
+            (t("sessions.last"), ""), (t("turns.what"), "p-what"), (t("turns.session"), ""),
+            (t("sessions.turns"), "num"), (t("sessions.mean"), "num"), (t("turns.version"), "num")])
+    card.set_visibility(False)
+    lines: dict[str, _SessionLine] = {}
+    newest: list[object] = [None]
 
     async def look() -> None:
+        mesh = dash().mesh
         try:
-            found, down = await turns.sessions(dash().mesh)
-        except FAILURES as error:
-            if shown[0] != reason(error):
-                shown[0] = reason(error)
-                box.clear()
-                box.text = ""
-                with box:
-                    broken("env_server", reason(error), t("turns.works"))
-            return
-        if shown[0] == (found, down):
-            return
-        shown[0] = (found, down)
-        box.clear()
-        box.text = ""
-        with box:
-            if not found:
-                nothing(t("turns.none"), t("turns.none_more"))
+            top = await turns.newest(mesh)
+            if top == newest[0] and lines:
                 return
-            tag("p", t("sessions.of_newest", count=sum(one.turns for one in found)), "d-muted")
-            with tag("section", "", "d-card"):
-                _, body = table(t("sessions.title"), [
-                    (t("sessions.last"), ""), (t("turns.what"), "p-what"), (t("turns.session"), ""),
-                    (t("sessions.turns"), "num"), (t("sessions.mean"), "num"), (t("turns.version"), "num")])
-                with body:
-                    for one in found[:200]:
-                        _session_row(one)
+            found, _ = await turns.sessions(mesh)
+            newest[0] = top
+        except FAILURES as error:
+            why = reason(error)
+            state.show(why, lambda: broken("env_server", why, t("turns.works")))
+            card.set_visibility(False)
+            newest[0] = None
+            return
+        count, found = sum(one.turns for one in found), found[:_SHOWN]
+        state.show(count, lambda: tag("p", t("sessions.of_newest", count=count), "d-muted") if count
+                   else nothing(t("turns.none"), t("turns.none_more")))
+        card.set_visibility(bool(found))
+        for gone in lines.keys() - {one.id for one in found}:
+            lines.pop(gone).row.delete()
+        with body:
+            for place, one in enumerate(found):
+                if one.id not in lines:
+                    lines[one.id] = _SessionLine(one)
+                lines[one.id].show(one)
+                if list(body.default_slot.children)[place] is not lines[one.id].row:
+                    lines[one.id].row.move(target_index=place)
 
     every(4.0, look)
 
 
-def _session_row(one: turns.SessionRow) -> None:
-    with row():
-        with cell(t("sessions.last"), "", "p-nowrap"):
-            tag("time", clock(one.last), "d-muted")
-        with cell(t("turns.what"), "", "p-what"):
-            link(texts.line(one.text) or t("turns.no_text"), path("sessions", one.id), "p-line p-plain").put(dir="auto")
-        with cell(t("turns.session")):
-            tag("span", texts.line(one.id, 40), "d-mono d-wrap")
-            if one.background:
-                chip(t("turns.episode"))
-        cell(t("sessions.turns"), str(one.turns), "num")
-        with cell(t("sessions.mean"), "", "num"):
-            if one.mean is not None:
-                chip(f"{one.mean:+.2f}", "good" if one.mean > 0 else "bad" if one.mean < 0 else "")
-        cell(t("turns.version"), ", ".join(map(str, one.versions[-3:])), "num")
+class _SessionLine:
+    """A session's row, changed in place."""
+
+    def __init__(self, one: turns.SessionRow) -> None:
+        with row() as self.row:
+            with cell(t("sessions.last"), "", "p-nowrap"):
+                self._last = tag("time", "", "d-muted")
+            with cell(t("turns.what"), "", "p-what"):
+                self._what = link("", path("sessions", one.id), "p-line p-plain").put(dir="auto")
+            with cell(t("turns.session")):
+                tag("span", texts.line(one.id, 40), "d-mono d-wrap")
+                if one.background:
+                    chip(t("turns.episode"))
+            self._turns = cell(t("sessions.turns"), "", "num")
+            with cell(t("sessions.mean"), "", "num"):
+                self._mean = chip("")
+            self._versions = cell(t("turns.version"), "", "num")
+
+    def show(self, one: turns.SessionRow) -> None:
+        put(self._last, clock(one.last))
+        put(self._what, texts.line(one.text) or t("turns.no_text"))
+        put(self._turns, str(one.turns))
+        mean = one.mean
+        put(self._mean, "" if mean is None else f"{mean:+.2f}",
+            "d-chip" if not mean else "d-chip good" if mean > 0 else "d-chip bad")
+        self._mean.set_visibility(mean is not None)
+        put(self._versions, ", ".join(map(str, one.versions[-3:])))
 
 
 async def build_one(session_id: str) -> None:
@@ -119,6 +139,8 @@ async def build_one(session_id: str) -> None:
                        (t("sessions.turns"), str(found.session.turns)),
                        (t("sessions.branches"), str(found.session.branches)),
                        (t("turn.feedback"), str(len(found.feedback)) if found.feedback else "")])
+        for gone in lines.keys() - {turn.id for turn in found.rows}:  # forgotten, or older than those that are shown
+            lines.pop(gone).row.delete()
         with body:
             for turn in found.rows:
                 if turn.id in lines:

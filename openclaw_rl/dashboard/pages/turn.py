@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from nicegui import ui
@@ -17,7 +17,22 @@ from ..data.parts import FAILURES, reason
 from ..data.turns import Filters, TurnRow
 from ..i18n import t
 from ..layout import Tag, clock, heading, tag
-from ..widgets import assets, broken, chip, every, facts, link, nothing, path, script, section, text_block, when
+from ..widgets import (
+    Remade,
+    assets,
+    broken,
+    chip,
+    every,
+    facts,
+    link,
+    nothing,
+    path,
+    put,
+    script,
+    section,
+    text_block,
+    when,
+)
 from . import Page
 
 if TYPE_CHECKING:
@@ -41,43 +56,31 @@ async def build(turn_id: str) -> None:
         link(t("turns.title"), "/turns")
     heading(t("turn.title"))
     tag("p", texts.line(turn_id), "d-mono d-wrap")
-    box = tag("div", t("parts.loading"), "p-story")
-    falls = tag("div", "")
-    shown: list[object] = [None, None]
+    box, falls = Remade("p-story", loading=True), Remade()
+    known: list[Story | None] = [None]
+    waits: list[Tag] = []  # what a pending turn waits for, which changes all the time
 
-    async def look() -> None:
+    async def look() -> float | None:
         try:
-            story = await data.turn(dash().mesh, turn_id)
+            story = known[0] = await data.turn(dash().mesh, turn_id, known[0])
         except FAILURES as error:
-            why: object = reason(error)
-            if shown[0] != why:
-                box.clear()
-                box.text = ""
-                with box:
-                    if getattr(getattr(error, "code", None), "name", "") == "NOT_FOUND":
-                        nothing(texts.inert(str(why), 1000))
-                    else:
-                        broken("env_server", str(why), t("turns.works"))
-            shown[0] = why
-            return
-        now = _signature(story)
-        if now == shown[0]:
-            return  # what the reader has opened, marked or scrolled stays
-        shown[0] = now
-        box.clear()
-        box.text = ""
-        with box:
-            _show(story)
+            why, unknown = reason(error), getattr(getattr(error, "code", None), "name", "") == "NOT_FOUND"
+            known[0] = None
+            box.show(why, lambda: nothing(texts.inert(why, 1000)) if unknown
+                     else broken("env_server", why, t("turns.works")))
+            return None
 
-    async def look_at_trace() -> None:
+        def make() -> None:
+            waits[:] = [_show(story)]
+
+        if box.show(_signature(story), make):  # else what the reader has opened, marked or scrolled stays
+            put(waits[0], texts.inert(story.row.fate.reason, 1000))
+        return data.FINAL if story.final else None
+
+    async def look_at_trace() -> float | None:
         found = await trace.of_turn(dash().mesh, turn_id)
-        now = (len(found.bars), found.problems, found.jaeger)
-        if now == shown[1]:
-            return
-        shown[1] = now
-        falls.clear()
-        with falls:
-            _trace(found)
+        falls.show((len(found.bars), found.problems, found.jaeger), lambda: _trace(found))
+        return data.FINAL if known[0] is not None and known[0].final else None
 
     every(3.0, look)
     every(5.0, look_at_trace)
@@ -85,13 +88,16 @@ async def build(turn_id: str) -> None:
 
 def _signature(story: Story) -> object:
     row = story.row
-    return (row.fate, None if row.judgement is None else row.judgement.SerializeToString(deterministic=True),
-            row.summary.state, len(story.feedback), [(turn.id, turn.fate.fate) for turn in story.after],
-            None if story.episode is None else (story.episode.done, story.episode.steps), story.response != "",
-            story.down)
+    return (replace(row.fate, reason=""),
+            None if row.judgement is None else row.judgement.SerializeToString(deterministic=True),
+            None if row.sample is None else (row.sample.fate, row.sample.advantage),
+            row.summary.state, len(story.feedback), [turn.id for turn in story.after],
+            None if story.episode is None else (story.episode.done, story.episode.steps), story.response,
+            story.next_state, story.down)
 
 
-def _show(story: Story) -> None:
+def _show(story: Story) -> Tag:
+    """Gives the element that has the reason of its fate."""
     _facts(story)
     with tag("div", "", "p-two"):
         with section(t("turn.exchange")):
@@ -99,11 +105,11 @@ def _show(story: Story) -> None:
             text_block(story.row.summary.request_text or t("turns.no_text"), t("turn.request"))
             tag("h3", t("turn.response"), "d-muted")
             text_block(story.response or story.row.summary.response_text or t("turns.no_text"), t("turn.response"))
-            if not story.response and len(story.row.summary.response_text) >= 200:
+            if not story.response and len(story.row.summary.response_text) >= data.CUT:
                 tag("p", t("turn.cut"), "d-muted")
         _next_state(story)
         _judgement(story)
-        _fate(story)
+        return _fate(story)
 
 
 def _facts(story: Story) -> None:
@@ -214,7 +220,7 @@ def _vote(vote: Vote) -> None:
                 tag("p", (f"{name}: " if name else "") + texts.inert(text, 4000), "d-wrap", dir="auto")
 
 
-def _fate(story: Story) -> None:
+def _fate(story: Story) -> Tag:
     fate, sample = story.row.fate, story.row.sample
     with section(t("turns.fate")):
         with tag("p", ""):
@@ -222,11 +228,11 @@ def _fate(story: Story) -> None:
         if fate.trained_version is not None:
             with tag("p", t("turn.trained_in") + " "):
                 link(t("turns.trained_version", number=fate.trained_version), path("versions", fate.trained_version))
-        if fate.reason:
-            tag("p", texts.inert(fate.reason, 1000), "d-wrap")
+        why = tag("p", texts.inert(fate.reason, 1000), "d-wrap")
         if sample is not None:
             facts([(t("turn.advantage"), f"{sample.advantage:+.3f}" if sample.HasField("advantage") else ""),
                    (t("turn.accepted"), clock(sample.accepted_at.seconds) if sample.HasField("accepted_at") else "")])
+    return why
 
 
 def _trace(falls: Waterfall) -> None:

@@ -184,12 +184,13 @@ class _List:
 
     def _renew(self, page: TurnsPage) -> None:
         """Turns that are new go on top, and the oldest go, so that a page left open stays light."""
-        fresh = [turn for turn in page.rows if turn.id not in self._lines
-                 and turn.at >= max((line.at for line in self._lines.values()), default=0.0)]
+        oldest = min((line.at for line in self._lines.values()), default=0.0) if len(self._lines) >= data.SIZE else 0.0
+        fresh = [turn for turn in page.rows if turn.id not in self._lines and turn.at >= oldest]
         if not fresh:
             return
         with self._body:
-            for place, turn in enumerate(fresh):
+            for turn in reversed(fresh):  # each in its place: one that took long comes after those that were faster
+                place = sum(line.at > turn.at for line in self._lines.values())
                 self._lines[turn.id] = made = TurnLine(turn, fresh=True)
                 made.row.move(target_index=place)
         put(self._status, t("turns.fresh", count=len(fresh)))

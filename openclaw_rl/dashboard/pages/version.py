@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ..i18n import t
 from ..layout import heading, tag
 from ..widgets import (
     Act,
+    Remade,
     assets,
     broken,
     cell,
@@ -38,11 +40,14 @@ from . import Page
 from .versions import STATES, live
 
 if TYPE_CHECKING:
+    from ...client.facts import Version
     from ...client.versions import VersionDiff, VersionStory
     from ..data.versions import VersionList
 
 #: Turns that a page shows of those that a version was trained on, and answers to held-out prompts.
 _TURNS, _ANSWERS = 200, 40
+#: Versions that it can be compared with, the newest.
+_OTHERS = 200
 _SCORES = {1: ("+1", "good"), 0: ("0", ""), -1: ("−1", "bad"), None: ("–", "")}
 
 
@@ -58,61 +63,75 @@ async def build(number: str) -> None:
         return
     other = ui.context.client.request.query_params.get("other", "")
     compared = int(other) if other.isascii() and other.isdecimal() and len(other) <= 18 else None
-    box = tag("div", t("parts.loading"), "p-story")
-    shown: list[object] = [None]
+    problem, head = Remade(loading=True), Remade("p-story")
+    buttons, rest = Remade("p-buttons"), Remade("p-story")
+    last: list[Any] = [None, None, None]  # what the story was made of, it, and what there is to compare
 
     async def look() -> None:
         try:
             found = await data.every(dash().mesh)
-            story = await data.story(dash().mesh, int(number))
+            own = next((one.version for one in found.rows if one.version.version == int(number)), None)
+            made_of = (None if own is None else replace(own, live=None), found.active, found.pinned, found.down)
+            if own is None or last[0] != made_of:
+                story = await data.story(dash().mesh, int(number))
+                against = compared if compared is not None else story.facts.parent
+                diff = await part(lambda: data.diff(dash().mesh, against, int(number))) \
+                    if against is not None and against != story.facts.version else (None, "")
+                last[:] = made_of, story, diff
         except FAILURES as error:
-            if shown[0] != reason(error):
-                shown[0] = reason(error)
-                box.clear()
-                box.text = ""
-                with box:
-                    if getattr(getattr(error, "code", None), "name", "") == "NOT_FOUND":
-                        nothing(texts.inert(reason(error), 1000))
-                    else:
-                        broken("trainer", reason(error), t("versions.works"))
+            why, unknown = reason(error), getattr(getattr(error, "code", None), "name", "") == "NOT_FOUND"
+            problem.show(why, lambda: nothing(texts.inert(why, 1000)) if unknown
+                         else broken("trainer", why, t("versions.works")))
+            for gone in (head, buttons, rest):
+                gone.show(None, lambda: None)
+            last[0] = None
             return
-        key = (story.json(), found.active, found.pinned, found.kept, found.down)
-        if shown[0] == key:
-            return
-        shown[0] = key
-        against = compared if compared is not None else story.facts.parent
-        diff: VersionDiff | None = None
-        problem = ""
-        if against is not None and against != story.facts.version:
-            diff, problem = await part(lambda: data.diff(dash().mesh, against, int(number)))
-        box.clear()
-        box.text = ""
-        with box:
-            _show(story, found, diff, problem, look)
+        _, story, (diff, no_diff) = last
+        lives = None if own is None else own.live
+        problem.show("", lambda: None)
+        head.show((made_of, story.json(), lives, int(number) in found.kept), lambda: _head(story, found, lives))
+        buttons.show((story.facts.active, found.active, found.pinned, int(number) in found.kept, found.down),
+                     lambda: _acts(story, found, look))
+        others = [one.version.version for one in found.rows[:_OTHERS]]
+        rest.show((made_of, story.json(), others, no_diff, visitor().words),
+                  lambda: _show(story, others, diff, no_diff))
 
     every(5.0, look, words=False)
 
 
-def _show(story: VersionStory, found: VersionList, diff: VersionDiff | None, problem: str,
-          look: Callable[[], Awaitable[None]]) -> None:
-    version, words = story.facts, visitor().words
+def _head(story: VersionStory, found: VersionList, lives: dict[str, float] | None) -> None:
+    version = story.facts
     with section(t("turn.about")):
         with tag("div", "", "p-chips"):
             if version.state:
                 chip(t(f"versions.state.{version.state}"), STATES.get(version.state, ""))
-            chip(t("version.kept") if version.version in found.kept else t("version.not_kept"))
+            if where := _kept(version, found):
+                chip(t(f"version.{where}"))
         facts([
             (t("versions.parent"), (lambda: link(str(version.parent), path("versions", version.parent)))
              if version.parent is not None else ""),
             (t("versions.algorithm"), texts.line(version.algorithm)),
             (t("versions.made"), _time(version.created_at)), (t("version.activated"), _time(story.activated_at)),
             (t("versions.pause"), f"{story.pause_ms:.1f} ms" if story.pause_ms is not None else ""),
-            (t("versions.turns"), str(len(version.turns))), (t("versions.live"), live(version.live)),
+            (t("versions.turns"), str(len(version.turns))), (t("versions.live"), live(lives)),
             (t("version.judges"), ", ".join(f"{texts.line(name, 60)}: {count}"
                                             for name, count in story.judges.items())),
             (t("version.detail"), texts.line(story.detail, 400)),
             (t("version.digest"), texts.line(version.digest, 80))])
-        _acts(story, found, look)
+
+
+def _kept(version: Version, found: VersionList) -> str:
+    """Whether the policy server has its weights: "kept", "sending" or "not_kept"; empty when that isn't known."""
+    if "policy_server" in found.down:
+        return ""
+    if version.version in found.kept:
+        return "kept"
+    newer = found.active is None or version.version > max({found.active, *found.kept})
+    return "sending" if newer and not version.state else "not_kept"
+
+
+def _show(story: VersionStory, others: list[int], diff: VersionDiff | None, problem: str) -> None:
+    version, words = story.facts, visitor().words
     with tag("div", "", "p-two"):
         _figures(t("version.metrics"), [(name, f"{value:.4g}") for name, value in version.metrics.items()])
         _figures(t("version.settings"), [(name, value) for name, value in story.settings.items()])
@@ -131,14 +150,15 @@ def _show(story: VersionStory, found: VersionList, diff: VersionDiff | None, pro
         with section(t("version.playbook")), tag("ul", ""):
             for entry in story.playbook:
                 tag("li", texts.inert(entry["text"], 2000), "d-wrap")
-    _diff(story, found, diff, problem, words)
+    _diff(story, others, diff, problem, words)
     if words:
         _turns(story)
 
 
 def _acts(story: VersionStory, found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
     mesh, number = dash().mesh, story.facts.version
-    kept = "" if number in found.kept else t("version.not_kept_why")
+    where = _kept(story.facts, found)
+    kept = t(f"version.{where}_why") if where in ("not_kept", "sending") else ""
     down = t("versions.policy_down") if "policy_server" in found.down else ""
 
     async def activate(why: str) -> str:
@@ -151,19 +171,16 @@ def _acts(story: VersionStory, found: VersionList, look: Callable[[], Awaitable[
     async def unpin(why: str) -> str:
         return t("versions.did_unpin", number=await data.pin(mesh, None, why, False))
 
-    with tag("div", "", "p-buttons"):
-        if not story.facts.active:
-            back = found.active is not None and number < found.active
-            Act(t("version.roll_back") if back else t("version.activate"),
-                t("version.roll_back_says" if back else "version.activate_says", number=number,
-                  active="?" if found.active is None else found.active),
-                activate, why=True, blocked=down or kept or (t("version.pinned_why") if found.pinned else ""),
-                done=look)
-        if story.facts.active and found.pinned:
-            Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=down, done=look)
-        else:
-            Act(t("version.pin"), t("version.pin_says", number=number), pin, why=True, blocked=down or kept,
-                done=look)
+    if not story.facts.active:
+        back = found.active is not None and number < found.active
+        Act(t("version.roll_back") if back else t("version.activate"),
+            t("version.roll_back_says" if back else "version.activate_says", number=number,
+              active="?" if found.active is None else found.active),
+            activate, why=True, blocked=down or kept or (t("version.pinned_why") if found.pinned else ""), done=look)
+    if story.facts.active and found.pinned:
+        Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=down, done=look)
+    else:
+        Act(t("version.pin"), t("version.pin_says", number=number), pin, why=True, blocked=down or kept, done=look)
 
 
 def _figures(title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -191,11 +208,10 @@ def _gate(gate: dict[str, Any] | None) -> None:
                         cell(title, f"{values[name]:.4g}" if name in values else "–", "num")
 
 
-def _diff(story: VersionStory, found: VersionList, diff: VersionDiff | None, problem: str, words: bool) -> None:
+def _diff(story: VersionStory, known: list[int], diff: VersionDiff | None, problem: str, words: bool) -> None:
     number = story.facts.version
     with section(t("version.compare")):
-        others = [("", t("version.parent_choice")), *((str(one.version.version), str(one.version.version))
-                                                      for one in found.rows[:200] if one.version.version != number)]
+        others = [("", t("version.parent_choice")), *((str(one), str(one)) for one in known if one != number)]
         with form(path("versions", number), t("version.compare")):
             choice(t("version.other"), "other", str(diff.old) if diff is not None else "", others)
             tag("button", t("version.show"), "d-button", type="submit")

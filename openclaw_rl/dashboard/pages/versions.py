@@ -13,7 +13,23 @@ from ..data import versions as data
 from ..data.parts import FAILURES, reason
 from ..i18n import t
 from ..layout import heading, tag
-from ..widgets import Act, assets, broken, cell, chip, every, link, nothing, path, row, section, table, when
+from ..widgets import (
+    Act,
+    Remade,
+    assets,
+    broken,
+    cell,
+    chip,
+    every,
+    link,
+    nothing,
+    path,
+    put,
+    row,
+    section,
+    table,
+    when,
+)
 from . import Page
 
 if TYPE_CHECKING:
@@ -30,37 +46,41 @@ async def build() -> None:
     """Make the page."""
     assets()
     heading(t("versions.title"))
-    box = tag("div", t("parts.loading"), "p-story")
-    shown: list[object] = [None]
+    problem = Remade(loading=True)
+    with section(t("versions.training")) as training:
+        with tag("div", "", "p-chips"):
+            chips, waits = Remade("p-chips"), tag("span", "", "d-muted")
+        buttons = Remade("p-buttons")
+    training.set_visibility(False)
+    tree = Remade("p-story")
 
     async def look() -> None:
         try:
             found = await data.every(dash().mesh)
         except FAILURES as error:
-            if shown[0] != reason(error):
-                shown[0] = reason(error)
-                box.clear()
-                box.text = ""
-                with box:
-                    broken("trainer", reason(error), t("versions.works"))
+            why = reason(error)
+            problem.show(why, lambda: broken("trainer", why, t("versions.works")))
+            training.set_visibility(False)
+            tree.show(None, lambda: None)
             return
-        key = ([asdict(one.version) for one in found.rows[:_SHOWN]], found.active, found.pinned, found.kept,
-               found.paused, found.trainer, found.down)
-        if shown[0] == key:
-            return
-        shown[0] = key
-        box.clear()
-        box.text = ""
-        with box:
-            _show(found, look)
+        problem.show(found.down, lambda: _partly(found))
+        training.set_visibility(True)
+        put(waits, texts.line(found.trainer, 300))
+        chips.show((found.active, found.pinned, found.paused), lambda: _chips(found))
+        buttons.show((found.pinned, found.paused, found.down), lambda: _buttons(found, look))
+        rows = found.rows[:_SHOWN]
+        tree.show(([(asdict(one.version), one.depth, one.parent_live, one.gate) for one in rows], len(found.rows)),
+                  lambda: _show(found))
 
     every(3.0, look, words=False)
 
 
-def _show(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
+def _partly(found: VersionList) -> None:
     for name in found.down:
         tag("p", t("versions.partly", name=name), "d-problem", role="status")
-    _training(found, look)
+
+
+def _show(found: VersionList) -> None:
     if not found.rows:
         nothing(t("versions.none"))
         return
@@ -76,46 +96,42 @@ def _show(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
         tag("p", t("versions.more", count=len(found.rows) - _SHOWN), "d-muted")
 
 
-def _training(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
+def _chips(found: VersionList) -> None:
+    if found.active is not None:
+        chip(t("versions.answers", number=found.active), "good")
+    if found.pinned:
+        chip(t("versions.pinned_now"), "warn")
+    if found.paused:
+        chip(t("versions.paused_now"), "warn")
+
+
+def _buttons(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
     mesh = dash().mesh
     down = t("versions.trainer_down") if "trainer" in found.down else ""
     no_policy = t("versions.policy_down") if "policy_server" in found.down else ""
-    with section(t("versions.training")):
-        with tag("div", "", "p-chips"):
-            if found.active is not None:
-                chip(t("versions.answers", number=found.active), "good")
-            if found.pinned:
-                chip(t("versions.pinned_now"), "warn")
-            if found.paused:
-                chip(t("versions.paused_now"), "warn")
-            if found.trainer:
-                tag("span", texts.line(found.trainer, 300), "d-muted")
 
-        async def pause(why: str) -> str:
-            await data.pause(mesh, why)
-            return t("versions.did_pause")
+    async def pause(why: str) -> str:
+        await data.pause(mesh, why)
+        return t("versions.did_pause")
 
-        async def resume(_: str) -> str:
-            await data.resume(mesh)
-            return t("versions.did_resume")
+    async def resume(_: str) -> str:
+        await data.resume(mesh)
+        return t("versions.did_resume")
 
-        async def train(_: str) -> str:
-            return texts.line((await data.train_now(mesh))[1], 300)
+    async def train(_: str) -> str:
+        return texts.line((await data.train_now(mesh))[1], 300)
 
-        async def unpin(why: str) -> str:
-            return t("versions.did_unpin", number=await data.pin(mesh, None, why, False))
+    async def unpin(why: str) -> str:
+        return t("versions.did_unpin", number=await data.pin(mesh, None, why, False))
 
-        with tag("div", "", "p-buttons"):
-            if found.paused:
-                Act(t("versions.resume"), t("versions.resume_says"), resume, blocked=down,
-                    done=look)
-            else:
-                Act(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down,
-                    done=look)
-            Act(t("versions.train"), t("versions.train_says"), train, blocked=down or (
-                t("versions.train_paused") if found.paused else ""), done=look)
-            if found.pinned:
-                Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=no_policy, done=look)
+    if found.paused:
+        Act(t("versions.resume"), t("versions.resume_says"), resume, blocked=down, done=look)
+    else:
+        Act(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down, done=look)
+    Act(t("versions.train"), t("versions.train_says"), train,
+        blocked=down or (t("versions.train_paused") if found.paused else ""), done=look)
+    if found.pinned:
+        Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=no_policy, done=look)
 
 
 def _row(one: Branch) -> None:

@@ -51,11 +51,12 @@ export default {
       if (!document.hidden) this.draw(false);
     },
     data(i) {
-      return this.t.map((time, k) => [time * 1000, this.v[i][k]]);
+      return this.t.map((time, k) => [(time + this.shown.offset) * 1000, this.v[i][k]]);
     },
     draw(all) {
       const spec = this.shown;
-      const window_ = { min: this.t[0] * 1000, max: (this.t[this.t.length - 1] || 0) * 1000 };
+      const at = (time) => (time + spec.offset) * 1000; // the server's time of day, whatever the reader's zone
+      const window_ = { min: at(this.t[0]), max: at(this.t[this.t.length - 1] || 0) };
       if (!all) {
         this.chart.setOption({ xAxis: window_, series: spec.series.map((_, i) => ({ data: this.data(i) })) }, { lazyUpdate: true });
         return;
@@ -67,6 +68,7 @@ export default {
       this.chart.setOption(
         {
           animation: false,
+          useUTC: true,
           textStyle: { fontFamily: font },
           grid: { left: 8, right: 14, top: 12, bottom: spec.series.length > 1 ? 30 : 6, containLabel: true },
           legend: { show: spec.series.length > 1, bottom: 0, left: "center", icon: "roundRect", itemWidth: 12, itemHeight: 8, itemGap: 14, type: "scroll", textStyle: { color: muted, fontSize: 12 }, pageIconColor: muted, pageTextStyle: { color: muted } },

@@ -137,3 +137,21 @@ pageFunctions.watchCards = (box) => {
   document.addEventListener("visibilitychange", tell);
   cards();
 };
+
+// Fields that say nothing stay out of the address that a form leads to.
+document.addEventListener("formdata", (event) => {
+  if (!event.target.classList.contains("p-form")) return;
+  for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
+});
+
+// Where a part of the page is made anew, what has the focus stays what has it, by its kind, its text and where it leads.
+const sameAs = (element) => [element.tagName, element.getAttribute("href"), element.getAttribute("aria-label"),
+  element.name, element.textContent.slice(0, 200)].join("\n");
+let focused = null, focusedAs = "";
+document.addEventListener("focusin", (event) => { focused = event.target; focusedAs = sameAs(focused); });
+document.addEventListener("focusout", (event) => { if (event.target.isConnected && event.relatedTarget) focused = null; });
+new MutationObserver(() => {
+  if (!focused || focused.isConnected || document.activeElement !== document.body) return;
+  const again = [...document.querySelectorAll("main " + focused.tagName)].find((other) => sameAs(other) === focusedAs);
+  if (again) again.focus({ preventScroll: true });
+}).observe(document.body, { childList: true, subtree: true });
