@@ -95,6 +95,10 @@ class EpisodesConfig(Section):
     """Steps of an episode whose task names no number."""
     max_tokens: Int = Field(256, ge=1)
     """Tokens of one response at most."""
+    tool_choice: Literal["auto", "required"] | None = None
+    """required: each response is a call, and the goal is followed by the form of each function's call; for models that
+    were not made to call functions. auto: the policy may write what it likes. Default: `required` for the embedded
+    model, else `auto`."""
     temperature: Float = Field(1.0, ge=0)
     """Of the sampling, unless the run says otherwise."""
     timeout: Float = Field(900, gt=0)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from openclaw_rl.config import Config
+from openclaw_rl.config import EMBEDDED_MODEL, Config
 from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.store import Store
@@ -61,7 +61,9 @@ async def run(config: Config, home: Home) -> None:
                                                ("journal", journal.problem)], pool)
 
     policy = PolicyCaller(lambda: resolve(home, config, "policy_server"))
-    episodes = Episodes(pool, book, store, policy, settings.episodes)
+    embedded = config.components.policy_server.model == EMBEDDED_MODEL
+    episodes = Episodes(pool, book, store, policy, settings.episodes.model_copy(update={
+        "tool_choice": settings.episodes.tool_choice or ("required" if embedded else "auto")}))
 
     async def drain(_: float) -> None:
         await episodes.close()

@@ -34,7 +34,8 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         check_messages(messages)
         check_tools(tools)
         call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
-                        tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining())
+                        tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining(),
+                        parallel_tool_calls=request.parallel_tool_calls or not request.HasField("parallel_tool_calls"))
         head = self._open(request.turn, context, "grpc.chat", messages, dict(request.metadata))
         async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:
             async for event in events:

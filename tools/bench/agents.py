@@ -9,10 +9,10 @@ teach something, and the engine swaps to it. Success is the share of episodes wh
 held-out tasks, each played `--tries` times.
 
 Everything is in one process and is what the mesh runs: embedded engine, chat template and tool parser, kinds and
-sandboxes, rules judge, groups, torch back end, gate; only the gRPC hops are left out. The embedded model has 135
-million parameters and was not made to call functions: asked for one in free text it writes one in hardly any answer, so
-each request says `tool_choice: required`, as any client may, each response is one call, and the goal is followed by
-the form of a call of each function.
+sandboxes, rules judge, groups, torch back end; only the gRPC hops and, by default, the gate are left out. The model has
+135 million parameters and was not made to call functions, so its prompts say more than those of `openclaw-rl episodes
+run`, which makes each response a call and shows the calls' forms too: `submit` is not offered, and in a terminal two
+goals with their commands come first. They were chosen by looking at the tasks to train on.
 
 Prints progress, a table and the curve; `OUT/agents.json` is written after each step, so it may be stopped at any time;
 `OUT/curve.svg` at the end of each run.

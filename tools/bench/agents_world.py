@@ -7,13 +7,13 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
 from openclaw_rl.config.environment import EnvServerConfig
 from openclaw_rl.environment.episodes import words
-from openclaw_rl.environment.kinds.base import BadAction, Kind, StepResult, Tool
+from openclaw_rl.environment.kinds.base import BadAction, Kind, Observation, Opening, StepResult, Tool
 from openclaw_rl.environment.kinds.make import offers
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
@@ -47,11 +47,23 @@ class Played:
     error: str = ""  #: why it was broken off
 
 
-def forms(tools: Sequence[Tool]) -> str:
-    """How each function is called, for a model that takes their schemas for what it is to fill in."""
-    lines = [json.dumps({"name": tool.name, "arguments": {
-        name: "..." for name in tool.parameters.get("required", [])}}) for tool in tools]
-    return "Call one of these:\n" + "\n".join(lines)
+#: Goals with their commands, before the goal in a terminal: a model of this size knows few commands by itself.
+EXAMPLES = {"terminal": [("Make a folder named photos.", "run", {"command": "mkdir photos"}),
+                         ("Make a file named note.md with the text good day.", "run",
+                          {"command": "echo good day > note.md"})]}
+
+
+def prompt(opening: Opening, kind: str) -> tuple[list[turn_pb2.ChatMessage], list[Tool]]:
+    """What the model reads first, and the functions that it is offered: those that act. Ending an episode is left to
+    `max_steps`, since each response must be a call, and a model that guesses would end half of them at once."""
+    tools = [tool for tool in opening.tools if tool.name != words.SUBMIT] or list(opening.tools)
+    asked = words.opening(replace(opening, observation=Observation({}), tools=tools), forms=True)
+    shown: list[turn_pb2.ChatMessage] = []
+    for number, (goal, name, arguments) in enumerate(EXAMPLES.get(kind, ())):
+        call = turn_pb2.ToolCall(id=f"example_{number}", name=name, arguments_json=json.dumps(arguments))
+        shown += [*words.opening(Opening(Observation({}), goal, tools=tools), forms=True),
+                  turn_pb2.ChatMessage(role="assistant", tool_calls=[call]), words.result(call, "[exit code: 0]")]
+    return [*asked[:-1], *shown, asked[-1]], tools
 
 
 def tasks(kind: str, split: str, tag: str) -> list[Task]:
@@ -125,8 +137,8 @@ class World:
     async def _act(self, environment, task: Task, played: Played, start_seed: int,  # type: ignore[no-untyped-def]
                    seeds: random.Random, temperature: float, max_steps: int) -> None:
         opening = await environment.reset(task, start_seed)
-        messages, tools = words.opening(opening), words.definitions(opening.tools)
-        messages[-1].content = f"{opening.goal}\n\n{forms(opening.tools)}"
+        messages, offered = prompt(opening, task.kind)
+        tools = words.definitions(offered)
         for _ in range(min(max_steps, task.max_steps or max_steps)):
             turn = await self._answer(messages, tools, seeds.getrandbits(48), temperature)
             results: list[turn_pb2.ChatMessage] = []

@@ -52,6 +52,11 @@ class Stage:
     tell: Tell
     cancelled: Callable[[], str]  #: why its episodes are cancelled, when they are
 
+    @property
+    def forced(self) -> bool:
+        """Each response is one call."""
+        return self.settings.tool_choice == "required"
+
 
 class Play:
     """An episode. `run` it once."""
@@ -154,7 +159,7 @@ class Play:
         renewing = asyncio.create_task(self._renew())
         try:
             opening = await stage.pool.reset(self._lease, self._plan.task.id, self._plan.start_seed)
-            messages, tools = words.opening(opening), words.definitions(opening.tools)
+            messages, tools = words.opening(opening, stage.forced), words.definitions(opening.tools)
             most = stage.max_steps or self._plan.task.max_steps or stage.settings.max_steps
             for step in range(1, most + 1):
                 try:
@@ -188,8 +193,10 @@ class Play:
         if plan.sampling_seed is not None:
             sampling.seed = derived(plan.sampling_seed, step)
         self._detail = f"it waited for the policy's response {step}"
+        forced = stage.forced and bool(tools)
         answer = await stage.policy.ask(policy_pb2.ChatRequest(
-            messages=messages, tools=tools, sampling=sampling, turn=turn_pb2.TurnOptions(
+            messages=messages, tools=tools, tool_choice="required" if forced else "",
+            parallel_tool_calls=False if forced else None, sampling=sampling, turn=turn_pb2.TurnOptions(
                 session_id=episode.session_id, turn_type="side" if plan.no_train else "main", background=True,
                 episode=turn_pb2.EpisodeStep(
                     episode_id=episode.episode_id, group_id=plan.group, group_size=plan.group_size, step=step,

@@ -30,12 +30,22 @@ def definitions(tools: Sequence[Tool]) -> list[ToolDefinition]:
                            parameters_json=json.dumps(tool.parameters, ensure_ascii=False)) for tool in tools]
 
 
-def opening(said: Opening) -> list[ChatMessage]:
-    """The messages that an episode begins with."""
-    seen = shown(said.observation)
+def opening(said: Opening, forms: bool = False) -> list[ChatMessage]:
+    """The messages that an episode begins with.
+
+    Args:
+        forms: behind the goal, how each function is called. A small model takes a function's schema for what it is to
+            fill in.
+    """
     messages = [ChatMessage(role="system", content=said.instructions)] if said.instructions else []
-    goal = said.goal or "There is no goal."
-    return [*messages, ChatMessage(role="user", content=f"{goal}\n\n{seen}" if seen else goal)]
+    parts = [said.goal or "There is no goal.", shown(said.observation), _forms(said.tools) if forms else ""]
+    return [*messages, ChatMessage(role="user", content="\n\n".join(filter(None, parts)))]
+
+
+def _forms(tools: Sequence[Tool]) -> str:
+    lines = [json.dumps({"name": tool.name, "arguments": dict.fromkeys(tool.parameters.get("required") or (), "...")},
+                        ensure_ascii=False) for tool in tools]
+    return "\n".join(["Call one of these:", *lines]) if lines else ""
 
 
 def shown(observation: Observation, error: str = "") -> str:

@@ -32,6 +32,21 @@ from ..pool.fake import FakeEnvironment, until
 from .rig import Rig, call, say, steps
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_each_response_can_be_made_a_call(tmp_path: Path, choice: str) -> None:
+    rig = Rig(tmp_path, tool_choice=choice)
+    await rig.start()
+    try:
+        await rig.run()
+        request = rig.policy.requests[0]
+        required = choice == "required"
+        assert request.tool_choice == ("required" if required else "")
+        assert request.HasField("parallel_tool_calls") == required and not request.parallel_tool_calls
+        assert ('{"name": "say", "arguments": {"text": "..."}}' in request.messages[-1].content) == required
+    finally:
+        await rig.stop()
+
+
 async def test_an_episode_from_its_lease_to_its_outcome(rig: Rig) -> None:
     events = await rig.run(run_id="r", seed=1)
     assert [event.kind for event in events] == [

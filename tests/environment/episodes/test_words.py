@@ -38,6 +38,14 @@ def test_without_instructions_there_is_no_system_message() -> None:
     assert (message.role, message.content) == ("user", "Do it.")
 
 
+def test_the_form_of_each_call_can_be_shown_behind_the_goal() -> None:
+    tool = Tool("run", "", {"properties": {"command": {}, "timeout": {}}, "required": ["command"]})
+    [message] = words.opening(Opening(Observation({"text": "seen"}), "Do it.", tools=[tool]), forms=True)
+    assert message.content == ('Do it.\n\nseen\n\nCall one of these:\n{"name": "run", "arguments": {"command": "..."}}')
+    [message] = words.opening(Opening(Observation({}), "Do it."), forms=True)
+    assert message.content == "Do it."
+
+
 def test_a_text_is_submitted_as_the_answer_where_one_is_taken() -> None:
     assert words.submission([ANSWER], "42") == Action("submit", {"answer": "42"})
     assert words.submission([Tool("submit", "", {"type": "object"})], "42") == Action("submit", {})
