@@ -8,6 +8,7 @@ import os
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -109,6 +110,7 @@ class Data:
         self.active, self.pinned, self.kept = 2, False, [0, 1, 2]
         self.paused: str | None = None
         self.done: list[tuple[Any, ...]] = []  #: what was asked of the stand-ins
+        self.asked: Counter[str] = Counter()  #: how often for what takes long
         self.fails: MeshError | None = None  #: of the next thing that changes something
         self.kinds = [
             environment_pb2.EnvironmentInfo(type="terminal", kind="terminal", backend="bubblewrap", capacity=64,
@@ -230,6 +232,7 @@ class _Training(_Trainer):
         return trainer_pb2.ListSamplesResponse(samples=[known[one] for one in request.turn_ids if one in known])
 
     async def ListVersions(self, request: Any, context: Any) -> trainer_pb2.ListVersionsResponse:
+        self._data.asked["versions"] += 1
         return trainer_pb2.ListVersionsResponse(versions=self._data.versions)
 
     async def Pause(self, request: trainer_pb2.PauseRequest, context: Any) -> trainer_pb2.PauseResponse:
@@ -303,6 +306,7 @@ class _Parts(_Component):
     async def ReadLogs(self, request: component_pb2.ReadLogsRequest,
                        context: Any) -> AsyncIterator[component_pb2.ReadLogsResponse]:
         data = self._pages.data
+        data.asked["journal"] += request.source == component_pb2.LOG_SOURCE_JOURNAL
         lines = data.journal if request.source == component_pb2.LOG_SOURCE_JOURNAL else data.log
         told = len(lines)
         yield component_pb2.ReadLogsResponse(lines=[line.encode("utf-8", "replace").decode() for line in lines])

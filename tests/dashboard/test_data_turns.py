@@ -107,6 +107,19 @@ async def test_a_turn_s_story(clients: MeshData) -> None:
             await story.turn(clients, name)
 
 
+async def test_a_story_that_is_known_is_not_gone_through_again(clients: MeshData, pages: PagesMesh) -> None:
+    known = await story.turn(clients, "t28")
+    assert known.row.fate.fate == "pending"
+    pages.data.judgements["t28"] = turn_pb2.Judgement(turn_id="t28", score=1)
+    for _ in range(3):
+        known = await story.turn(clients, "t28", known)
+    assert known.row.judgement is not None
+    assert pages.data.asked["journal"] == 1
+    pages.data.turns["t28"].reason = "it changed"
+    await story.turn(clients, "t28", known)
+    assert pages.data.asked["journal"] == 2
+
+
 async def test_a_story_without_the_others(clients: MeshData, pages: PagesMesh) -> None:
     pages.stop("prm_judge", "trainer")
     told = await story.turn(clients, "t0")

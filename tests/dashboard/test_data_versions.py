@@ -69,3 +69,20 @@ async def test_acting(clients: MeshData, pages: PagesMesh) -> None:
     pages.data.fails = failed_precondition("PAUSED", "training is paused")
     with pytest.raises(MeshError, match="training is paused"):
         await versions.train_now(clients)
+
+
+async def test_versions_are_asked_for_again_when_something_changed(clients: MeshData, pages: PagesMesh) -> None:
+    for _ in range(5):
+        await versions.every(clients)
+    assert pages.data.asked["versions"] == 1
+    pages.status["trainer"].counters["updates"] = 1
+    await versions.every(clients)
+    assert pages.data.asked["versions"] == 2
+
+
+async def test_a_pause_is_told_by_the_trainer_s_gauge_and_not_by_its_words(clients: MeshData, pages: PagesMesh) -> None:
+    pages.status["trainer"].detail = "paused for thought"
+    assert not (await versions.every(clients)).paused
+    pages.data.paused = ""
+    found = await versions.every(clients)
+    assert found.paused and not found.trainer.startswith("paused")

@@ -138,7 +138,9 @@ def test_history_outlives_a_restart_and_an_open_page_comes_back(mesh: FakeMesh, 
     page = watched.page
     chart = page.get_by_role("region", name="Policy: Requests")
     expect(chart).to_contain_text("3.5")
-    page.wait_for_timeout(2000)
+    page.get_by_role("button", name="Requests: show as table").click()
+    expect(page.get_by_role("dialog", name="Requests")).to_contain_text("3.5")
+    page.get_by_role("dialog", name="Requests").get_by_role("button", name="Close").click()
     assert first.stop(signal.SIGKILL) != 0
     mesh.status["policy_server"].gauges["qps"] = 6.75
     with serving(mesh.home, "--port", str(first.port)):
