@@ -110,8 +110,8 @@ def end(pid: int) -> bytes:
     return b"kill -9 -%d || kill -9 %d\n" % (pid, pid)
 
 
-#: The lines that kill, stop and continue everything but the shell itself.
-END_ALL = b"kill -9 -1; echo cleared >&3\n"
+#: The lines that kill, stop and continue everything but the shell itself. What was killed counts until it's reaped.
+END_ALL = b"kill -9 -1; wait; n=0; while [ $n -lt 50000 ] && kill -0 -1; do n=$((n+1)); done; echo cleared >&3\n"
 PAUSE = b"kill -STOP -1; echo held >&3\n"
 RESUME = b"kill -CONT -1\n"
 
