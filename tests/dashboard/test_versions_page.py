@@ -124,6 +124,8 @@ def test_who_types_into_a_dialog_is_not_disturbed(shown: Panel, browse: Any) -> 
     page.get_by_role("button", name="Pause training").click()
     reason = page.get_by_role("dialog").get_by_label("Reason")
     reason.type("lunch")
+    updates = shown.mesh.status["trainer"].counters
+    updates["updates"] += 1
     data.versions.append(version(4, 2))  # the table changes, and what the trainer waits for
     try:
         expect(training).not_to_have_text(told, timeout=SOON)
@@ -136,6 +138,7 @@ def test_who_types_into_a_dialog_is_not_disturbed(shown: Panel, browse: Any) -> 
         # What has the focus keeps it when the table is made anew.
         page.get_by_role("link", name="version 1", exact=True).focus()
         data.versions[3].live.turns = 77
+        updates["updates"] += 1
         expect(page.get_by_role("table")).to_contain_text("of 77", timeout=SOON)
         expect(page.get_by_role("link", name="version 1", exact=True)).to_be_focused()
         page.goto(f"{shown.served.url}/versions/4")
