@@ -42,9 +42,9 @@ def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mes
     (home.models / EMBEDDED_MODEL).symlink_to(models)
     home.config_file.write_text(yaml.safe_dump({"components": {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
-        "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 75}},
+        "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
-                                            "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 75}}}}))
+                                            "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}}}))
     mesh = Mesh(home)
     mesh.cli("local-start")
     yield mesh

@@ -43,7 +43,7 @@ def every_turn_has_its_fate(mesh: Mesh, episodes: list[dict[str, Any]]) -> dict[
                  for episode in episodes}
         return None if any(step.fate.fate == "pending" for steps in found.values() for step in steps) else found
 
-    found: dict[str, list[client.Step]] = until(done, 220, "a fate for every turn")
+    found: dict[str, list[client.Step]] = until(done, 300, "a fate for every turn")
     for step in (step for steps in found.values() for step in steps):
         assert step.fate.fate == "trained" or step.fate.reason, step
     return found
