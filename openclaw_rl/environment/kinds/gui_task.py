@@ -11,6 +11,7 @@ from openclaw_rl.environment.kinds.arguments import short
 from openclaw_rl.environment.kinds.base import BadAction, BadTask
 from openclaw_rl.environment.kinds.gui_actions import MOST_HEIGHT, MOST_WIDTH, deed
 from openclaw_rl.environment.kinds.gui_scripts import APP_NAMES
+from openclaw_rl.environment.kinds.sections import known_keys, shell_text
 from openclaw_rl.environment.tasks.task import Task
 
 #: Of the screen, in pixels, unless the task says otherwise.
@@ -42,7 +43,7 @@ def read_setup(task: Task) -> Setup:
     """Raises:
         BadTask: names the key, the value and what is allowed.
     """
-    _keys("setup", task.setup, ("size", "files", "run", "app", "args", "wait"))
+    known_keys("setup", task.setup, ("size", "files", "run", "app", "args", "wait"))
     app, args = task.setup.get("app"), task.setup.get("args", [])
     if not isinstance(args, list) or not all(_plain(arg) for arg in args):
         raise BadTask(f"`setup.args`: {short(args)} is not allowed: a list of texts")
@@ -62,7 +63,7 @@ def read_setup(task: Task) -> Setup:
     wait = task.setup.get("wait", 30.0)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 1 <= wait <= 120:
         raise BadTask(f"`setup.wait`: {short(wait)} is not allowed: seconds from 1 to 120")
-    return Setup(_size(task.setup.get("size")), files, _text("setup.run", task.setup.get("run")), argv, shipped,
+    return Setup(_size(task.setup.get("size")), files, shell_text("setup.run", task.setup.get("run")), argv, shipped,
                  float(wait))
 
 
@@ -70,7 +71,7 @@ def read_check(task: Task) -> Check:
     """Raises:
         BadTask: names the key, the value and what is allowed.
     """
-    _keys("check", task.check, ("run", "file"))
+    known_keys("check", task.check, ("run", "file"))
     files = task.check.get("file") or []
     found = []
     for entry in files if isinstance(files, list) else [files]:
@@ -80,7 +81,7 @@ def read_check(task: Task) -> Check:
                           "or a list of such")
         kind = "equals" if "equals" in entry else "contains"
         found.append((entry["path"], kind, entry[kind]))
-    check = Check(tuple(found), _text("check.run", task.check.get("run")))
+    check = Check(tuple(found), shell_text("check.run", task.check.get("run")))
     if not check.files and not check.run:
         raise BadTask("`check` is empty: `run`, `file`, or both")
     return check
@@ -113,18 +114,3 @@ def _size(value: Any) -> tuple[int, int]:
 
 def _plain(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 4096 and "\0" not in value
-
-
-def _text(key: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or "\0" in value or not 0 < len(value) <= 100_000:
-        raise BadTask(f"`{key}`: {short(value)} is not allowed: shell text of 1 to 100,000 characters")
-    return value
-
-
-def _keys(name: str, values: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-    for key in values:
-        if key not in allowed:
-            there = ", ".join(f"`{word}`" for word in allowed)
-            raise BadTask(f"`{name}`: {short(key)} is no key; there are {there}")

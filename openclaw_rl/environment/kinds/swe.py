@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.kinds.base import Context, tools_schema
+from openclaw_rl.environment.kinds.programs import Programs
 from openclaw_rl.environment.kinds.swe_actions import TOOLS
 from openclaw_rl.environment.kinds.swe_environment import OBSERVATION_SCHEMA, SweEnvironment
 from openclaw_rl.environment.kinds.swe_task import check_task
-from openclaw_rl.environment.sandboxes.base import Backend, Limits, SandboxError, Spec
+from openclaw_rl.environment.sandboxes.base import Backend, Limits, Spec
 from openclaw_rl.environment.tasks.task import Task
 
-_AGAIN = 30.0  # seconds after which a machine without the programs is looked at again
 _MISSING = "for name in git python3 bash tar realpath; do command -v $name >/dev/null || echo $name; done"
 _INSTALL = ("apt-get install git python3 bash tar coreutils (Debian, Ubuntu) brings them; for an image, "
             "servers/environment/build-image swe")
@@ -27,33 +24,14 @@ class SweKind:
         self.observation_schema = OBSERVATION_SCHEMA
         self._backend = backend
         self._spec = spec
-        self._found: tuple[float, str] | None = None  # when, and what is missing
-        self._looking = asyncio.Lock()
+        self._programs = Programs(backend, spec, _MISSING, _INSTALL)
 
     @property
     def sandbox(self) -> str:
         return f"{self._backend.name}, {self._spec.image or 'programs of this machine'}"
 
     async def problem(self) -> str:
-        problem = await self._backend.problem(self._spec)
-        if problem:
-            return problem
-        async with self._looking:
-            if self._found is None or (self._found[1] and time.monotonic() - self._found[0] > _AGAIN):
-                self._found = time.monotonic(), await self._missing()
-        return self._found[1]
-
-    async def _missing(self) -> str:
-        try:
-            sandbox = await self._backend.make(self._spec)
-            try:
-                said = await sandbox.run(["sh", "-c", _MISSING])
-            finally:
-                await sandbox.close()
-        except SandboxError as error:
-            return str(error)
-        names = said.output.decode("utf-8", "replace").split()
-        return f"its sandboxes have no {', '.join(names)}; {_INSTALL}" if names or said.code else ""
+        return await self._programs.problem()
 
     def check_task(self, task: Task) -> None:
         check_task(task)

@@ -10,6 +10,7 @@ from typing import Any
 
 from openclaw_rl.environment.kinds.arguments import short
 from openclaw_rl.environment.kinds.base import BadAction, BadTask
+from openclaw_rl.environment.kinds.sections import known_keys, shell_text
 from openclaw_rl.environment.kinds.swe_actions import arguments
 from openclaw_rl.environment.tasks.task import Task
 
@@ -41,8 +42,8 @@ def read_setup(task: Task) -> Setup:
     """Raises:
         BadTask: names the key, the value and what is allowed.
     """
-    _keys("setup", task.setup, ("files", "run"))
-    setup = Setup(_files("setup.files", task.setup.get("files")), _text("setup.run", task.setup.get("run")))
+    known_keys("setup", task.setup, ("files", "run"))
+    setup = Setup(_files("setup.files", task.setup.get("files")), shell_text("setup.run", task.setup.get("run")))
     if not setup.files and not setup.run:
         raise BadTask("`setup` is empty: `files`, `run`, or both make the repository")
     return setup
@@ -52,8 +53,8 @@ def read_check(task: Task) -> Check:
     """Raises:
         BadTask: names the key, the value and what is allowed.
     """
-    _keys("check", task.check, ("tests", "hidden"))
-    check = Check(_files("check.hidden", task.check.get("hidden")), _text("check.tests", task.check.get("tests")))
+    known_keys("check", task.check, ("tests", "hidden"))
+    check = Check(_files("check.hidden", task.check.get("hidden")), shell_text("check.tests", task.check.get("tests")))
     if not check.tests and not check.modules:
         raise BadTask("`check` has no tests: `hidden` with files named test*.py, which Python's unittest runs, or "
                       "`tests`, shell text that ends with 0 when all is well")
@@ -87,18 +88,3 @@ def _files(key: str, value: Any) -> Mapping[str, str]:
         if not isinstance(text, str):
             raise BadTask(f"`{key}`, {path}: {short(text)} is not allowed: a text")
     return value
-
-
-def _text(key: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or "\0" in value or not 0 < len(value) <= 100_000:
-        raise BadTask(f"`{key}`: {short(value)} is not allowed: shell text of 1 to 100,000 characters")
-    return value
-
-
-def _keys(name: str, values: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-    for key in values:
-        if key not in allowed:
-            there = ", ".join(f"`{word}`" for word in allowed)
-            raise BadTask(f"`{name}`: {short(key)} is no key; there are {there}")
