@@ -47,8 +47,8 @@ def _syscall(name: str, tried: str, x86_64: int, aarch64: int, arguments: str) -
 ATTEMPTS = [
     Attempt("network: the host's loopback", "TCP to a server of the host on 127.0.0.1",
             "socket.create_connection(('127.0.0.1', {port}), 3)\nprint('ESCAPED: connected')", outside=True),
-    Attempt("network: outside", "a UDP packet to 8.8.8.8",
-            "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('8.8.8.8', 53))\n"
+    Attempt("network: outside", "a UDP packet to 192.0.2.1",
+            "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))\n"
             "print('ESCAPED: sent')"),
     Attempt("network: names", "looking up a name", "print('ESCAPED:', socket.gethostbyname('example.com'))"),
     Attempt("network: interfaces", "an interface beside lo",
