@@ -115,7 +115,7 @@ def test_all_policy_servers_reach_the_same_version(models: Path, tmp_path: Path)
 
         mesh.cli("pause")  # no version may follow
         mesh.cli("rollback", str(first.active_version))
-        until(lambda: all((now := state(a)) and now.active_version == first.active_version for a in (late, copy)), 120,
+        until(lambda: all((now := state(a)) and now.active_version == first.active_version for a in (late, copy)), 300,
               "the rollback everywhere")
         shown = mesh.json("versions", "show", str(first.active_version))["deliveries"]
         assert {d["address"]: d["active"] for d in shown}[late]
