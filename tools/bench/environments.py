@@ -32,6 +32,7 @@ import yaml
 from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.client.environment import AsyncEnvironmentServiceClient
+from openclaw_rl.environment.sandboxes.base import WORK
 from openclaw_rl.home import Home, read_record
 
 GOAL_MS = 20.0
@@ -190,7 +191,7 @@ def _bwrap() -> list[str]:
     links = [part for name in ("bin", "lib", "lib64", "sbin") if Path(f"/{name}").is_symlink()
              for part in ("--symlink", os.readlink(f"/{name}"), f"/{name}")]
     return ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/usr", "/usr", *links,
-            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/work", "--chdir", "/work", "--clearenv",
+            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", WORK, "--chdir", WORK, "--clearenv",
             "--setenv", "PATH", "/usr/bin:/bin", *_SHELL]
 
 

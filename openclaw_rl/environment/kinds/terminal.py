@@ -50,8 +50,8 @@ OBSERVATION = {"type": "object", "required": ["text"], "properties": {
     "timed_out": {"type": "boolean"},
     "truncated": {"type": "boolean", "description": "The middle of the output is left out; a mark says how much."},
     "folder": {"type": "string", "description": "Where the shell is now."}}}
-INSTRUCTIONS = ("Reach the goal with commands in a shell. You are in /work, which is yours; there is no network. Call "
-                "submit when the goal is reached; where it asks for something, give it as the answer.")
+INSTRUCTIONS = (f"Reach the goal with commands in a shell. You are in {WORK}, which is yours; there is no network. "
+                "Call submit when the goal is reached; where it asks for something, give it as the answer.")
 
 
 class Terminal:

@@ -12,10 +12,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from openclaw_rl.environment.sandboxes import files, init
-from openclaw_rl.environment.sandboxes.base import WORK, Finished, SandboxError
+from openclaw_rl.environment.sandboxes import init
+from openclaw_rl.environment.sandboxes.base import WORK, SandboxError
+from openclaw_rl.environment.sandboxes.by_start import ByStart
 from openclaw_rl.environment.sandboxes.cgroups import Group
-from openclaw_rl.environment.sandboxes.running import run
 
 #: Seconds within which a sandbox must be up, and a process in it started; generous, for a machine that is loaded.
 _UP, _STARTED = 60.0, 30.0
@@ -116,7 +116,7 @@ class _Events(asyncio.Protocol):
         self._sandbox.fail("its first process ended")
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(ByStart):
     """See base.Sandbox. Made by `boot`, by the thread that runs the event loop: the sandbox ends with that thread."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, folder: Path, user: int | None,
@@ -244,17 +244,6 @@ class BubblewrapSandbox:
             process.close()
             raise SandboxError(self.problem or "no process can be started: the sandbox has as many as it may")
         return process
-
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", environment: Mapping[str, str] | None = None,
-                  folder: str = WORK, seconds: float = 30.0, most: int = 65536) -> Finished:
-        process = await self.start(argv, environment=environment, folder=folder)
-        return await run(process, stdin=stdin, seconds=seconds, most=most)
-
-    async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        await files.write(self, path, data, mode)
-
-    async def read(self, path: str, most: int = 1 << 20) -> bytes:
-        return await files.read(self, path, most)
 
     async def end_all(self) -> None:
         self._check()

@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from openclaw_rl.environment.sandboxes.base import WORK
 from openclaw_rl.environment.sandboxes.docker import EngineAbsent, connect
 from openclaw_rl.environment.sandboxes.images import RECIPES, check_name
 
 #: Of a package, what no sandbox needs.
 _LEFT_OUT = re.compile(r"^/usr/share/(doc|man|info|lintian|bug|locale)/|^/var/lib/dpkg/|^/etc/(cron|init|pam|apt)")
 _BASE = ("base-files", "coreutils", "libc-bin", "libc6", "dash", "procps", "hostname")
-_MADE = {"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/work:/bin/bash\n",
+_MADE = {"etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::{WORK}:/bin/bash\n",
          "etc/group": "root:x:0:\nuser:x:1000:\n"}
 
 
@@ -52,7 +53,7 @@ def build(kind: str, name: str | None = None) -> tuple[str, int]:
             # The SDK's own import_image reads the whole into memory.
             response = client._post(client._url("/images/create"), data=data, params={
                 "fromSrc": "-", "repo": repository, "tag": tag or "latest",
-                "changes": ["ENV PATH=/usr/local/bin:/usr/bin:/bin", "WORKDIR /work"]},
+                "changes": ["ENV PATH=/usr/local/bin:/usr/bin:/bin", f"WORKDIR {WORK}"]},
                 headers={"Content-Type": "application/x-tar"})
             client._raise_for_status(response)
             if b'"error"' in response.content:
@@ -129,7 +130,7 @@ def _pack(files: Sequence[str], data: object) -> int:
     size = 0
     with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:  # type: ignore[call-overload]
         for path in files:
-            if path.lstrip("/") in _MADE or path in ("/tmp", "/work"):
+            if path.lstrip("/") in _MADE or path in ("/tmp", WORK):
                 continue
             if not os.access(path, os.R_OK) and not os.path.islink(path):
                 continue

@@ -8,10 +8,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw_rl.environment.sandboxes import docker_stream, files
-from openclaw_rl.environment.sandboxes.base import WORK, Finished, SandboxError
+from openclaw_rl.environment.sandboxes import docker_stream
+from openclaw_rl.environment.sandboxes.base import WORK, SandboxError
+from openclaw_rl.environment.sandboxes.by_start import ByStart
 from openclaw_rl.environment.sandboxes.docker_calls import call
-from openclaw_rl.environment.sandboxes.running import run
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class DockerProcess:
         self._writer.close()
 
 
-class DockerSandbox:
+class DockerSandbox(ByStart):
     """See base.Sandbox."""
 
     def __init__(self, client: Any, base_url: str, container: str) -> None:
@@ -134,17 +134,6 @@ class DockerSandbox:
             process.close()
             raise SandboxError(self.problem or f"no process can be started: {process.pid[:300]}")
         return process
-
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", environment: Mapping[str, str] | None = None,
-                  folder: str = WORK, seconds: float = 30.0, most: int = 65536) -> Finished:
-        process = await self.start(argv, environment=environment, folder=folder)
-        return await run(process, stdin=stdin, seconds=seconds, most=most)
-
-    async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        await files.write(self, path, data, mode)
-
-    async def read(self, path: str, most: int = 1 << 20) -> bytes:
-        return await files.read(self, path, most)
 
     async def end_all(self) -> None:
         self._check()

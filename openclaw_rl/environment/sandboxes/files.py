@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from openclaw_rl.environment.sandboxes.base import WORK, Finished, Sandbox, SandboxError
+from collections.abc import Sequence
+from typing import Protocol
+
+from openclaw_rl.environment.sandboxes.base import WORK, Finished, SandboxError
 
 _SECONDS = 30.0
 _WRITE = ('case $1 in */*) mkdir -p -- "${1%/*}" || exit 1;; esac; '
@@ -12,7 +15,15 @@ _READ = ('[ -f "$1" ] || { [ -e "$1" ] && echo "it is no plain file" || echo "th
          'head -c "$2" -- "$1"')
 
 
-async def write(sandbox: Sandbox, path: str, data: bytes, mode: int) -> None:
+class Runs(Protocol):
+    """What is needed of a sandbox."""
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0,
+                  most: int = 65536) -> Finished:
+        """See Sandbox.run."""
+
+
+async def write(sandbox: Runs, path: str, data: bytes, mode: int) -> None:
     """See Sandbox.write."""
     _check(path)
     finished = await sandbox.run(["sh", "-c", _WRITE, "write", path, f"{mode & 0o777:o}"], stdin=data,
@@ -20,7 +31,7 @@ async def write(sandbox: Sandbox, path: str, data: bytes, mode: int) -> None:
     _raise(finished, path, "written")
 
 
-async def read(sandbox: Sandbox, path: str, most: int) -> bytes:
+async def read(sandbox: Runs, path: str, most: int) -> bytes:
     """See Sandbox.read."""
     _check(path)
     finished = await sandbox.run(["sh", "-c", _READ, "read", path, str(most)], seconds=_SECONDS, most=most + 2000)

@@ -17,7 +17,7 @@ from openclaw_rl.environment.kinds.base import BadAction, BadTask, Context, Obse
 from openclaw_rl.environment.kinds.gui import GuiKind, make
 from openclaw_rl.environment.kinds.gui_environment import GuiEnvironment
 from openclaw_rl.environment.kinds.gui_tree import OBSERVATION_SCHEMA
-from openclaw_rl.environment.sandboxes.base import Finished, SandboxError
+from openclaw_rl.environment.sandboxes.base import WORK, Finished, SandboxError
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
 
@@ -178,7 +178,7 @@ async def test_a_reset_leaves_nothing_of_before(gui: GuiEnvironment) -> None:
     again = await begin(gui, {"app": "todo", "args": ["t.txt"]})
     await asyncio.gather(watching, return_exceptions=True)
     assert "xterm" not in again
-    left = (await inside(gui, "ls -A /work; ls -A /tmp; pgrep -a 'sleep|xterm'")).output.decode()
+    left = (await inside(gui, f"ls -A {WORK}; ls -A /tmp; pgrep -a 'sleep|xterm'")).output.decode()
     assert left.split() == [".X11-unix", "desk"], left
 
 

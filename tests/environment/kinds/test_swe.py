@@ -17,7 +17,7 @@ from openclaw_rl.environment.kinds.swe_actions import arguments as read_argument
 from openclaw_rl.environment.kinds.swe_check import part
 from openclaw_rl.environment.kinds.swe_environment import OBSERVATION_SCHEMA, SweEnvironment
 from openclaw_rl.environment.kinds.swe_text import cut, edited, numbered, region
-from openclaw_rl.environment.sandboxes.base import SandboxError
+from openclaw_rl.environment.sandboxes.base import WORK, SandboxError
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
 
@@ -178,8 +178,8 @@ async def test_the_part_of_hidden_tests_that_pass_is_the_outcome(swe: SweEnviron
     "mkdir -p test_hidden.py; touch test_hidden.py/x",
     "ln -s /etc/passwd test_hidden.py",
     "printf 'import unittest\\n' >test_hidden.py; chmod 000 test_hidden.py; chmod 644 test_hidden.py",
-    "rm -rf /work/repo/* /work/repo/.git",
-    "rm -rf /work/repo; ln -s /usr /work/repo",
+    f"rm -rf {WORK}/repo/* {WORK}/repo/.git",
+    f"rm -rf {WORK}/repo; ln -s /usr {WORK}/repo",
     "head -c 7000000 /dev/zero >zeros; cp zeros zeros2",
     "chmod 000 adding.py",
     "while :; do for f in $(find / -name 'test_hidden*' 2>/dev/null); do echo >$f; done; done &",

@@ -15,7 +15,7 @@ import pytest
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.kinds.base import BadAction, BadTask, Context, StepResult
 from openclaw_rl.environment.kinds.terminal import Terminal, TerminalEnvironment, make
-from openclaw_rl.environment.sandboxes.base import SandboxError
+from openclaw_rl.environment.sandboxes.base import WORK, SandboxError
 from openclaw_rl.environment.tasks.task import Action, Task
 from tests.environment.sandboxes import escapes
 
@@ -51,10 +51,10 @@ async def text(terminal: TerminalEnvironment, command: str, seconds: float | Non
 
 async def test_the_shell_lives_on_between_commands(terminal: TerminalEnvironment) -> None:
     data = (await run(terminal, "mkdir a; cd a; x=4; f() { echo f$1; }; alias e=echo; sleep 600 &")).observation.data
-    assert data["exit_code"] == 0 and data["folder"] == "/work/a"
+    assert data["exit_code"] == 0 and data["folder"] == f"{WORK}/a"
     data = (await run(terminal, "e $x; f 1; jobs | grep -c sleep; pwd; false")).observation.data
-    assert data == {"text": "4\nf1\n1\n/work/a\n[exit code: 1, in /work/a]", "output": "4\nf1\n1\n/work/a\n",
-                    "exit_code": 1, "timed_out": False, "truncated": False, "folder": "/work/a"}
+    assert data == {"text": f"4\nf1\n1\n{WORK}/a\n[exit code: 1, in {WORK}/a]", "output": f"4\nf1\n1\n{WORK}/a\n",
+                    "exit_code": 1, "timed_out": False, "truncated": False, "folder": f"{WORK}/a"}
 
 
 @pytest.mark.parametrize(("command", "expected"), [
@@ -75,7 +75,7 @@ async def test_the_shell_lives_on_between_commands(terminal: TerminalEnvironment
 ])
 async def test_commands(terminal: TerminalEnvironment, command: str, expected: str) -> None:
     assert (await text(terminal, command)).lstrip("\n") == expected
-    assert await text(terminal, "cd /work; true") == "[exit code: 0]"
+    assert await text(terminal, f"cd {WORK}; true") == "[exit code: 0]"
 
 
 async def test_a_command_that_hangs_is_interrupted_and_the_shell_lives_on(terminal: TerminalEnvironment) -> None:
@@ -89,16 +89,16 @@ async def test_a_command_that_hangs_is_interrupted_and_the_shell_lives_on(termin
 
 async def test_a_command_that_can_not_be_interrupted_costs_the_shell(terminal: TerminalEnvironment) -> None:
     said = await text(terminal, "x=4; cd /tmp; trap '' INT; bash -c 'sleep 600; sleep 600'", 0.5)
-    assert "a new shell was started in /work" in said
-    assert await text(terminal, "echo $x; cat /proc/[0-9]*/comm | grep -c sleep; pwd") == "\n0\n/work\n[exit code: 0]"
+    assert f"a new shell was started in {WORK}" in said
+    assert await text(terminal, "echo $x; cat /proc/[0-9]*/comm | grep -c sleep; pwd") == f"\n0\n{WORK}\n[exit code: 0]"
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 4", 4), ("exec true", 0), ("kill -9 $$", 137),
                                                ("sleep 600 & exit 5", 5), ("set -e; false", 1)])
 async def test_a_shell_that_ends_is_followed_by_another(terminal: TerminalEnvironment, command: str, code: int) -> None:
     data = (await run(terminal, command)).observation.data
-    assert data["exit_code"] == code and data["folder"] == "/work"
-    assert f"the shell ended with exit code {code}; a new shell was started in /work" in data["text"]
+    assert data["exit_code"] == code and data["folder"] == WORK
+    assert f"the shell ended with exit code {code}; a new shell was started in {WORK}" in data["text"]
     assert await text(terminal, "echo on") == "on\n[exit code: 0]"
 
 
@@ -163,7 +163,7 @@ async def test_a_task(kind: Terminal, terminal: TerminalEnvironment) -> None:
     outcome = await terminal.evaluate()
     assert outcome.value == 0 and "sum is" in outcome.detail and "exit code 1" in outcome.detail
     # The check is not fooled by what the policy does to its own shell.
-    await run(terminal, "test() { return 0; }; export -f test; alias cat='echo 7'; PATH=/work; export BASH_ENV=/work/x")
+    await run(terminal, "test() { return 0; }; export -f test; alias cat='echo 7'; PATH=$HOME; export BASH_ENV=$HOME/x")
     assert (await terminal.evaluate()).value == 0
     await terminal.step(Action("run", {"command": "PATH=/usr/bin; unset -f test; unalias cat; echo 7 >out"}), 10)
     assert (await terminal.evaluate()) == (await terminal.evaluate())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from openclaw_rl.environment.sandboxes.base import WORK
+
 _TRY = '''
 import ctypes, errno, os, socket, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -25,7 +27,8 @@ except (OSError, ValueError, subprocess.SubprocessError) as error:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One of them. `{port}`, `{socket}`, `{abstract}`, `{secret}`, `{home}` and `{pid}` in the body are the host's."""
+    """One of them. `{port}`, `{socket}`, `{abstract}`, `{secret}`, `{home}` and `{pid}` in the body are the host's,
+    `{work}` is the sandbox's folder."""
 
     name: str
     tried: str
@@ -34,7 +37,7 @@ class Attempt:
 
     def program(self, **host: object) -> str:
         body = self.body
-        for key, value in host.items():
+        for key, value in {"work": WORK, **host}.items():
             body = body.replace(f"{{{key}}}", str(value))
         return _TRY % "\n".join("    " + line for line in body.strip().splitlines())
 
@@ -115,7 +118,7 @@ ATTEMPTS = [
             "        else: print('ESCAPED: opened', other, fd); os.write(file, b'ended 0 0\\n')\n"
             "print('refused:', why)"),
     Attempt("other processes: pipes", "listing them", "print('ESCAPED:', os.listdir('/run/sandbox'))"),
-    Attempt("device nodes: making", "mknod of a disk", "os.mknod('/work/disk', 0o60600, os.makedev(8, 0))\n"
+    Attempt("device nodes: making", "mknod of a disk", "os.mknod('{work}/disk', 0o60600, os.makedev(8, 0))\n"
             "print('ESCAPED: made')"),
     Attempt("device nodes: there", "anything but harmless ones in /dev",
             "good = {'null', 'zero', 'full', 'random', 'urandom', 'tty', 'console', 'ptmx', 'pts', 'shm', 'fd', "
@@ -152,7 +155,7 @@ ATTEMPTS = [
     _syscall("other namespaces", "setns", 308, 268, "0, 0x40000000"),
     _syscall("chroot", "chroot(\"/\")", 161, 51, "b'/'"),
     Attempt("setuid programs", "su and a shell with the bit set",
-            "shell = '/work/shell'\nsubprocess.run(['cp', '/bin/bash', shell]); os.chmod(shell, 0o6755)\n"
+            "shell = '{work}/shell'\nsubprocess.run(['cp', '/bin/bash', shell]); os.chmod(shell, 0o6755)\n"
             "ids = {output(shell, '-p', '-c', 'echo $EUID'), str(os.geteuid())}\n"
             "done = subprocess.run(['su', '-c', 'id -u'], stdin=subprocess.DEVNULL, capture_output=True, text=True)\n"
             "ids.add(done.stdout.strip())\n"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.environment.sandboxes.base import Backend, Limits, Sandbox, SandboxError, Spec
+from openclaw_rl.environment.sandboxes.base import WORK, Backend, Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
 from openclaw_rl.environment.sandboxes.images import Images
 from tests.environment.sandboxes.attempts import ATTEMPTS, Attempt
@@ -126,13 +126,13 @@ async def _memory_bomb_of_many(sandbox: Sandbox) -> str:
 
 
 async def _disk(sandbox: Sandbox) -> str:
-    places = "/work/f /tmp/f /dev/shm/f"
+    places = f"{WORK}/f /tmp/f /dev/shm/f"
     finished = await sandbox.run(["bash", "-c", f"for f in {places}; do head -c 99M /dev/zero >$f; done; "
                                                 f"du -cb {places} | tail -1"])
     assert finished.output.count(b"No space left") == 3, finished
     assert int(finished.output.split()[-2]) <= 12 * 2**20
-    assert b"No space" in (await sandbox.run(["sh", "-c", "head -c 99999 /dev/zero >/work/g"])).output
-    return "contained: no space left; 8 MiB in /work, 2 in /tmp and in /dev/shm"
+    assert b"No space" in (await sandbox.run(["sh", "-c", f"head -c 99999 /dev/zero >{WORK}/g"])).output
+    return f"contained: no space left; 8 MiB in {WORK}, 2 in /tmp and in /dev/shm"
 
 
 async def _output(sandbox: Sandbox) -> str:
@@ -176,7 +176,7 @@ async def _links_written(sandbox: Sandbox) -> str:
 
 async def _links_read(sandbox: Sandbox) -> str:
     await sandbox.run(["sh", "-c", "ln -s /etc/shadow a; ln -s / b; mkfifo c; ln -s /dev/zero d"])
-    for path in ("a", "b/etc/shadow", "../../etc/shadow", "/root/.bashrc", "c", "d", "/dev/zero", "/work"):
+    for path in ("a", "b/etc/shadow", "../../etc/shadow", "/root/.bashrc", "c", "d", "/dev/zero", WORK):
         try:
             await sandbox.read(path)
         except SandboxError:

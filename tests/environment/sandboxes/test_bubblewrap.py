@@ -15,7 +15,7 @@ import pytest
 
 from openclaw_rl.environment.sandboxes import bubblewrap as module
 from openclaw_rl.environment.sandboxes import cgroups, docker, make, seccomp, unboxed
-from openclaw_rl.environment.sandboxes.base import Limits, Sandbox, SandboxError, Spec
+from openclaw_rl.environment.sandboxes.base import WORK, Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
 from openclaw_rl.environment.sandboxes.images import Images
 from openclaw_rl.environment.sandboxes.running import alone
@@ -136,7 +136,7 @@ async def test_a_program_that_is_not_there(sandbox: Sandbox) -> None:
 
 async def test_files(sandbox: Sandbox) -> None:
     await sandbox.write("a folder/-b'.sh", b"#!/bin/sh\necho ran\n", 0o755)
-    assert (await sandbox.run(["/work/a folder/-b'.sh"])).output == b"ran\n"
+    assert (await sandbox.run([f"{WORK}/a folder/-b'.sh"])).output == b"ran\n"
     assert await sandbox.read("a folder/-b'.sh", 5) == b"#!/bi"
     await sandbox.write("/tmp/x", b"")
     assert await sandbox.read("/tmp/x") == b""

@@ -14,6 +14,7 @@ import pytest
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.environment.kinds.base import Context
 from openclaw_rl.environment.kinds.swe import SweKind, make
+from openclaw_rl.environment.sandboxes.base import WORK
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
@@ -66,7 +67,7 @@ async def test_solved_and_not(kind: SweKind, task: Task) -> None:
         assert result.done
         after = await environment.evaluate()
         assert after.value == 1, after.detail
-        seen = await environment.step(Action("run", {"command": "find /work /tmp"}), 30)
+        seen = await environment.step(Action("run", {"command": f"find {WORK} /tmp"}), 30)
         assert "more" not in seen.observation.text, "the policy's sandbox has nothing of the check's"
     finally:
         await environment.close()
