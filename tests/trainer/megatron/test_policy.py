@@ -78,7 +78,7 @@ def test_a_step_is_that_of_the_torch_back_end(tmp_path: Path, family: str, monke
     eager = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager")
     ids = torch.tensor([examples()[0].prompt_ids])
     with redirected(torch.device("cpu")), torch.no_grad():
-        [hidden] = ours._read(ours._frozen, [([ids[0, 0].item()], ids[0, 1:].tolist())])
+        [hidden] = ours._read(ours._frozen, [(ids[0].tolist(), list(range(ids.shape[1] - 1)))])
         assert torch.allclose(ours._frozen.logits(hidden), eager(ids).logits[0, :-1], atol=2e-5)
 
     metrics, expected = (backend.step(examples(), 0, never) for backend in (ours, theirs))
