@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 COMPONENT_SERVICE = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name
 
+#: Of the contract in protos/, as in protos/VERSION: MAJOR.MINOR; each addition makes MINOR grow.
+CONTRACT_VERSION = "1.0"
+
 #: Calls that one connection may have open at the same time.
 MAX_STREAMS = 1024
 
@@ -217,6 +220,7 @@ class ComponentServer:
         status.address = self.address
         status.http_address = self.http_address
         status.package_version = importlib.metadata.version("openclaw-rl")
+        status.contract_version = CONTRACT_VERSION
         status.started_at.CopyFrom(self._started_at)
         status.host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
         if self._credentials is not None:
