@@ -1,5 +1,5 @@
-"""Servers that a client has to report clearly: of another contract, that never acknowledge, that acknowledge what nobody
-sent, that break off, and one that speaks HTTP/1."""
+"""Servers that a client has to report clearly: of another contract, that never acknowledge, that acknowledge what
+nobody sent, that break off, and one that speaks HTTP/1."""
 
 from __future__ import annotations
 
