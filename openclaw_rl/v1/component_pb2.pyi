@@ -519,7 +519,7 @@ class ComponentStatus(_message.Message):
 
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Counts that survive a restart, by name: the component's README lists them."""
+        """Counts that survive a restart, by name: the component's README lists them. Any may be missing."""
 
     @_builtins.property
     def gauges(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
@@ -679,7 +679,7 @@ class DrainRequest(_message.Message):
     GRACE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def grace(self) -> _duration_pb2.Duration:
-        """Longest time for the running work; unset means 30 s."""
+        """Longest time for the running work, 0 s to 1 h; unset means 30 s."""
 
     def __init__(
         self,

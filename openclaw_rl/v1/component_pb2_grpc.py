@@ -86,28 +86,33 @@ class ComponentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Takes no new work, ends the running one, and stops.
+        """Takes no new work, ends the running one, and stops. It is answered at once. Health says NOT_SERVING from then on;
+        streams that are open when the running work has ended get UNAVAILABLE with a RetryInfo, and the process ends with
+        exit code 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Forget(self, request, context):
-        """Removes a session's turns from everything that this component keeps, for good.
+        """Removes a session's turns from everything that this component keeps, for good. Any number of times. A component of
+        another make that can't do it answers UNIMPLEMENTED, and `openclaw-rl forget` says that it was left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLogs(self, request, context):
-        """Tells the last lines of a log of the component, then those that come.
+        """Tells the last lines of a log of the component, then those that come. A component of another make may answer
+        UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSpans(self, request, context):
-        """Tells the spans that the component keeps of traces, turns, sessions or versions.
+        """Tells the spans that the component keeps of traces, turns, sessions or versions. A component of another make may
+        answer UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,13 +38,22 @@ class ComponentServiceStub:
     WatchStats: _grpc.UnaryStreamMultiCallable[_component_pb2.WatchStatsRequest, _component_pb2.WatchStatsResponse]
     """Tells the same again and again."""
     Drain: _grpc.UnaryUnaryMultiCallable[_component_pb2.DrainRequest, _component_pb2.DrainResponse]
-    """Takes no new work, ends the running one, and stops."""
+    """Takes no new work, ends the running one, and stops. It is answered at once. Health says NOT_SERVING from then on;
+    streams that are open when the running work has ended get UNAVAILABLE with a RetryInfo, and the process ends with
+    exit code 0.
+    """
     Forget: _grpc.UnaryUnaryMultiCallable[_component_pb2.ForgetRequest, _component_pb2.ForgetResponse]
-    """Removes a session's turns from everything that this component keeps, for good."""
+    """Removes a session's turns from everything that this component keeps, for good. Any number of times. A component of
+    another make that can't do it answers UNIMPLEMENTED, and `openclaw-rl forget` says that it was left out.
+    """
     ReadLogs: _grpc.UnaryStreamMultiCallable[_component_pb2.ReadLogsRequest, _component_pb2.ReadLogsResponse]
-    """Tells the last lines of a log of the component, then those that come."""
+    """Tells the last lines of a log of the component, then those that come. A component of another make may answer
+    UNIMPLEMENTED.
+    """
     ListSpans: _grpc.UnaryStreamMultiCallable[_component_pb2.ListSpansRequest, _component_pb2.ListSpansResponse]
-    """Tells the spans that the component keeps of traces, turns, sessions or versions."""
+    """Tells the spans that the component keeps of traces, turns, sessions or versions. A component of another make may
+    answer UNIMPLEMENTED.
+    """
 
 @_typing.type_check_only
 class ComponentServiceAsyncStub(ComponentServiceStub):
@@ -56,13 +65,22 @@ class ComponentServiceAsyncStub(ComponentServiceStub):
     WatchStats: _aio.UnaryStreamMultiCallable[_component_pb2.WatchStatsRequest, _component_pb2.WatchStatsResponse]  # type: ignore[assignment]
     """Tells the same again and again."""
     Drain: _aio.UnaryUnaryMultiCallable[_component_pb2.DrainRequest, _component_pb2.DrainResponse]  # type: ignore[assignment]
-    """Takes no new work, ends the running one, and stops."""
+    """Takes no new work, ends the running one, and stops. It is answered at once. Health says NOT_SERVING from then on;
+    streams that are open when the running work has ended get UNAVAILABLE with a RetryInfo, and the process ends with
+    exit code 0.
+    """
     Forget: _aio.UnaryUnaryMultiCallable[_component_pb2.ForgetRequest, _component_pb2.ForgetResponse]  # type: ignore[assignment]
-    """Removes a session's turns from everything that this component keeps, for good."""
+    """Removes a session's turns from everything that this component keeps, for good. Any number of times. A component of
+    another make that can't do it answers UNIMPLEMENTED, and `openclaw-rl forget` says that it was left out.
+    """
     ReadLogs: _aio.UnaryStreamMultiCallable[_component_pb2.ReadLogsRequest, _component_pb2.ReadLogsResponse]  # type: ignore[assignment]
-    """Tells the last lines of a log of the component, then those that come."""
+    """Tells the last lines of a log of the component, then those that come. A component of another make may answer
+    UNIMPLEMENTED.
+    """
     ListSpans: _aio.UnaryStreamMultiCallable[_component_pb2.ListSpansRequest, _component_pb2.ListSpansResponse]  # type: ignore[assignment]
-    """Tells the spans that the component keeps of traces, turns, sessions or versions."""
+    """Tells the spans that the component keeps of traces, turns, sessions or versions. A component of another make may
+    answer UNIMPLEMENTED.
+    """
 
 class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
     """What all four components tell of themselves."""
@@ -89,7 +107,10 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _component_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_component_pb2.DrainResponse, _abc.Awaitable[_component_pb2.DrainResponse]]:
-        """Takes no new work, ends the running one, and stops."""
+        """Takes no new work, ends the running one, and stops. It is answered at once. Health says NOT_SERVING from then on;
+        streams that are open when the running work has ended get UNAVAILABLE with a RetryInfo, and the process ends with
+        exit code 0.
+        """
 
     @_abc_1.abstractmethod
     def Forget(
@@ -97,7 +118,9 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _component_pb2.ForgetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_component_pb2.ForgetResponse, _abc.Awaitable[_component_pb2.ForgetResponse]]:
-        """Removes a session's turns from everything that this component keeps, for good."""
+        """Removes a session's turns from everything that this component keeps, for good. Any number of times. A component of
+        another make that can't do it answers UNIMPLEMENTED, and `openclaw-rl forget` says that it was left out.
+        """
 
     @_abc_1.abstractmethod
     def ReadLogs(
@@ -105,7 +128,9 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _component_pb2.ReadLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_component_pb2.ReadLogsResponse], _abc.AsyncIterator[_component_pb2.ReadLogsResponse]]:
-        """Tells the last lines of a log of the component, then those that come."""
+        """Tells the last lines of a log of the component, then those that come. A component of another make may answer
+        UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def ListSpans(
@@ -113,6 +138,8 @@ class ComponentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _component_pb2.ListSpansRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_component_pb2.ListSpansResponse], _abc.AsyncIterator[_component_pb2.ListSpansResponse]]:
-        """Tells the spans that the component keeps of traces, turns, sessions or versions."""
+        """Tells the spans that the component keeps of traces, turns, sessions or versions. A component of another make may
+        answer UNIMPLEMENTED.
+        """
 
 def add_ComponentServiceServicer_to_server(servicer: ComponentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

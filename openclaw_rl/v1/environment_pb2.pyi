@@ -684,7 +684,9 @@ class Observation(_message.Message):
     JSON_FIELD_NUMBER: _builtins.int
     IMAGE_PNG_FIELD_NUMBER: _builtins.int
     json: _builtins.str
-    """The observation, after the type's schema: a JSON object. Its member `text` is what a model that reads text is shown."""
+    """The observation, after the type's schema: a JSON object. Its member `text` is what a model that reads text is
+    shown.
+    """
     image_png: _builtins.bytes
     """A picture (PNG); empty when there is none."""
     def __init__(
@@ -1049,7 +1051,8 @@ Global___RunEpisodesRequest: _TypeAlias = RunEpisodesRequest  # noqa: Y015
 @_typing.final
 class RunEpisodesResponse(_message.Message):
     """Answer of EnvironmentService.RunEpisodes: one for each beginning, each end and each step. A client that reads so
-    slowly that 2000 answers wait for it isn't told of steps until it has caught up; Episode.steps counts them all the same.
+    slowly that 2000 answers wait for it isn't told of steps until it has caught up; Episode.steps counts them all the
+    same.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -127,14 +127,17 @@ class EnvironmentServiceServicer:
     """
 
     def RecordTurns(self, request_iterator, context):
-        """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk.
+        """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk. Turns of
+        a session are sent in the order in which they were complete; what is sent again after a break comes in that order
+        too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Interact(self, request_iterator, context):
-        """A live session: the client sends user and tool messages, the policy's turns come back.
+        """A live session: the client sends user and tool messages, the policy's turns come back. An environment server that
+        knows no policy server answers UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,35 +165,38 @@ class EnvironmentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Acquire(self, request, context):
-        """Leases a sandbox.
+        """Leases a sandbox. An environment server without sandboxes answers this and what belongs to it (Reset, Step,
+        Evaluate, Renew, Release, WatchLease, ListLeases, ListTasks) with UNIMPLEMENTED, and ListEnvironments with none.
+        Reasons: ENVIRONMENT_UNUSABLE, LEASE_ENDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reset(self, request, context):
-        """Puts a leased sandbox into the initial state of a task.
+        """Puts a leased sandbox into the initial state of a task. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request, context):
-        """Does one action in a leased sandbox.
+        """Does one action in a leased sandbox. An action that fails is no error of the call: the answer's `error` tells it.
+        Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET, STEP_OUT_OF_ORDER, EPISODE_OVER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Runs the task's check in a leased sandbox.
+        """Runs the task's check in a leased sandbox. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """Keeps a lease alive.
+        """Keeps a lease alive. Reasons: LEASE_LOST, LEASE_ENDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -204,7 +210,8 @@ class EnvironmentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunEpisodes(self, request, context):
-        """Lets the policy act in sandboxes, and tells each episode's progress.
+        """Lets the policy act in sandboxes, and tells each episode's progress. Cancelling the call ends the run. An
+        environment server that drives no episodes answers this and ListEpisodes with UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,9 +34,14 @@ class EnvironmentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EnvironmentServiceAsyncStub: ...
     RecordTurns: _grpc.StreamStreamMultiCallable[_environment_pb2.RecordTurnsRequest, _environment_pb2.RecordTurnsResponse]
-    """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk."""
+    """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk. Turns of
+    a session are sent in the order in which they were complete; what is sent again after a break comes in that order
+    too.
+    """
     Interact: _grpc.StreamStreamMultiCallable[_environment_pb2.InteractRequest, _environment_pb2.InteractResponse]
-    """A live session: the client sends user and tool messages, the policy's turns come back."""
+    """A live session: the client sends user and tool messages, the policy's turns come back. An environment server that
+    knows no policy server answers UNIMPLEMENTED.
+    """
     GetSession: _grpc.UnaryUnaryMultiCallable[_environment_pb2.GetSessionRequest, _environment_pb2.GetSessionResponse]
     """Tells one session and its turns."""
     EndSession: _grpc.UnaryUnaryMultiCallable[_environment_pb2.EndSessionRequest, _environment_pb2.EndSessionResponse]
@@ -44,19 +49,26 @@ class EnvironmentServiceStub:
     ListTurns: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListTurnsRequest, _environment_pb2.ListTurnsResponse]
     """Lists turns, newest first, a page at a time."""
     Acquire: _grpc.UnaryUnaryMultiCallable[_environment_pb2.AcquireRequest, _environment_pb2.AcquireResponse]
-    """Leases a sandbox."""
+    """Leases a sandbox. An environment server without sandboxes answers this and what belongs to it (Reset, Step,
+    Evaluate, Renew, Release, WatchLease, ListLeases, ListTasks) with UNIMPLEMENTED, and ListEnvironments with none.
+    Reasons: ENVIRONMENT_UNUSABLE, LEASE_ENDED.
+    """
     Reset: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ResetRequest, _environment_pb2.ResetResponse]
-    """Puts a leased sandbox into the initial state of a task."""
+    """Puts a leased sandbox into the initial state of a task. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST."""
     Step: _grpc.UnaryUnaryMultiCallable[_environment_pb2.StepRequest, _environment_pb2.StepResponse]
-    """Does one action in a leased sandbox."""
+    """Does one action in a leased sandbox. An action that fails is no error of the call: the answer's `error` tells it.
+    Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET, STEP_OUT_OF_ORDER, EPISODE_OVER.
+    """
     Evaluate: _grpc.UnaryUnaryMultiCallable[_environment_pb2.EvaluateRequest, _environment_pb2.EvaluateResponse]
-    """Runs the task's check in a leased sandbox."""
+    """Runs the task's check in a leased sandbox. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET."""
     Renew: _grpc.UnaryUnaryMultiCallable[_environment_pb2.RenewRequest, _environment_pb2.RenewResponse]
-    """Keeps a lease alive."""
+    """Keeps a lease alive. Reasons: LEASE_LOST, LEASE_ENDED."""
     Release: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ReleaseRequest, _environment_pb2.ReleaseResponse]
     """Gives a lease back; any number of times."""
     RunEpisodes: _grpc.UnaryStreamMultiCallable[_environment_pb2.RunEpisodesRequest, _environment_pb2.RunEpisodesResponse]
-    """Lets the policy act in sandboxes, and tells each episode's progress."""
+    """Lets the policy act in sandboxes, and tells each episode's progress. Cancelling the call ends the run. An
+    environment server that drives no episodes answers this and ListEpisodes with UNIMPLEMENTED.
+    """
     ListEpisodes: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListEpisodesRequest, _environment_pb2.ListEpisodesResponse]
     """Lists episodes, newest first, a page at a time."""
     ListEnvironments: _grpc.UnaryUnaryMultiCallable[_environment_pb2.ListEnvironmentsRequest, _environment_pb2.ListEnvironmentsResponse]
@@ -74,9 +86,14 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RecordTurns: _aio.StreamStreamMultiCallable[_environment_pb2.RecordTurnsRequest, _environment_pb2.RecordTurnsResponse]  # type: ignore[assignment]
-    """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk."""
+    """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk. Turns of
+    a session are sent in the order in which they were complete; what is sent again after a break comes in that order
+    too.
+    """
     Interact: _aio.StreamStreamMultiCallable[_environment_pb2.InteractRequest, _environment_pb2.InteractResponse]  # type: ignore[assignment]
-    """A live session: the client sends user and tool messages, the policy's turns come back."""
+    """A live session: the client sends user and tool messages, the policy's turns come back. An environment server that
+    knows no policy server answers UNIMPLEMENTED.
+    """
     GetSession: _aio.UnaryUnaryMultiCallable[_environment_pb2.GetSessionRequest, _environment_pb2.GetSessionResponse]  # type: ignore[assignment]
     """Tells one session and its turns."""
     EndSession: _aio.UnaryUnaryMultiCallable[_environment_pb2.EndSessionRequest, _environment_pb2.EndSessionResponse]  # type: ignore[assignment]
@@ -84,19 +101,26 @@ class EnvironmentServiceAsyncStub(EnvironmentServiceStub):
     ListTurns: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListTurnsRequest, _environment_pb2.ListTurnsResponse]  # type: ignore[assignment]
     """Lists turns, newest first, a page at a time."""
     Acquire: _aio.UnaryUnaryMultiCallable[_environment_pb2.AcquireRequest, _environment_pb2.AcquireResponse]  # type: ignore[assignment]
-    """Leases a sandbox."""
+    """Leases a sandbox. An environment server without sandboxes answers this and what belongs to it (Reset, Step,
+    Evaluate, Renew, Release, WatchLease, ListLeases, ListTasks) with UNIMPLEMENTED, and ListEnvironments with none.
+    Reasons: ENVIRONMENT_UNUSABLE, LEASE_ENDED.
+    """
     Reset: _aio.UnaryUnaryMultiCallable[_environment_pb2.ResetRequest, _environment_pb2.ResetResponse]  # type: ignore[assignment]
-    """Puts a leased sandbox into the initial state of a task."""
+    """Puts a leased sandbox into the initial state of a task. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST."""
     Step: _aio.UnaryUnaryMultiCallable[_environment_pb2.StepRequest, _environment_pb2.StepResponse]  # type: ignore[assignment]
-    """Does one action in a leased sandbox."""
+    """Does one action in a leased sandbox. An action that fails is no error of the call: the answer's `error` tells it.
+    Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET, STEP_OUT_OF_ORDER, EPISODE_OVER.
+    """
     Evaluate: _aio.UnaryUnaryMultiCallable[_environment_pb2.EvaluateRequest, _environment_pb2.EvaluateResponse]  # type: ignore[assignment]
-    """Runs the task's check in a leased sandbox."""
+    """Runs the task's check in a leased sandbox. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET."""
     Renew: _aio.UnaryUnaryMultiCallable[_environment_pb2.RenewRequest, _environment_pb2.RenewResponse]  # type: ignore[assignment]
-    """Keeps a lease alive."""
+    """Keeps a lease alive. Reasons: LEASE_LOST, LEASE_ENDED."""
     Release: _aio.UnaryUnaryMultiCallable[_environment_pb2.ReleaseRequest, _environment_pb2.ReleaseResponse]  # type: ignore[assignment]
     """Gives a lease back; any number of times."""
     RunEpisodes: _aio.UnaryStreamMultiCallable[_environment_pb2.RunEpisodesRequest, _environment_pb2.RunEpisodesResponse]  # type: ignore[assignment]
-    """Lets the policy act in sandboxes, and tells each episode's progress."""
+    """Lets the policy act in sandboxes, and tells each episode's progress. Cancelling the call ends the run. An
+    environment server that drives no episodes answers this and ListEpisodes with UNIMPLEMENTED.
+    """
     ListEpisodes: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListEpisodesRequest, _environment_pb2.ListEpisodesResponse]  # type: ignore[assignment]
     """Lists episodes, newest first, a page at a time."""
     ListEnvironments: _aio.UnaryUnaryMultiCallable[_environment_pb2.ListEnvironmentsRequest, _environment_pb2.ListEnvironmentsResponse]  # type: ignore[assignment]
@@ -117,7 +141,10 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_environment_pb2.RecordTurnsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_environment_pb2.RecordTurnsResponse], _abc.AsyncIterator[_environment_pb2.RecordTurnsResponse]]:
-        """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk."""
+        """Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk. Turns of
+        a session are sent in the order in which they were complete; what is sent again after a break comes in that order
+        too.
+        """
 
     @_abc_1.abstractmethod
     def Interact(
@@ -125,7 +152,9 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_environment_pb2.InteractRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_environment_pb2.InteractResponse], _abc.AsyncIterator[_environment_pb2.InteractResponse]]:
-        """A live session: the client sends user and tool messages, the policy's turns come back."""
+        """A live session: the client sends user and tool messages, the policy's turns come back. An environment server that
+        knows no policy server answers UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def GetSession(
@@ -157,7 +186,10 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_pb2.AcquireRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_environment_pb2.AcquireResponse, _abc.Awaitable[_environment_pb2.AcquireResponse]]:
-        """Leases a sandbox."""
+        """Leases a sandbox. An environment server without sandboxes answers this and what belongs to it (Reset, Step,
+        Evaluate, Renew, Release, WatchLease, ListLeases, ListTasks) with UNIMPLEMENTED, and ListEnvironments with none.
+        Reasons: ENVIRONMENT_UNUSABLE, LEASE_ENDED.
+        """
 
     @_abc_1.abstractmethod
     def Reset(
@@ -165,7 +197,7 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_pb2.ResetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_environment_pb2.ResetResponse, _abc.Awaitable[_environment_pb2.ResetResponse]]:
-        """Puts a leased sandbox into the initial state of a task."""
+        """Puts a leased sandbox into the initial state of a task. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST."""
 
     @_abc_1.abstractmethod
     def Step(
@@ -173,7 +205,9 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_pb2.StepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_environment_pb2.StepResponse, _abc.Awaitable[_environment_pb2.StepResponse]]:
-        """Does one action in a leased sandbox."""
+        """Does one action in a leased sandbox. An action that fails is no error of the call: the answer's `error` tells it.
+        Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET, STEP_OUT_OF_ORDER, EPISODE_OVER.
+        """
 
     @_abc_1.abstractmethod
     def Evaluate(
@@ -181,7 +215,7 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_pb2.EvaluateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_environment_pb2.EvaluateResponse, _abc.Awaitable[_environment_pb2.EvaluateResponse]]:
-        """Runs the task's check in a leased sandbox."""
+        """Runs the task's check in a leased sandbox. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET."""
 
     @_abc_1.abstractmethod
     def Renew(
@@ -189,7 +223,7 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_pb2.RenewRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_environment_pb2.RenewResponse, _abc.Awaitable[_environment_pb2.RenewResponse]]:
-        """Keeps a lease alive."""
+        """Keeps a lease alive. Reasons: LEASE_LOST, LEASE_ENDED."""
 
     @_abc_1.abstractmethod
     def Release(
@@ -205,7 +239,9 @@ class EnvironmentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _environment_pb2.RunEpisodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_environment_pb2.RunEpisodesResponse], _abc.AsyncIterator[_environment_pb2.RunEpisodesResponse]]:
-        """Lets the policy act in sandboxes, and tells each episode's progress."""
+        """Lets the policy act in sandboxes, and tells each episode's progress. Cancelling the call ends the run. An
+        environment server that drives no episodes answers this and ListEpisodes with UNIMPLEMENTED.
+        """
 
     @_abc_1.abstractmethod
     def ListEpisodes(

@@ -62,7 +62,8 @@ class JudgeServiceServicer:
     """
 
     def JudgeTransitions(self, request_iterator, context):
-        """Takes transitions from the environment server; acknowledges each by id once it is on disk.
+        """Takes transitions from the environment server; acknowledges each by id once it is on disk. It is judged afterwards,
+        and goes to the trainer as one sample, however often judging was begun.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +77,8 @@ class JudgeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJudgements(self, request, context):
-        """Tells each judgement as it is made.
+        """Tells each judgement as it is made, from the call on. A reader so slow that 1000 judgements wait for it misses the
+        oldest of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

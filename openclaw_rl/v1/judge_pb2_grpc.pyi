@@ -34,11 +34,15 @@ class JudgeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JudgeServiceAsyncStub: ...
     JudgeTransitions: _grpc.StreamStreamMultiCallable[_judge_pb2.JudgeTransitionsRequest, _judge_pb2.JudgeTransitionsResponse]
-    """Takes transitions from the environment server; acknowledges each by id once it is on disk."""
+    """Takes transitions from the environment server; acknowledges each by id once it is on disk. It is judged afterwards,
+    and goes to the trainer as one sample, however often judging was begun.
+    """
     Judge: _grpc.UnaryUnaryMultiCallable[_judge_pb2.JudgeRequest, _judge_pb2.JudgeResponse]
     """Judges one transition now, without keeping it."""
     WatchJudgements: _grpc.UnaryStreamMultiCallable[_judge_pb2.WatchJudgementsRequest, _judge_pb2.WatchJudgementsResponse]
-    """Tells each judgement as it is made."""
+    """Tells each judgement as it is made, from the call on. A reader so slow that 1000 judgements wait for it misses the
+    oldest of them.
+    """
     ListJudgements: _grpc.UnaryUnaryMultiCallable[_judge_pb2.ListJudgementsRequest, _judge_pb2.ListJudgementsResponse]
     """Tells the judgements of given turns."""
 
@@ -48,11 +52,15 @@ class JudgeServiceAsyncStub(JudgeServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     JudgeTransitions: _aio.StreamStreamMultiCallable[_judge_pb2.JudgeTransitionsRequest, _judge_pb2.JudgeTransitionsResponse]  # type: ignore[assignment]
-    """Takes transitions from the environment server; acknowledges each by id once it is on disk."""
+    """Takes transitions from the environment server; acknowledges each by id once it is on disk. It is judged afterwards,
+    and goes to the trainer as one sample, however often judging was begun.
+    """
     Judge: _aio.UnaryUnaryMultiCallable[_judge_pb2.JudgeRequest, _judge_pb2.JudgeResponse]  # type: ignore[assignment]
     """Judges one transition now, without keeping it."""
     WatchJudgements: _aio.UnaryStreamMultiCallable[_judge_pb2.WatchJudgementsRequest, _judge_pb2.WatchJudgementsResponse]  # type: ignore[assignment]
-    """Tells each judgement as it is made."""
+    """Tells each judgement as it is made, from the call on. A reader so slow that 1000 judgements wait for it misses the
+    oldest of them.
+    """
     ListJudgements: _aio.UnaryUnaryMultiCallable[_judge_pb2.ListJudgementsRequest, _judge_pb2.ListJudgementsResponse]  # type: ignore[assignment]
     """Tells the judgements of given turns."""
 
@@ -65,7 +73,9 @@ class JudgeServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_judge_pb2.JudgeTransitionsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_judge_pb2.JudgeTransitionsResponse], _abc.AsyncIterator[_judge_pb2.JudgeTransitionsResponse]]:
-        """Takes transitions from the environment server; acknowledges each by id once it is on disk."""
+        """Takes transitions from the environment server; acknowledges each by id once it is on disk. It is judged afterwards,
+        and goes to the trainer as one sample, however often judging was begun.
+        """
 
     @_abc_1.abstractmethod
     def Judge(
@@ -81,7 +91,9 @@ class JudgeServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _judge_pb2.WatchJudgementsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_judge_pb2.WatchJudgementsResponse], _abc.AsyncIterator[_judge_pb2.WatchJudgementsResponse]]:
-        """Tells each judgement as it is made."""
+        """Tells each judgement as it is made, from the call on. A reader so slow that 1000 judgements wait for it misses the
+        oldest of them.
+        """
 
     @_abc_1.abstractmethod
     def ListJudgements(

@@ -21,8 +21,14 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class Playbook(_message.Message):
     """What an API model learned: short instructions that become part of its system prompt. It travels as the weights of a
-    version do: a version of an API model has the one tensor "playbook", of type U8, whose bytes are this message in
-    proto3's JSON form. That of version 0 has no entries.
+    version do: a version of an API model has the one tensor "playbook", of type U8 and of one dimension, whose bytes are
+    this message in proto3's JSON form (UTF-8, lowerCamelCase names; int64 as text or number). Version 0's is `{}`: no
+    entries. It has at most 1 MiB (1048576 bytes), always travels dense, and is refused as WRONG_SHAPE when it is no
+    playbook: not JSON of this form, an entry without id or text or with the id of another one, figures that can't be.
+
+    A policy server puts it behind the client's first system message, after an empty line, or in a system message of its
+    own before all others: a sentence that asks to follow these instructions, then a line "- TEXT" for each, whitespace
+    within the text made single spaces. Without entries nothing is added.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -58,15 +64,15 @@ class PlaybookEntry(_message.Message):
     USES_FIELD_NUMBER: _builtins.int
     SCORE_SUM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Id that stays the same while the instruction is reworded."""
+    """Id that stays the same while the instruction is reworded; not empty, and no other entry's."""
     text: _builtins.str
-    """The instruction, one or two sentences."""
+    """The instruction, one or two sentences; not empty. All of a playbook's together have at most 64000 characters."""
     added_in: _builtins.int
     """Version that it came with."""
     uses: _builtins.int
     """Judged turns that were answered under it."""
     score_sum: _builtins.float
-    """Sum of their scores, each from -1 to 1."""
+    """Sum of their scores, each from -1 to 1, so its absolute value is at most `uses`."""
     @_builtins.property
     def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Turns whose judgement or hint it came from."""

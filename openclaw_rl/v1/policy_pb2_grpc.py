@@ -87,28 +87,37 @@ class PolicyServiceServicer:
     """
 
     def Chat(self, request, context):
-        """Answers a conversation, token by token.
+        """Answers a conversation, token by token. Cancelling the call ends the generation; what was answered until then is
+        recorded with FINISH_REASON_CANCELLED. Reasons: VERSION_UNKNOWN, VERSION_NOT_ACTIVE, CONTEXT_TOO_LONG.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Continues token ids, token by token.
+        """Continues token ids, token by token. Reasons: as of Chat; NO_WEIGHTS for an API model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Gives the log-probabilities of given tokens.
+        """Gives the log-probabilities of given tokens. Reasons: VERSION_UNKNOWN, CONTEXT_TOO_LONG; NO_WEIGHTS for an API
+        model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SyncWeights(self, request_iterator, context):
-        """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated.
+        """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated. The policy server sends
+        `state` at once, before it is asked. One version at a time; an offer of another one while one is under way gives
+        that up. A version that can't be taken is answered `rejected`, and the stream goes on.
+
+        A trainer names itself in the metadata `openclaw-trainer` by an id that it keeps on its disk ("trainer_" and 32
+        hexadecimal digits). Of two streams of one trainer the newer one stays and the older one ends with ABORTED; another
+        trainer is refused with ANOTHER_TRAINER for as long as the first is connected; one without an id takes over.
+        Reasons: ANOTHER_TRAINER, FED_BY_RELAY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,7 +138,9 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ActivateVersion(self, request, context):
-        """Makes a kept version the active one (roll back, or forward again).
+        """Makes a kept version the active one (roll back, or forward again). Going back takes back all versions above it:
+        they and what is trained from them are refused from then on, and the trainer is told by `state`. Reasons:
+        VERSION_UNKNOWN, PINNED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,7 +154,8 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchWeights(self, request, context):
-        """Sends a kept version's tensors to another policy server (a relay).
+        """Sends a kept version's tensors to another policy server (a relay). The same request gives the same bytes. A policy
+        server that nobody copies may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of the base).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,23 +34,40 @@ class PolicyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PolicyServiceAsyncStub: ...
     Chat: _grpc.UnaryStreamMultiCallable[_policy_pb2.ChatRequest, _policy_pb2.ChatResponse]
-    """Answers a conversation, token by token."""
+    """Answers a conversation, token by token. Cancelling the call ends the generation; what was answered until then is
+    recorded with FINISH_REASON_CANCELLED. Reasons: VERSION_UNKNOWN, VERSION_NOT_ACTIVE, CONTEXT_TOO_LONG.
+    """
     Generate: _grpc.UnaryStreamMultiCallable[_policy_pb2.GenerateRequest, _policy_pb2.GenerateResponse]
-    """Continues token ids, token by token."""
+    """Continues token ids, token by token. Reasons: as of Chat; NO_WEIGHTS for an API model."""
     Score: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ScoreRequest, _policy_pb2.ScoreResponse]
-    """Gives the log-probabilities of given tokens."""
+    """Gives the log-probabilities of given tokens. Reasons: VERSION_UNKNOWN, CONTEXT_TOO_LONG; NO_WEIGHTS for an API
+    model.
+    """
     SyncWeights: _grpc.StreamStreamMultiCallable[_policy_pb2.SyncWeightsRequest, _policy_pb2.SyncWeightsResponse]
-    """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated."""
+    """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated. The policy server sends
+    `state` at once, before it is asked. One version at a time; an offer of another one while one is under way gives
+    that up. A version that can't be taken is answered `rejected`, and the stream goes on.
+
+    A trainer names itself in the metadata `openclaw-trainer` by an id that it keeps on its disk ("trainer_" and 32
+    hexadecimal digits). Of two streams of one trainer the newer one stays and the older one ends with ABORTED; another
+    trainer is refused with ANOTHER_TRAINER for as long as the first is connected; one without an id takes over.
+    Reasons: ANOTHER_TRAINER, FED_BY_RELAY.
+    """
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.GetPolicyRequest, _policy_pb2.GetPolicyResponse]
     """Tells the active version and those that can be activated."""
     WatchPolicy: _grpc.UnaryStreamMultiCallable[_policy_pb2.WatchPolicyRequest, _policy_pb2.WatchPolicyResponse]
     """Tells the same at once and again at each change."""
     ActivateVersion: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ActivateVersionRequest, _policy_pb2.ActivateVersionResponse]
-    """Makes a kept version the active one (roll back, or forward again)."""
+    """Makes a kept version the active one (roll back, or forward again). Going back takes back all versions above it:
+    they and what is trained from them are refused from then on, and the trainer is told by `state`. Reasons:
+    VERSION_UNKNOWN, PINNED.
+    """
     SubmitFeedback: _grpc.UnaryUnaryMultiCallable[_policy_pb2.SubmitFeedbackRequest, _policy_pb2.SubmitFeedbackResponse]
     """Takes explicit feedback on a turn or a session."""
     FetchWeights: _grpc.UnaryStreamMultiCallable[_policy_pb2.PolicyServiceFetchWeightsRequest, _policy_pb2.PolicyServiceFetchWeightsResponse]
-    """Sends a kept version's tensors to another policy server (a relay)."""
+    """Sends a kept version's tensors to another policy server (a relay). The same request gives the same bytes. A policy
+    server that nobody copies may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of the base).
+    """
 
 @_typing.type_check_only
 class PolicyServiceAsyncStub(PolicyServiceStub):
@@ -58,23 +75,40 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Chat: _aio.UnaryStreamMultiCallable[_policy_pb2.ChatRequest, _policy_pb2.ChatResponse]  # type: ignore[assignment]
-    """Answers a conversation, token by token."""
+    """Answers a conversation, token by token. Cancelling the call ends the generation; what was answered until then is
+    recorded with FINISH_REASON_CANCELLED. Reasons: VERSION_UNKNOWN, VERSION_NOT_ACTIVE, CONTEXT_TOO_LONG.
+    """
     Generate: _aio.UnaryStreamMultiCallable[_policy_pb2.GenerateRequest, _policy_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Continues token ids, token by token."""
+    """Continues token ids, token by token. Reasons: as of Chat; NO_WEIGHTS for an API model."""
     Score: _aio.UnaryUnaryMultiCallable[_policy_pb2.ScoreRequest, _policy_pb2.ScoreResponse]  # type: ignore[assignment]
-    """Gives the log-probabilities of given tokens."""
+    """Gives the log-probabilities of given tokens. Reasons: VERSION_UNKNOWN, CONTEXT_TOO_LONG; NO_WEIGHTS for an API
+    model.
+    """
     SyncWeights: _aio.StreamStreamMultiCallable[_policy_pb2.SyncWeightsRequest, _policy_pb2.SyncWeightsResponse]  # type: ignore[assignment]
-    """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated."""
+    """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated. The policy server sends
+    `state` at once, before it is asked. One version at a time; an offer of another one while one is under way gives
+    that up. A version that can't be taken is answered `rejected`, and the stream goes on.
+
+    A trainer names itself in the metadata `openclaw-trainer` by an id that it keeps on its disk ("trainer_" and 32
+    hexadecimal digits). Of two streams of one trainer the newer one stays and the older one ends with ABORTED; another
+    trainer is refused with ANOTHER_TRAINER for as long as the first is connected; one without an id takes over.
+    Reasons: ANOTHER_TRAINER, FED_BY_RELAY.
+    """
     GetPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.GetPolicyRequest, _policy_pb2.GetPolicyResponse]  # type: ignore[assignment]
     """Tells the active version and those that can be activated."""
     WatchPolicy: _aio.UnaryStreamMultiCallable[_policy_pb2.WatchPolicyRequest, _policy_pb2.WatchPolicyResponse]  # type: ignore[assignment]
     """Tells the same at once and again at each change."""
     ActivateVersion: _aio.UnaryUnaryMultiCallable[_policy_pb2.ActivateVersionRequest, _policy_pb2.ActivateVersionResponse]  # type: ignore[assignment]
-    """Makes a kept version the active one (roll back, or forward again)."""
+    """Makes a kept version the active one (roll back, or forward again). Going back takes back all versions above it:
+    they and what is trained from them are refused from then on, and the trainer is told by `state`. Reasons:
+    VERSION_UNKNOWN, PINNED.
+    """
     SubmitFeedback: _aio.UnaryUnaryMultiCallable[_policy_pb2.SubmitFeedbackRequest, _policy_pb2.SubmitFeedbackResponse]  # type: ignore[assignment]
     """Takes explicit feedback on a turn or a session."""
     FetchWeights: _aio.UnaryStreamMultiCallable[_policy_pb2.PolicyServiceFetchWeightsRequest, _policy_pb2.PolicyServiceFetchWeightsResponse]  # type: ignore[assignment]
-    """Sends a kept version's tensors to another policy server (a relay)."""
+    """Sends a kept version's tensors to another policy server (a relay). The same request gives the same bytes. A policy
+    server that nobody copies may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of the base).
+    """
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
     """Answers requests, and takes new weights while it does."""
@@ -85,7 +119,9 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_pb2.ChatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_pb2.ChatResponse], _abc.AsyncIterator[_policy_pb2.ChatResponse]]:
-        """Answers a conversation, token by token."""
+        """Answers a conversation, token by token. Cancelling the call ends the generation; what was answered until then is
+        recorded with FINISH_REASON_CANCELLED. Reasons: VERSION_UNKNOWN, VERSION_NOT_ACTIVE, CONTEXT_TOO_LONG.
+        """
 
     @_abc_1.abstractmethod
     def Generate(
@@ -93,7 +129,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_pb2.GenerateResponse], _abc.AsyncIterator[_policy_pb2.GenerateResponse]]:
-        """Continues token ids, token by token."""
+        """Continues token ids, token by token. Reasons: as of Chat; NO_WEIGHTS for an API model."""
 
     @_abc_1.abstractmethod
     def Score(
@@ -101,7 +137,9 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_pb2.ScoreResponse, _abc.Awaitable[_policy_pb2.ScoreResponse]]:
-        """Gives the log-probabilities of given tokens."""
+        """Gives the log-probabilities of given tokens. Reasons: VERSION_UNKNOWN, CONTEXT_TOO_LONG; NO_WEIGHTS for an API
+        model.
+        """
 
     @_abc_1.abstractmethod
     def SyncWeights(
@@ -109,7 +147,15 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_policy_pb2.SyncWeightsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_pb2.SyncWeightsResponse], _abc.AsyncIterator[_policy_pb2.SyncWeightsResponse]]:
-        """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated."""
+        """Takes new versions from the trainer: offer, need, chunks, staged, commit, activated. The policy server sends
+        `state` at once, before it is asked. One version at a time; an offer of another one while one is under way gives
+        that up. A version that can't be taken is answered `rejected`, and the stream goes on.
+
+        A trainer names itself in the metadata `openclaw-trainer` by an id that it keeps on its disk ("trainer_" and 32
+        hexadecimal digits). Of two streams of one trainer the newer one stays and the older one ends with ABORTED; another
+        trainer is refused with ANOTHER_TRAINER for as long as the first is connected; one without an id takes over.
+        Reasons: ANOTHER_TRAINER, FED_BY_RELAY.
+        """
 
     @_abc_1.abstractmethod
     def GetPolicy(
@@ -133,7 +179,10 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_pb2.ActivateVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_pb2.ActivateVersionResponse, _abc.Awaitable[_policy_pb2.ActivateVersionResponse]]:
-        """Makes a kept version the active one (roll back, or forward again)."""
+        """Makes a kept version the active one (roll back, or forward again). Going back takes back all versions above it:
+        they and what is trained from them are refused from then on, and the trainer is told by `state`. Reasons:
+        VERSION_UNKNOWN, PINNED.
+        """
 
     @_abc_1.abstractmethod
     def SubmitFeedback(
@@ -149,6 +198,8 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_pb2.PolicyServiceFetchWeightsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_policy_pb2.PolicyServiceFetchWeightsResponse], _abc.AsyncIterator[_policy_pb2.PolicyServiceFetchWeightsResponse]]:
-        """Sends a kept version's tensors to another policy server (a relay)."""
+        """Sends a kept version's tensors to another policy server (a relay). The same request gives the same bytes. A policy
+        server that nobody copies may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of the base).
+        """
 
 def add_PolicyServiceServicer_to_server(servicer: PolicyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

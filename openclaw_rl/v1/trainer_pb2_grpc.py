@@ -87,7 +87,8 @@ class TrainerServiceServicer:
     """
 
     def SubmitSamples(self, request_iterator, context):
-        """Takes samples from the judge; acknowledges each by id once it is on disk.
+        """Takes samples from the judge; acknowledges each by id once it is on disk. A sample that is accepted and can't be
+        trained on is dropped with a reason that ListSamples tells; only what can't be a sample of this mesh is rejected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,35 +116,38 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchTraining(self, request, context):
-        """Tells each training step, publication and skip as it happens.
+        """Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
+        wait for it misses the oldest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TrainNow(self, request, context):
-        """Trains now on what there is, without waiting for the number or the interval.
+        """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Starts no further step until resumed; samples are still taken.
+        """Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Ends a pause.
+        """Ends a pause. Any number of times.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchWeights(self, request, context):
-        """Sends a version's tensors to a policy server that joins late.
+        """Sends a version's tensors to a policy server that joins late. The same request gives the same bytes. A trainer
+        whose policy servers all get their versions by SyncWeights may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of
+        the base), REFUSED_BY_GATE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

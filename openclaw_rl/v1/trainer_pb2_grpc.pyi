@@ -34,7 +34,9 @@ class TrainerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TrainerServiceAsyncStub: ...
     SubmitSamples: _grpc.StreamStreamMultiCallable[_trainer_pb2.SubmitSamplesRequest, _trainer_pb2.SubmitSamplesResponse]
-    """Takes samples from the judge; acknowledges each by id once it is on disk."""
+    """Takes samples from the judge; acknowledges each by id once it is on disk. A sample that is accepted and can't be
+    trained on is dropped with a reason that ListSamples tells; only what can't be a sample of this mesh is rejected.
+    """
     ListSamples: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListSamplesRequest, _trainer_pb2.ListSamplesResponse]
     """Tells the fate of given turns' samples."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.GetVersionRequest, _trainer_pb2.GetVersionResponse]
@@ -42,15 +44,20 @@ class TrainerServiceStub:
     ListVersions: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ListVersionsRequest, _trainer_pb2.ListVersionsResponse]
     """Tells the newest versions, or those before a number; ascending."""
     WatchTraining: _grpc.UnaryStreamMultiCallable[_trainer_pb2.WatchTrainingRequest, _trainer_pb2.WatchTrainingResponse]
-    """Tells each training step, publication and skip as it happens."""
+    """Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
+    wait for it misses the oldest.
+    """
     TrainNow: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.TrainNowRequest, _trainer_pb2.TrainNowResponse]
-    """Trains now on what there is, without waiting for the number or the interval."""
+    """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN."""
     Pause: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PauseRequest, _trainer_pb2.PauseResponse]
-    """Starts no further step until resumed; samples are still taken."""
+    """Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it."""
     Resume: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRequest, _trainer_pb2.ResumeResponse]
-    """Ends a pause."""
+    """Ends a pause. Any number of times."""
     FetchWeights: _grpc.UnaryStreamMultiCallable[_trainer_pb2.FetchWeightsRequest, _trainer_pb2.FetchWeightsResponse]
-    """Sends a version's tensors to a policy server that joins late."""
+    """Sends a version's tensors to a policy server that joins late. The same request gives the same bytes. A trainer
+    whose policy servers all get their versions by SyncWeights may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of
+    the base), REFUSED_BY_GATE.
+    """
 
 @_typing.type_check_only
 class TrainerServiceAsyncStub(TrainerServiceStub):
@@ -58,7 +65,9 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitSamples: _aio.StreamStreamMultiCallable[_trainer_pb2.SubmitSamplesRequest, _trainer_pb2.SubmitSamplesResponse]  # type: ignore[assignment]
-    """Takes samples from the judge; acknowledges each by id once it is on disk."""
+    """Takes samples from the judge; acknowledges each by id once it is on disk. A sample that is accepted and can't be
+    trained on is dropped with a reason that ListSamples tells; only what can't be a sample of this mesh is rejected.
+    """
     ListSamples: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListSamplesRequest, _trainer_pb2.ListSamplesResponse]  # type: ignore[assignment]
     """Tells the fate of given turns' samples."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_trainer_pb2.GetVersionRequest, _trainer_pb2.GetVersionResponse]  # type: ignore[assignment]
@@ -66,15 +75,20 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     ListVersions: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ListVersionsRequest, _trainer_pb2.ListVersionsResponse]  # type: ignore[assignment]
     """Tells the newest versions, or those before a number; ascending."""
     WatchTraining: _aio.UnaryStreamMultiCallable[_trainer_pb2.WatchTrainingRequest, _trainer_pb2.WatchTrainingResponse]  # type: ignore[assignment]
-    """Tells each training step, publication and skip as it happens."""
+    """Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
+    wait for it misses the oldest.
+    """
     TrainNow: _aio.UnaryUnaryMultiCallable[_trainer_pb2.TrainNowRequest, _trainer_pb2.TrainNowResponse]  # type: ignore[assignment]
-    """Trains now on what there is, without waiting for the number or the interval."""
+    """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN."""
     Pause: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PauseRequest, _trainer_pb2.PauseResponse]  # type: ignore[assignment]
-    """Starts no further step until resumed; samples are still taken."""
+    """Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it."""
     Resume: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRequest, _trainer_pb2.ResumeResponse]  # type: ignore[assignment]
-    """Ends a pause."""
+    """Ends a pause. Any number of times."""
     FetchWeights: _aio.UnaryStreamMultiCallable[_trainer_pb2.FetchWeightsRequest, _trainer_pb2.FetchWeightsResponse]  # type: ignore[assignment]
-    """Sends a version's tensors to a policy server that joins late."""
+    """Sends a version's tensors to a policy server that joins late. The same request gives the same bytes. A trainer
+    whose policy servers all get their versions by SyncWeights may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of
+    the base), REFUSED_BY_GATE.
+    """
 
 class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Learns from samples and publishes versions."""
@@ -85,7 +99,9 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_trainer_pb2.SubmitSamplesRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.SubmitSamplesResponse], _abc.AsyncIterator[_trainer_pb2.SubmitSamplesResponse]]:
-        """Takes samples from the judge; acknowledges each by id once it is on disk."""
+        """Takes samples from the judge; acknowledges each by id once it is on disk. A sample that is accepted and can't be
+        trained on is dropped with a reason that ListSamples tells; only what can't be a sample of this mesh is rejected.
+        """
 
     @_abc_1.abstractmethod
     def ListSamples(
@@ -117,7 +133,9 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.WatchTrainingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.WatchTrainingResponse], _abc.AsyncIterator[_trainer_pb2.WatchTrainingResponse]]:
-        """Tells each training step, publication and skip as it happens."""
+        """Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
+        wait for it misses the oldest.
+        """
 
     @_abc_1.abstractmethod
     def TrainNow(
@@ -125,7 +143,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.TrainNowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.TrainNowResponse, _abc.Awaitable[_trainer_pb2.TrainNowResponse]]:
-        """Trains now on what there is, without waiting for the number or the interval."""
+        """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN."""
 
     @_abc_1.abstractmethod
     def Pause(
@@ -133,7 +151,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.PauseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.PauseResponse, _abc.Awaitable[_trainer_pb2.PauseResponse]]:
-        """Starts no further step until resumed; samples are still taken."""
+        """Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it."""
 
     @_abc_1.abstractmethod
     def Resume(
@@ -141,7 +159,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.ResumeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.ResumeResponse, _abc.Awaitable[_trainer_pb2.ResumeResponse]]:
-        """Ends a pause."""
+        """Ends a pause. Any number of times."""
 
     @_abc_1.abstractmethod
     def FetchWeights(
@@ -149,6 +167,9 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.FetchWeightsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.FetchWeightsResponse], _abc.AsyncIterator[_trainer_pb2.FetchWeightsResponse]]:
-        """Sends a version's tensors to a policy server that joins late."""
+        """Sends a version's tensors to a policy server that joins late. The same request gives the same bytes. A trainer
+        whose policy servers all get their versions by SyncWeights may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of
+        the base), REFUSED_BY_GATE.
+        """
 
 def add_TrainerServiceServicer_to_server(servicer: TrainerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

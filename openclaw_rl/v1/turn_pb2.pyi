@@ -651,8 +651,8 @@ class Turn(_message.Message):
     policy_version: _builtins.int
     """Policy version of the response's first token (0 is the base model)."""
     client: _builtins.str
-    """Who asked: an opaque digest of key, address and user field. Turns of different clients are never joined
-    into one inferred session. Empty when unknown.
+    """Who asked: an opaque digest of key, address and user field; what stands before a colon tells the key alone, empty
+    without one. Turns of different clients are never joined into one inferred session. Empty when unknown.
     """
     api: _builtins.str
     """Door that it came through: "chat.completions", "completions", "grpc.chat" or "grpc.generate"."""

@@ -35,10 +35,10 @@ class _TensorEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tensor
     """Only the values that differ from those of the tensor whose digest is `base_sha256`: worked out from that tensor,
     the result is the same however often it is done. One zstd frame of: the number of values (uint32), the width in
     bytes of a gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the
-    differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0, -1,
-    1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of all,
-    and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never larger
-    than the dense tensor, and its window at most 8 MiB.
+    differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0,
+    -1, 1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of
+    all, and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never
+    larger than the dense tensor, and its window at most 8 MiB.
     """
     TENSOR_ENCODING_LOW_RANK_ZSTD: _TensorEncoding.ValueType  # 3
     """The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
@@ -58,10 +58,10 @@ TENSOR_ENCODING_SPARSE_ZSTD: TensorEncoding.ValueType  # 2
 """Only the values that differ from those of the tensor whose digest is `base_sha256`: worked out from that tensor,
 the result is the same however often it is done. One zstd frame of: the number of values (uint32), the width in
 bytes of a gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the
-differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0, -1,
-1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of all,
-and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never larger
-than the dense tensor, and its window at most 8 MiB.
+differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0,
+-1, 1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of
+all, and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never
+larger than the dense tensor, and its window at most 8 MiB.
 """
 TENSOR_ENCODING_LOW_RANK_ZSTD: TensorEncoding.ValueType  # 3
 """The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
@@ -131,7 +131,9 @@ class _WeightRejectReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_We
     """An operator pinned the active version. Retryable: the trainer offers the newest again when the pin is lifted."""
 
 class WeightRejectReason(_WeightRejectReason, metaclass=_WeightRejectReasonEnumTypeWrapper):
-    """Why a version was not taken."""
+    """Why a version was not taken. Said to be retryable: BAD_CHUNK, STORAGE, PINNED; WRONG_BASE, UNSUPPORTED and
+    DIGEST_MISMATCH where the same version in TENSOR_ENCODING_DENSE may be taken. ALREADY_ACTIVE counts as activated.
+    """
 
 WEIGHT_REJECT_REASON_UNSPECIFIED: WeightRejectReason.ValueType  # 0
 """Never sent."""
@@ -182,14 +184,14 @@ class TensorSpec(_message.Message):
     """Name in the Hugging Face checkpoint, such as "model.layers.0.mlp.up_proj.weight"."""
     dtype: _builtins.str
     """Element type as safetensors writes it: "BF16", "F16" or "F32"; "U8" for the playbook of an API model (see
-    playbook.proto), the only tensor whose shape changes from version to version.
+    playbook.proto), the only tensor whose shape (its bytes) changes from version to version.
     """
     encoding: Global___TensorEncoding.ValueType
     """Encoding on this stream."""
     encoded_bytes: _builtins.int
     """Bytes on this stream, in this encoding."""
     sha256: _builtins.bytes
-    """SHA-256 of the final tensor's dense bytes."""
+    """SHA-256 of the final tensor's dense bytes (little-endian, row-major): 32 bytes."""
     base_sha256: _builtins.bytes
     """SHA-256 of the dense bytes of the tensor that a sparse or low-rank encoding starts from; empty for a dense one."""
     rank: _builtins.int
@@ -421,9 +423,17 @@ class VersionManifest(_message.Message):
     parent: _builtins.int
     """The version that it was trained from; unset for version 0, the base model."""
     digest: _builtins.str
-    """Lower-case hexadecimal SHA-256 over the names, types, shapes and digests of all tensors, in name order."""
+    """Lower-case hexadecimal SHA-256 over all tensors, one after the other in the order of their names' UTF-8 bytes. Each
+    counts as its name, a zero byte, its type, a zero byte, its dimensions in decimal separated by commas, a zero byte,
+    and the 32 bytes of TensorSpec.sha256: "playbook\\0U8\\0" "2" "\\0" and the digest of the bytes `{}` for version 0 of
+    an API model.
+    """
     model_id: _builtins.str
-    """Id of the base model: digest of its configuration and tokenizer. Weights of another one are refused."""
+    """Id of the base model: digest of its configuration and tokenizer. Weights of another one are refused. A trainer
+    takes it from PolicyState.model_id. That of an API model is the lower-case hexadecimal SHA-256 of the UTF-8 bytes
+    {"base_url": URL, "model": NAME, "model_type": "openclaw_rl_api"} with the two as JSON strings (non-ASCII
+    characters escaped), a space behind each colon and comma, and the URL without a slash at its end.
+    """
     algorithm: _builtins.str
     """Algorithm that made it, such as "combine"; "base" for version 0."""
     total_bytes: _builtins.int
@@ -493,7 +503,9 @@ class WeightOffer(_message.Message):
     BASE_VERSION_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     base_version: _builtins.int
-    """Version whose tensors the ones that are not listed are taken from; unset when all are listed."""
+    """Version whose tensors the ones that are not listed are taken from; unset when all are listed. (What an encoded
+    tensor starts from is named by its own base_sha256, whatever this says.)
+    """
     @_builtins.property
     def manifest(self) -> Global___VersionManifest:
         """The version."""
@@ -521,7 +533,9 @@ Global___WeightOffer: _TypeAlias = WeightOffer  # noqa: Y015
 
 @_typing.final
 class WeightNeed(_message.Message):
-    """Policy: what it lacks. Sent after an offer; once more with `credit_bytes` alone to grant more."""
+    """Policy: what it lacks. Sent after an offer, also when that is nothing (no tensors; `staged` follows then); once more
+    with `credit_bytes` alone to grant more.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -572,9 +586,9 @@ class WeightChunk(_message.Message):
     offset: _builtins.int
     """Place of its first byte in the transfer."""
     data: _builtins.bytes
-    """1 to 4 MiB, but for the last one."""
+    """1 to 4 MiB, but for the last one and where the credit is less; never empty. It need not end where a tensor ends."""
     crc32c: _builtins.int
-    """CRC-32C of `data`."""
+    """CRC-32C (Castagnoli) of `data`."""
     def __init__(
         self,
         *,
@@ -604,7 +618,7 @@ class WeightProgress(_message.Message):
     version: _builtins.int
     """The version."""
     received_bytes: _builtins.int
-    """Bytes of the transfer that are on disk."""
+    """Bytes of the transfer that are on disk: from here it goes on after a break."""
     total_bytes: _builtins.int
     """Bytes of the whole transfer."""
     credit_bytes: _builtins.int
@@ -741,7 +755,9 @@ Global___WeightRejected: _TypeAlias = WeightRejected  # noqa: Y015
 
 @_typing.final
 class WeightAbort(_message.Message):
-    """Trainer: it gives this transfer up (there is a newer version, or it is stopping)."""
+    """Trainer: it gives this transfer up (there is a newer version, or it is stopping). Nothing is answered; the bytes that
+    have come stay, and the same offer goes on with them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
