@@ -4,6 +4,29 @@
 // 	protoc        (unknown)
 // source: openclaw_rl/v1/common.proto
 
+// What holds for every service of this package.
+//
+// Ids (of turns, sessions, feedback, events, leases, episodes) are text without meaning, compared byte by byte: 1 to
+// 256 characters without control characters. Those that a component makes are a word and a UUID of version 7 as 32
+// lower-case hexadecimal digits ("turn_019ad..."), so that their order as text is that in which they were made; no
+// receiver may rely on that. Whoever makes an id makes one that nobody else makes, and sends the same one when it sends
+// the same thing again.
+//
+// A message has at most 16 MiB (16777216 bytes); a larger one fails its call with RESOURCE_EXHAUSTED, and nothing else.
+// Fields that a receiver doesn't know are passed over; enum values that it doesn't know are treated as unspecified.
+//
+// Metadata of a call: `authorization: Bearer KEY` where a bearer key is needed; `traceparent` and `tracestate` (W3C)
+// let a Chat or Generate join the caller's trace; `openclaw-trainer` names the trainer in SyncWeights. Any other is
+// passed over.
+//
+// Every failure is a google.rpc.Status in the trailing metadata `grpc-status-details-bin`, with an ErrorInfo of the
+// domain "openclaw-rl" whose reason is stable (protos/reference/errors.md has them all), with a BadRequest that names
+// each bad field, and with a RetryInfo when the same call may succeed later. INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE,
+// RESOURCE_EXHAUSTED, UNIMPLEMENTED and INTERNAL are possible everywhere and not named again at each RPC.
+//
+// The response headers of a stream are sent at once, before its first answer: some clients wait for them before they
+// send.
+
 package openclawrlv1
 
 import (
@@ -27,11 +50,13 @@ type AckStatus int32
 const (
 	// Never sent.
 	AckStatus_ACK_STATUS_UNSPECIFIED AckStatus = 0
-	// New, and on the receiver's disk.
+	// New, and on the receiver's disk, with all that follows from it: what is killed in the next moment has it still.
 	AckStatus_ACK_STATUS_ACCEPTED AckStatus = 1
-	// Was on the receiver's disk already; the sender forgets it as if it had been accepted.
+	// The same message was taken before; the sender forgets it as if it had been accepted.
 	AckStatus_ACK_STATUS_DUPLICATE AckStatus = 2
-	// Can never be accepted; `reason` says why. The sender sets it aside and does not send it again.
+	// Can never be accepted (without an id, or with one that was used before for another content; parts are missing or
+	// don't fit together); `reason` says why. The sender sets it aside and does not send it again. What can't be accepted
+	// just now (the disk is full, the component is stopping) gets no ack: the stream ends with an error instead.
 	AckStatus_ACK_STATUS_REJECTED AckStatus = 3
 )
 
@@ -81,7 +106,8 @@ func (AckStatus) EnumDescriptor() ([]byte, []int) {
 // The receiver's answer to one message of a ring stream.
 type Ack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The id of the message that is answered (turn id, event id or sample id).
+	// The id of the message that is answered: of its turn, feedback or event. Acks may come in another order than the
+	// messages, several in one answer; each message of a stream gets exactly one.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// What became of it.
 	Status AckStatus `protobuf:"varint,2,opt,name=status,proto3,enum=openclaw_rl.v1.AckStatus" json:"status,omitempty"`

@@ -734,7 +734,7 @@ type ComponentStatus struct {
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// Policy version that it works with; unset when it knows none.
 	PolicyVersion *int64 `protobuf:"varint,8,opt,name=policy_version,json=policyVersion,proto3,oneof" json:"policy_version,omitempty"`
-	// Counts that survive a restart, by name: the component's README lists them.
+	// Counts that survive a restart, by name: the component's README lists them. Any may be missing.
 	Counters map[string]int64 `protobuf:"bytes,9,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Momentary figures, by name.
 	Gauges map[string]float64 `protobuf:"bytes,10,rep,name=gauges,proto3" json:"gauges,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
@@ -1103,7 +1103,7 @@ func (x *WatchStatsResponse) GetAt() *timestamppb.Timestamp {
 // Request of ComponentService.Drain.
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Longest time for the running work; unset means 30 s.
+	// Longest time for the running work, 0 s to 1 h; unset means 30 s.
 	Grace         *durationpb.Duration `protobuf:"bytes,1,opt,name=grace,proto3" json:"grace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

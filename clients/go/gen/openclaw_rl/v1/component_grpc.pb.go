@@ -37,13 +37,18 @@ type ComponentServiceClient interface {
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// Tells the same again and again.
 	WatchStats(ctx context.Context, in *WatchStatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatsResponse], error)
-	// Takes no new work, ends the running one, and stops.
+	// Takes no new work, ends the running one, and stops. It is answered at once. Health says NOT_SERVING from then on;
+	// streams that are open when the running work has ended get UNAVAILABLE with a RetryInfo, and the process ends with
+	// exit code 0.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
-	// Removes a session's turns from everything that this component keeps, for good.
+	// Removes a session's turns from everything that this component keeps, for good. Any number of times. A component of
+	// another make that can't do it answers UNIMPLEMENTED, and `openclaw-rl forget` says that it was left out.
 	Forget(ctx context.Context, in *ForgetRequest, opts ...grpc.CallOption) (*ForgetResponse, error)
-	// Tells the last lines of a log of the component, then those that come.
+	// Tells the last lines of a log of the component, then those that come. A component of another make may answer
+	// UNIMPLEMENTED.
 	ReadLogs(ctx context.Context, in *ReadLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogsResponse], error)
-	// Tells the spans that the component keeps of traces, turns, sessions or versions.
+	// Tells the spans that the component keeps of traces, turns, sessions or versions. A component of another make may
+	// answer UNIMPLEMENTED.
 	ListSpans(ctx context.Context, in *ListSpansRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListSpansResponse], error)
 }
 
@@ -152,13 +157,18 @@ type ComponentServiceServer interface {
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// Tells the same again and again.
 	WatchStats(*WatchStatsRequest, grpc.ServerStreamingServer[WatchStatsResponse]) error
-	// Takes no new work, ends the running one, and stops.
+	// Takes no new work, ends the running one, and stops. It is answered at once. Health says NOT_SERVING from then on;
+	// streams that are open when the running work has ended get UNAVAILABLE with a RetryInfo, and the process ends with
+	// exit code 0.
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
-	// Removes a session's turns from everything that this component keeps, for good.
+	// Removes a session's turns from everything that this component keeps, for good. Any number of times. A component of
+	// another make that can't do it answers UNIMPLEMENTED, and `openclaw-rl forget` says that it was left out.
 	Forget(context.Context, *ForgetRequest) (*ForgetResponse, error)
-	// Tells the last lines of a log of the component, then those that come.
+	// Tells the last lines of a log of the component, then those that come. A component of another make may answer
+	// UNIMPLEMENTED.
 	ReadLogs(*ReadLogsRequest, grpc.ServerStreamingServer[ReadLogsResponse]) error
-	// Tells the spans that the component keeps of traces, turns, sessions or versions.
+	// Tells the spans that the component keeps of traces, turns, sessions or versions. A component of another make may
+	// answer UNIMPLEMENTED.
 	ListSpans(*ListSpansRequest, grpc.ServerStreamingServer[ListSpansResponse]) error
 	mustEmbedUnimplementedComponentServiceServer()
 }

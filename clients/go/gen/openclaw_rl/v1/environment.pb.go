@@ -1369,7 +1369,8 @@ func (x *AcquireResponse) GetSandbox() string {
 // What is seen in a sandbox.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The observation, after the type's schema: a JSON object. Its member `text` is what a model that reads text is shown.
+	// The observation, after the type's schema: a JSON object. Its member `text` is what a model that reads text is
+	// shown.
 	Json string `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	// A picture (PNG); empty when there is none.
 	ImagePng      []byte `protobuf:"bytes,2,opt,name=image_png,json=imagePng,proto3" json:"image_png,omitempty"`
@@ -2117,7 +2118,8 @@ func (x *RunEpisodesRequest) GetRunId() string {
 }
 
 // Answer of EnvironmentService.RunEpisodes: one for each beginning, each end and each step. A client that reads so
-// slowly that 2000 answers wait for it isn't told of steps until it has caught up; Episode.steps counts them all the same.
+// slowly that 2000 answers wait for it isn't told of steps until it has caught up; Episode.steps counts them all the
+// same.
 type RunEpisodesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened.

@@ -44,9 +44,12 @@ const (
 //
 // Keeps sessions, finds each turn's class and next state, and leases sandboxes.
 type EnvironmentServiceClient interface {
-	// Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk.
+	// Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk. Turns of
+	// a session are sent in the order in which they were complete; what is sent again after a break comes in that order
+	// too.
 	RecordTurns(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RecordTurnsRequest, RecordTurnsResponse], error)
-	// A live session: the client sends user and tool messages, the policy's turns come back.
+	// A live session: the client sends user and tool messages, the policy's turns come back. An environment server that
+	// knows no policy server answers UNIMPLEMENTED.
 	Interact(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[InteractRequest, InteractResponse], error)
 	// Tells one session and its turns.
 	GetSession(ctx context.Context, in *GetSessionRequest, opts ...grpc.CallOption) (*GetSessionResponse, error)
@@ -54,19 +57,23 @@ type EnvironmentServiceClient interface {
 	EndSession(ctx context.Context, in *EndSessionRequest, opts ...grpc.CallOption) (*EndSessionResponse, error)
 	// Lists turns, newest first, a page at a time.
 	ListTurns(ctx context.Context, in *ListTurnsRequest, opts ...grpc.CallOption) (*ListTurnsResponse, error)
-	// Leases a sandbox.
+	// Leases a sandbox. An environment server without sandboxes answers this and what belongs to it (Reset, Step,
+	// Evaluate, Renew, Release, WatchLease, ListLeases, ListTasks) with UNIMPLEMENTED, and ListEnvironments with none.
+	// Reasons: ENVIRONMENT_UNUSABLE, LEASE_ENDED.
 	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
-	// Puts a leased sandbox into the initial state of a task.
+	// Puts a leased sandbox into the initial state of a task. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
-	// Does one action in a leased sandbox.
+	// Does one action in a leased sandbox. An action that fails is no error of the call: the answer's `error` tells it.
+	// Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET, STEP_OUT_OF_ORDER, EPISODE_OVER.
 	Step(ctx context.Context, in *StepRequest, opts ...grpc.CallOption) (*StepResponse, error)
-	// Runs the task's check in a leased sandbox.
+	// Runs the task's check in a leased sandbox. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateResponse, error)
-	// Keeps a lease alive.
+	// Keeps a lease alive. Reasons: LEASE_LOST, LEASE_ENDED.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 	// Gives a lease back; any number of times.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
-	// Lets the policy act in sandboxes, and tells each episode's progress.
+	// Lets the policy act in sandboxes, and tells each episode's progress. Cancelling the call ends the run. An
+	// environment server that drives no episodes answers this and ListEpisodes with UNIMPLEMENTED.
 	RunEpisodes(ctx context.Context, in *RunEpisodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RunEpisodesResponse], error)
 	// Lists episodes, newest first, a page at a time.
 	ListEpisodes(ctx context.Context, in *ListEpisodesRequest, opts ...grpc.CallOption) (*ListEpisodesResponse, error)
@@ -288,9 +295,12 @@ type EnvironmentService_WatchLeaseClient = grpc.ServerStreamingClient[WatchLease
 //
 // Keeps sessions, finds each turn's class and next state, and leases sandboxes.
 type EnvironmentServiceServer interface {
-	// Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk.
+	// Takes turns, feedback and session ends from the policy server; acknowledges each by id once it is on disk. Turns of
+	// a session are sent in the order in which they were complete; what is sent again after a break comes in that order
+	// too.
 	RecordTurns(grpc.BidiStreamingServer[RecordTurnsRequest, RecordTurnsResponse]) error
-	// A live session: the client sends user and tool messages, the policy's turns come back.
+	// A live session: the client sends user and tool messages, the policy's turns come back. An environment server that
+	// knows no policy server answers UNIMPLEMENTED.
 	Interact(grpc.BidiStreamingServer[InteractRequest, InteractResponse]) error
 	// Tells one session and its turns.
 	GetSession(context.Context, *GetSessionRequest) (*GetSessionResponse, error)
@@ -298,19 +308,23 @@ type EnvironmentServiceServer interface {
 	EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error)
 	// Lists turns, newest first, a page at a time.
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
-	// Leases a sandbox.
+	// Leases a sandbox. An environment server without sandboxes answers this and what belongs to it (Reset, Step,
+	// Evaluate, Renew, Release, WatchLease, ListLeases, ListTasks) with UNIMPLEMENTED, and ListEnvironments with none.
+	// Reasons: ENVIRONMENT_UNUSABLE, LEASE_ENDED.
 	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
-	// Puts a leased sandbox into the initial state of a task.
+	// Puts a leased sandbox into the initial state of a task. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
-	// Does one action in a leased sandbox.
+	// Does one action in a leased sandbox. An action that fails is no error of the call: the answer's `error` tells it.
+	// Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET, STEP_OUT_OF_ORDER, EPISODE_OVER.
 	Step(context.Context, *StepRequest) (*StepResponse, error)
-	// Runs the task's check in a leased sandbox.
+	// Runs the task's check in a leased sandbox. Reasons: LEASE_LOST, LEASE_ENDED, SANDBOX_LOST, NOT_RESET.
 	Evaluate(context.Context, *EvaluateRequest) (*EvaluateResponse, error)
-	// Keeps a lease alive.
+	// Keeps a lease alive. Reasons: LEASE_LOST, LEASE_ENDED.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Gives a lease back; any number of times.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
-	// Lets the policy act in sandboxes, and tells each episode's progress.
+	// Lets the policy act in sandboxes, and tells each episode's progress. Cancelling the call ends the run. An
+	// environment server that drives no episodes answers this and ListEpisodes with UNIMPLEMENTED.
 	RunEpisodes(*RunEpisodesRequest, grpc.ServerStreamingServer[RunEpisodesResponse]) error
 	// Lists episodes, newest first, a page at a time.
 	ListEpisodes(context.Context, *ListEpisodesRequest) (*ListEpisodesResponse, error)

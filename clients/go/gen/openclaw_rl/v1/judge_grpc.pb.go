@@ -31,11 +31,13 @@ const (
 //
 // Votes on transitions.
 type JudgeServiceClient interface {
-	// Takes transitions from the environment server; acknowledges each by id once it is on disk.
+	// Takes transitions from the environment server; acknowledges each by id once it is on disk. It is judged afterwards,
+	// and goes to the trainer as one sample, however often judging was begun.
 	JudgeTransitions(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[JudgeTransitionsRequest, JudgeTransitionsResponse], error)
 	// Judges one transition now, without keeping it.
 	Judge(ctx context.Context, in *JudgeRequest, opts ...grpc.CallOption) (*JudgeResponse, error)
-	// Tells each judgement as it is made.
+	// Tells each judgement as it is made, from the call on. A reader so slow that 1000 judgements wait for it misses the
+	// oldest of them.
 	WatchJudgements(ctx context.Context, in *WatchJudgementsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJudgementsResponse], error)
 	// Tells the judgements of given turns.
 	ListJudgements(ctx context.Context, in *ListJudgementsRequest, opts ...grpc.CallOption) (*ListJudgementsResponse, error)
@@ -107,11 +109,13 @@ func (c *judgeServiceClient) ListJudgements(ctx context.Context, in *ListJudgeme
 //
 // Votes on transitions.
 type JudgeServiceServer interface {
-	// Takes transitions from the environment server; acknowledges each by id once it is on disk.
+	// Takes transitions from the environment server; acknowledges each by id once it is on disk. It is judged afterwards,
+	// and goes to the trainer as one sample, however often judging was begun.
 	JudgeTransitions(grpc.BidiStreamingServer[JudgeTransitionsRequest, JudgeTransitionsResponse]) error
 	// Judges one transition now, without keeping it.
 	Judge(context.Context, *JudgeRequest) (*JudgeResponse, error)
-	// Tells each judgement as it is made.
+	// Tells each judgement as it is made, from the call on. A reader so slow that 1000 judgements wait for it misses the
+	// oldest of them.
 	WatchJudgements(*WatchJudgementsRequest, grpc.ServerStreamingServer[WatchJudgementsResponse]) error
 	// Tells the judgements of given turns.
 	ListJudgements(context.Context, *ListJudgementsRequest) (*ListJudgementsResponse, error)

@@ -22,8 +22,14 @@ const (
 )
 
 // What an API model learned: short instructions that become part of its system prompt. It travels as the weights of a
-// version do: a version of an API model has the one tensor "playbook", of type U8, whose bytes are this message in
-// proto3's JSON form. That of version 0 has no entries.
+// version do: a version of an API model has the one tensor "playbook", of type U8 and of one dimension, whose bytes are
+// this message in proto3's JSON form (UTF-8, lowerCamelCase names; int64 as text or number). Version 0's is `{}`: no
+// entries. It has at most 1 MiB (1048576 bytes), always travels dense, and is refused as WRONG_SHAPE when it is no
+// playbook: not JSON of this form, an entry without id or text or with the id of another one, figures that can't be.
+//
+// A policy server puts it behind the client's first system message, after an empty line, or in a system message of its
+// own before all others: a sentence that asks to follow these instructions, then a line "- TEXT" for each, whitespace
+// within the text made single spaces. Without entries nothing is added.
 type Playbook struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instructions, in the order in which they stand in the prompt.
@@ -72,9 +78,9 @@ func (x *Playbook) GetEntries() []*PlaybookEntry {
 // One instruction.
 type PlaybookEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id that stays the same while the instruction is reworded.
+	// Id that stays the same while the instruction is reworded; not empty, and no other entry's.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The instruction, one or two sentences.
+	// The instruction, one or two sentences; not empty. All of a playbook's together have at most 64000 characters.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// Version that it came with.
 	AddedIn int64 `protobuf:"varint,3,opt,name=added_in,json=addedIn,proto3" json:"added_in,omitempty"`
@@ -82,7 +88,7 @@ type PlaybookEntry struct {
 	TurnIds []string `protobuf:"bytes,4,rep,name=turn_ids,json=turnIds,proto3" json:"turn_ids,omitempty"`
 	// Judged turns that were answered under it.
 	Uses int64 `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`
-	// Sum of their scores, each from -1 to 1.
+	// Sum of their scores, each from -1 to 1, so its absolute value is at most `uses`.
 	ScoreSum      float64 `protobuf:"fixed64,6,opt,name=score_sum,json=scoreSum,proto3" json:"score_sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

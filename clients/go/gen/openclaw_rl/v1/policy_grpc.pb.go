@@ -36,23 +36,35 @@ const (
 //
 // Answers requests, and takes new weights while it does.
 type PolicyServiceClient interface {
-	// Answers a conversation, token by token.
+	// Answers a conversation, token by token. Cancelling the call ends the generation; what was answered until then is
+	// recorded with FINISH_REASON_CANCELLED. Reasons: VERSION_UNKNOWN, VERSION_NOT_ACTIVE, CONTEXT_TOO_LONG.
 	Chat(ctx context.Context, in *ChatRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ChatResponse], error)
-	// Continues token ids, token by token.
+	// Continues token ids, token by token. Reasons: as of Chat; NO_WEIGHTS for an API model.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateResponse], error)
-	// Gives the log-probabilities of given tokens.
+	// Gives the log-probabilities of given tokens. Reasons: VERSION_UNKNOWN, CONTEXT_TOO_LONG; NO_WEIGHTS for an API
+	// model.
 	Score(ctx context.Context, in *ScoreRequest, opts ...grpc.CallOption) (*ScoreResponse, error)
-	// Takes new versions from the trainer: offer, need, chunks, staged, commit, activated.
+	// Takes new versions from the trainer: offer, need, chunks, staged, commit, activated. The policy server sends
+	// `state` at once, before it is asked. One version at a time; an offer of another one while one is under way gives
+	// that up. A version that can't be taken is answered `rejected`, and the stream goes on.
+	//
+	// A trainer names itself in the metadata `openclaw-trainer` by an id that it keeps on its disk ("trainer_" and 32
+	// hexadecimal digits). Of two streams of one trainer the newer one stays and the older one ends with ABORTED; another
+	// trainer is refused with ANOTHER_TRAINER for as long as the first is connected; one without an id takes over.
+	// Reasons: ANOTHER_TRAINER, FED_BY_RELAY.
 	SyncWeights(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SyncWeightsRequest, SyncWeightsResponse], error)
 	// Tells the active version and those that can be activated.
 	GetPolicy(ctx context.Context, in *GetPolicyRequest, opts ...grpc.CallOption) (*GetPolicyResponse, error)
 	// Tells the same at once and again at each change.
 	WatchPolicy(ctx context.Context, in *WatchPolicyRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPolicyResponse], error)
-	// Makes a kept version the active one (roll back, or forward again).
+	// Makes a kept version the active one (roll back, or forward again). Going back takes back all versions above it:
+	// they and what is trained from them are refused from then on, and the trainer is told by `state`. Reasons:
+	// VERSION_UNKNOWN, PINNED.
 	ActivateVersion(ctx context.Context, in *ActivateVersionRequest, opts ...grpc.CallOption) (*ActivateVersionResponse, error)
 	// Takes explicit feedback on a turn or a session.
 	SubmitFeedback(ctx context.Context, in *SubmitFeedbackRequest, opts ...grpc.CallOption) (*SubmitFeedbackResponse, error)
-	// Sends a kept version's tensors to another policy server (a relay).
+	// Sends a kept version's tensors to another policy server (a relay). The same request gives the same bytes. A policy
+	// server that nobody copies may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of the base).
 	FetchWeights(ctx context.Context, in *PolicyServiceFetchWeightsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PolicyServiceFetchWeightsResponse], error)
 }
 
@@ -199,23 +211,35 @@ type PolicyService_FetchWeightsClient = grpc.ServerStreamingClient[PolicyService
 //
 // Answers requests, and takes new weights while it does.
 type PolicyServiceServer interface {
-	// Answers a conversation, token by token.
+	// Answers a conversation, token by token. Cancelling the call ends the generation; what was answered until then is
+	// recorded with FINISH_REASON_CANCELLED. Reasons: VERSION_UNKNOWN, VERSION_NOT_ACTIVE, CONTEXT_TOO_LONG.
 	Chat(*ChatRequest, grpc.ServerStreamingServer[ChatResponse]) error
-	// Continues token ids, token by token.
+	// Continues token ids, token by token. Reasons: as of Chat; NO_WEIGHTS for an API model.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateResponse]) error
-	// Gives the log-probabilities of given tokens.
+	// Gives the log-probabilities of given tokens. Reasons: VERSION_UNKNOWN, CONTEXT_TOO_LONG; NO_WEIGHTS for an API
+	// model.
 	Score(context.Context, *ScoreRequest) (*ScoreResponse, error)
-	// Takes new versions from the trainer: offer, need, chunks, staged, commit, activated.
+	// Takes new versions from the trainer: offer, need, chunks, staged, commit, activated. The policy server sends
+	// `state` at once, before it is asked. One version at a time; an offer of another one while one is under way gives
+	// that up. A version that can't be taken is answered `rejected`, and the stream goes on.
+	//
+	// A trainer names itself in the metadata `openclaw-trainer` by an id that it keeps on its disk ("trainer_" and 32
+	// hexadecimal digits). Of two streams of one trainer the newer one stays and the older one ends with ABORTED; another
+	// trainer is refused with ANOTHER_TRAINER for as long as the first is connected; one without an id takes over.
+	// Reasons: ANOTHER_TRAINER, FED_BY_RELAY.
 	SyncWeights(grpc.BidiStreamingServer[SyncWeightsRequest, SyncWeightsResponse]) error
 	// Tells the active version and those that can be activated.
 	GetPolicy(context.Context, *GetPolicyRequest) (*GetPolicyResponse, error)
 	// Tells the same at once and again at each change.
 	WatchPolicy(*WatchPolicyRequest, grpc.ServerStreamingServer[WatchPolicyResponse]) error
-	// Makes a kept version the active one (roll back, or forward again).
+	// Makes a kept version the active one (roll back, or forward again). Going back takes back all versions above it:
+	// they and what is trained from them are refused from then on, and the trainer is told by `state`. Reasons:
+	// VERSION_UNKNOWN, PINNED.
 	ActivateVersion(context.Context, *ActivateVersionRequest) (*ActivateVersionResponse, error)
 	// Takes explicit feedback on a turn or a session.
 	SubmitFeedback(context.Context, *SubmitFeedbackRequest) (*SubmitFeedbackResponse, error)
-	// Sends a kept version's tensors to another policy server (a relay).
+	// Sends a kept version's tensors to another policy server (a relay). The same request gives the same bytes. A policy
+	// server that nobody copies may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of the base).
 	FetchWeights(*PolicyServiceFetchWeightsRequest, grpc.ServerStreamingServer[PolicyServiceFetchWeightsResponse]) error
 	mustEmbedUnimplementedPolicyServiceServer()
 }

@@ -36,7 +36,8 @@ const (
 //
 // Learns from samples and publishes versions.
 type TrainerServiceClient interface {
-	// Takes samples from the judge; acknowledges each by id once it is on disk.
+	// Takes samples from the judge; acknowledges each by id once it is on disk. A sample that is accepted and can't be
+	// trained on is dropped with a reason that ListSamples tells; only what can't be a sample of this mesh is rejected.
 	SubmitSamples(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SubmitSamplesRequest, SubmitSamplesResponse], error)
 	// Tells the fate of given turns' samples.
 	ListSamples(ctx context.Context, in *ListSamplesRequest, opts ...grpc.CallOption) (*ListSamplesResponse, error)
@@ -44,15 +45,18 @@ type TrainerServiceClient interface {
 	GetVersion(ctx context.Context, in *GetVersionRequest, opts ...grpc.CallOption) (*GetVersionResponse, error)
 	// Tells the newest versions, or those before a number; ascending.
 	ListVersions(ctx context.Context, in *ListVersionsRequest, opts ...grpc.CallOption) (*ListVersionsResponse, error)
-	// Tells each training step, publication and skip as it happens.
+	// Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
+	// wait for it misses the oldest.
 	WatchTraining(ctx context.Context, in *WatchTrainingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTrainingResponse], error)
-	// Trains now on what there is, without waiting for the number or the interval.
+	// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
 	TrainNow(ctx context.Context, in *TrainNowRequest, opts ...grpc.CallOption) (*TrainNowResponse, error)
-	// Starts no further step until resumed; samples are still taken.
+	// Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
-	// Ends a pause.
+	// Ends a pause. Any number of times.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
-	// Sends a version's tensors to a policy server that joins late.
+	// Sends a version's tensors to a policy server that joins late. The same request gives the same bytes. A trainer
+	// whose policy servers all get their versions by SyncWeights may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of
+	// the base), REFUSED_BY_GATE.
 	FetchWeights(ctx context.Context, in *FetchWeightsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchWeightsResponse], error)
 }
 
@@ -181,7 +185,8 @@ type TrainerService_FetchWeightsClient = grpc.ServerStreamingClient[FetchWeights
 //
 // Learns from samples and publishes versions.
 type TrainerServiceServer interface {
-	// Takes samples from the judge; acknowledges each by id once it is on disk.
+	// Takes samples from the judge; acknowledges each by id once it is on disk. A sample that is accepted and can't be
+	// trained on is dropped with a reason that ListSamples tells; only what can't be a sample of this mesh is rejected.
 	SubmitSamples(grpc.BidiStreamingServer[SubmitSamplesRequest, SubmitSamplesResponse]) error
 	// Tells the fate of given turns' samples.
 	ListSamples(context.Context, *ListSamplesRequest) (*ListSamplesResponse, error)
@@ -189,15 +194,18 @@ type TrainerServiceServer interface {
 	GetVersion(context.Context, *GetVersionRequest) (*GetVersionResponse, error)
 	// Tells the newest versions, or those before a number; ascending.
 	ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error)
-	// Tells each training step, publication and skip as it happens.
+	// Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
+	// wait for it misses the oldest.
 	WatchTraining(*WatchTrainingRequest, grpc.ServerStreamingServer[WatchTrainingResponse]) error
-	// Trains now on what there is, without waiting for the number or the interval.
+	// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
 	TrainNow(context.Context, *TrainNowRequest) (*TrainNowResponse, error)
-	// Starts no further step until resumed; samples are still taken.
+	// Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
-	// Ends a pause.
+	// Ends a pause. Any number of times.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
-	// Sends a version's tensors to a policy server that joins late.
+	// Sends a version's tensors to a policy server that joins late. The same request gives the same bytes. A trainer
+	// whose policy servers all get their versions by SyncWeights may answer UNIMPLEMENTED. Reasons: VERSION_UNKNOWN (of
+	// the base), REFUSED_BY_GATE.
 	FetchWeights(*FetchWeightsRequest, grpc.ServerStreamingServer[FetchWeightsResponse]) error
 	mustEmbedUnimplementedTrainerServiceServer()
 }

@@ -1142,8 +1142,8 @@ type Turn struct {
 	FinishedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
 	// Trace that the turn belongs to; unset when it is not traced.
 	Trace *TraceContext `protobuf:"bytes,17,opt,name=trace,proto3" json:"trace,omitempty"`
-	// Who asked: an opaque digest of key, address and user field. Turns of different clients are never joined
-	// into one inferred session. Empty when unknown.
+	// Who asked: an opaque digest of key, address and user field; what stands before a colon tells the key alone, empty
+	// without one. Turns of different clients are never joined into one inferred session. Empty when unknown.
 	Client string `protobuf:"bytes,18,opt,name=client,proto3" json:"client,omitempty"`
 	// The request's `metadata`, values as text.
 	Metadata map[string]string `protobuf:"bytes,19,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`

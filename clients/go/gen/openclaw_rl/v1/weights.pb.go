@@ -33,10 +33,10 @@ const (
 	// Only the values that differ from those of the tensor whose digest is `base_sha256`: worked out from that tensor,
 	// the result is the same however often it is done. One zstd frame of: the number of values (uint32), the width in
 	// bytes of a gap (uint32: 1, 2 or 4), the gaps between their flat indices (the first one counted from 0), then the
-	// differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0, -1,
-	// 1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of all,
-	// and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never larger
-	// than the dense tensor, and its window at most 8 MiB.
+	// differences of their bits, new minus base, as unsigned integers of the type's width that wrap around, zigzag (0,
+	// -1, 1, -2 are 0, 1, 2, 3). Gaps and differences lie in byte planes: the lowest byte of all, then the next one of
+	// all, and so on (they compress to two thirds that way). Integers are little-endian. The frame's content is never
+	// larger than the dense tensor, and its window at most 8 MiB.
 	TensorEncoding_TENSOR_ENCODING_SPARSE_ZSTD TensorEncoding = 2
 	// The low-rank adapter that made the tensor from the one whose digest is `base_sha256`: one zstd frame of A
 	// (rank x columns), then B (rows x rank), float32, little-endian, row-major. The tensor is
@@ -141,7 +141,8 @@ func (GateVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_openclaw_rl_v1_weights_proto_rawDescGZIP(), []int{1}
 }
 
-// Why a version was not taken.
+// Why a version was not taken. Said to be retryable: BAD_CHUNK, STORAGE, PINNED; WRONG_BASE, UNSUPPORTED and
+// DIGEST_MISMATCH where the same version in TENSOR_ENCODING_DENSE may be taken. ALREADY_ACTIVE counts as activated.
 type WeightRejectReason int32
 
 const (
@@ -244,7 +245,7 @@ type TensorSpec struct {
 	// Name in the Hugging Face checkpoint, such as "model.layers.0.mlp.up_proj.weight".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Element type as safetensors writes it: "BF16", "F16" or "F32"; "U8" for the playbook of an API model (see
-	// playbook.proto), the only tensor whose shape changes from version to version.
+	// playbook.proto), the only tensor whose shape (its bytes) changes from version to version.
 	Dtype string `protobuf:"bytes,2,opt,name=dtype,proto3" json:"dtype,omitempty"`
 	// Shape, outermost dimension first.
 	Shape []int64 `protobuf:"varint,3,rep,packed,name=shape,proto3" json:"shape,omitempty"`
@@ -252,7 +253,7 @@ type TensorSpec struct {
 	Encoding TensorEncoding `protobuf:"varint,4,opt,name=encoding,proto3,enum=openclaw_rl.v1.TensorEncoding" json:"encoding,omitempty"`
 	// Bytes on this stream, in this encoding.
 	EncodedBytes int64 `protobuf:"varint,5,opt,name=encoded_bytes,json=encodedBytes,proto3" json:"encoded_bytes,omitempty"`
-	// SHA-256 of the final tensor's dense bytes.
+	// SHA-256 of the final tensor's dense bytes (little-endian, row-major): 32 bytes.
 	Sha256 []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// SHA-256 of the dense bytes of the tensor that a sparse or low-rank encoding starts from; empty for a dense one.
 	BaseSha256 []byte `protobuf:"bytes,7,opt,name=base_sha256,json=baseSha256,proto3" json:"base_sha256,omitempty"`
@@ -510,9 +511,15 @@ type VersionManifest struct {
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The version that it was trained from; unset for version 0, the base model.
 	Parent *int64 `protobuf:"varint,2,opt,name=parent,proto3,oneof" json:"parent,omitempty"`
-	// Lower-case hexadecimal SHA-256 over the names, types, shapes and digests of all tensors, in name order.
+	// Lower-case hexadecimal SHA-256 over all tensors, one after the other in the order of their names' UTF-8 bytes. Each
+	// counts as its name, a zero byte, its type, a zero byte, its dimensions in decimal separated by commas, a zero byte,
+	// and the 32 bytes of TensorSpec.sha256: "playbook\0U8\0" "2" "\0" and the digest of the bytes `{}` for version 0 of
+	// an API model.
 	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Id of the base model: digest of its configuration and tokenizer. Weights of another one are refused.
+	// Id of the base model: digest of its configuration and tokenizer. Weights of another one are refused. A trainer
+	// takes it from PolicyState.model_id. That of an API model is the lower-case hexadecimal SHA-256 of the UTF-8 bytes
+	// {"base_url": URL, "model": NAME, "model_type": "openclaw_rl_api"} with the two as JSON strings (non-ASCII
+	// characters escaped), a space behind each colon and comma, and the URL without a slash at its end.
 	ModelId string `protobuf:"bytes,4,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
 	// Algorithm that made it, such as "combine"; "base" for version 0.
 	Algorithm string `protobuf:"bytes,5,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
@@ -662,7 +669,8 @@ type WeightOffer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version.
 	Manifest *VersionManifest `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// Version whose tensors the ones that are not listed are taken from; unset when all are listed.
+	// Version whose tensors the ones that are not listed are taken from; unset when all are listed. (What an encoded
+	// tensor starts from is named by its own base_sha256, whatever this says.)
 	BaseVersion *int64 `protobuf:"varint,2,opt,name=base_version,json=baseVersion,proto3,oneof" json:"base_version,omitempty"`
 	// Tensors of the version that may differ from the receiver's; the receiver asks for those that it lacks.
 	Tensors       []*TensorSpec `protobuf:"bytes,3,rep,name=tensors,proto3" json:"tensors,omitempty"`
@@ -721,7 +729,8 @@ func (x *WeightOffer) GetTensors() []*TensorSpec {
 	return nil
 }
 
-// Policy: what it lacks. Sent after an offer; once more with `credit_bytes` alone to grant more.
+// Policy: what it lacks. Sent after an offer, also when that is nothing (no tensors; `staged` follows then); once more
+// with `credit_bytes` alone to grant more.
 type WeightNeed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version that this answers.
@@ -802,9 +811,9 @@ type WeightChunk struct {
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Place of its first byte in the transfer.
 	Offset int64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	// 1 to 4 MiB, but for the last one.
+	// 1 to 4 MiB, but for the last one and where the credit is less; never empty. It need not end where a tensor ends.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	// CRC-32C of `data`.
+	// CRC-32C (Castagnoli) of `data`.
 	Crc32C        uint32 `protobuf:"fixed32,4,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -873,7 +882,7 @@ type WeightProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version.
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Bytes of the transfer that are on disk.
+	// Bytes of the transfer that are on disk: from here it goes on after a break.
 	ReceivedBytes int64 `protobuf:"varint,2,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
 	// Bytes of the whole transfer.
 	TotalBytes int64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
@@ -1179,7 +1188,8 @@ func (x *WeightRejected) GetRetryable() bool {
 	return false
 }
 
-// Trainer: it gives this transfer up (there is a newer version, or it is stopping).
+// Trainer: it gives this transfer up (there is a newer version, or it is stopping). Nothing is answered; the bytes that
+// have come stay, and the same offer goes on with them.
 type WeightAbort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version.

@@ -1,0 +1,1 @@
+"""What tools/generate and tools/release are made of."""
