@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, o
 import grpc
 
 from ..home import Home, read_record
-from ..mesh import errors, identity, mesh_file
+from ..mesh import errors, identity
 from ..mesh.channel import Credentials, connect, sync_connect, with_true_status
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def find(component: str, home: Home | None = None) -> str:
         MeshError: UNAVAILABLE, there is none.
         ConfigError: the mesh file can't be used.
     """
+    from ..mesh import mesh_file  # with the configuration behind it, which a client with an address needs not
+
     home = home or Home.default()
     mesh = mesh_file.read(home)
     if mesh is not None and (address := mesh.address(component)):

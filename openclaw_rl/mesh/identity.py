@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.home import COMPONENTS, Home
 
 if TYPE_CHECKING:
+    from openclaw_rl.config import Config
     from openclaw_rl.mesh.tls import Credentials
 
 _current: Credentials | None = None
@@ -96,6 +96,8 @@ def wanted(config: Config) -> bool:
     Raises:
         ConfigError: `security.tls: off` where others on the network could connect.
     """
+    from openclaw_rl.config import ConfigError
+
     network = exposed(config)
     if config.security.tls == "off" and (network or config.mode == "distributed"):
         where = "mode: distributed" if config.mode == "distributed" else network[0]

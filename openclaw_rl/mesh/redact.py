@@ -13,11 +13,12 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
-from openclaw_rl.config import Config
+if TYPE_CHECKING:
+    from openclaw_rl.config import Config
 
 #: What stands in a secret's place.
 BLOT = "[redacted]"
