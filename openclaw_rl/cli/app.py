@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 
 _ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "dashboard", "metrics", "chat",
           "turns", "trace", "episodes", "environments", "versions", "rollback", "pin", "unpin", "pause", "resume",
-          "train-now", "forget", "logs", "set-aside", "stop-all")
+          "train-now", "forget", "logs", "set-aside", "conformance", "docs",
+          "stop-all")
 
 
 class _Commands(TyperGroup):
@@ -64,8 +65,10 @@ def addresses() -> dict[str, str]:
 from . import (  # noqa: E402  (they register their commands)
     certs,  # noqa: F401
     chat,  # noqa: F401
+    conformance,  # noqa: F401
     dashboard,  # noqa: F401
     distributed,  # noqa: F401
+    docs,  # noqa: F401
     environments,  # noqa: F401
     episodes,  # noqa: F401
     forget,  # noqa: F401

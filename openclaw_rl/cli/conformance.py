@@ -1,0 +1,178 @@
+"""conformance: does a server keep the contract?"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import Json, app, err, out, print_json
+
+if TYPE_CHECKING:
+    from ..conformance.frame import Check
+    from ..conformance.runner import Report
+    from ..conformance.services import Service
+
+_EPILOG = """Examples:\n
+openclaw-rl conformance judge --address 127.0.0.1:50053\n
+openclaw-rl conformance judge --start './judge_go --listen {address} --data {data} --trainer {listen}' --junit j.xml\n
+openclaw-rl conformance environment --only 'ring.*' --address 10.0.0.7:50052 --certs ~/.openclaw-rl/certs"""
+
+_SERVICES = "policy, environment, judge or trainer (or its component's name, such as prm_judge)"
+
+
+@app.command(epilog=_EPILOG)
+def conformance(
+    service: Annotated[str, typer.Argument(help=f"What the server is: {_SERVICES}.")],
+    address: Annotated[str | None, typer.Option("--address", "-a", help="HOST:PORT of the server; with --start where "
+                                                "it shall listen (default any free port).", show_default=False)] = None,
+    listen: Annotated[str | None, typer.Option(
+        "--listen", help="HOST:PORT where the kit takes the place of the server's next neighbours, so that what it "
+        "sends on is checked; the server must be configured with it. With --start and {listen} in the command any free "
+        "port.",
+        show_default=False)] = None,
+    start: Annotated[str | None, typer.Option(
+        "--start", help="Command that starts the server: the kit starts it, kills it in the middle, starts it again "
+        "and ends it. {address}, {port}, {data} (a folder for its files) and {listen} are filled in. It is run without "
+        "a shell.", show_default=False)] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Also Drain the server at --address: it ENDS by it.")] = False,
+    certs: Annotated[Path | None, typer.Option("--certs", help="Folder with ca.crt, operator.crt and operator.key: "
+                                               "speak TLS.", show_default=False)] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Bearer key, for a component's keys_port; --certs names the "
+                                            "folder with ca.crt.", envvar="OPENCLAW_RL_CONFORMANCE_KEY",
+                                            show_default=False)] = None,
+    deadline: Annotated[float, typer.Option("--deadline", help="Seconds for a call that has nothing to wait for.",
+                                            min=0.5, max=600)] = 10.0,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only checks whose ids match, such as 'ring.*'; may "
+                                                   "be given more than once.", show_default=False)] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Also write a JUnit file.", show_default=False)] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List the checks and end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check from outside whether a server keeps the contract: ours, or one of another make.
+
+    Exit code: 0 it conforms, 1 it does not, 2 it could not be asked. It is harmless on a live mesh: it leaves sessions
+    named conformance-..., and ends or kills the server only with --start or --drain.
+    """
+    from ..conformance import services
+    from ..conformance.frame import checks_of
+    from ..conformance.report import Printer
+    from ..conformance.report import as_json as report_json
+    from ..conformance.runner import chosen
+
+    found = services.find(service)
+    if found is None:
+        raise typer.BadParameter(f"{service!r} is no service: must be {_SERVICES}", param_hint="SERVICE")
+    checks = chosen(checks_of(found.name), only or ())
+    if not checks:
+        raise typer.BadParameter(f"no check of {found.name} matches {', '.join(only or ())}; --list shows their ids",
+                                 param_hint="--only")
+    if list_only:
+        _list(checks, as_json)
+        return
+    if address is None and start is None:
+        raise typer.BadParameter("say where the server listens (--address HOST:PORT) or how it is started (--start)",
+                                 param_hint="--address")
+    for name, value in (("--address", address), ("--listen", listen)):
+        if value is not None and not (value.rpartition(":")[0] and value.rpartition(":")[2].isdecimal()):
+            raise typer.BadParameter(f"{value!r} must be HOST:PORT", param_hint=name)
+    if start is not None and "{listen}" in start and listen is None:
+        listen = "127.0.0.1:0"
+    printer = Printer(out)
+    report = asyncio.run(_run(found, checks, address, listen, start, drain, _credentials(certs, key), certs, deadline,
+                              (lambda result: None) if as_json else printer.result))
+    if junit is not None:
+        from ..conformance.junit import write
+
+        try:
+            write(report, junit)
+        except OSError as error:
+            err.print(f"{junit} can't be written: {error.strerror}", highlight=False, markup=False)
+            raise typer.Exit(2) from None
+    if as_json:
+        print_json(report_json(report))
+    else:
+        printer.summary(report)
+    raise typer.Exit(report.exit_code)
+
+
+async def _run(service: Service, checks: list[Check], address: str | None, listen: str | None, start: str | None,
+               drain: bool, credentials: Any, certs: Path | None, deadline: float, told: Any) -> Report:
+    from ..conformance.context import Context
+    from ..conformance.frame import Failed
+    from ..conformance.listener import Listener
+    from ..conformance.process import ServerProcess
+    from ..conformance.runner import Report, run
+
+    with ExitStack() as stack:
+        listener = process = None
+        address = address or f"127.0.0.1:{_free_port()}"
+        try:
+            if listen is not None:
+                listener = Listener(listen, _server_credentials(certs, service.next) if credentials else None)
+                await listener.start()
+            if start is not None:
+                data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="openclaw-conformance-")))
+                process = ServerProcess(start, address, data, listener.address if listener else "")
+                await process.start()
+            kit = Context(service, address, deadline=deadline, credentials=credentials, listener=listener,
+                          process=process, certs=str(certs) if certs else None)
+            try:
+                return await run(kit, checks, drain=drain, told=told)
+            finally:
+                await kit.close()
+        except (Failed, OSError) as error:
+            return Report(service.name, address, could_not=str(error))
+        finally:
+            if process is not None:
+                await process.stop()
+            if listener is not None:
+                await listener.stop()
+
+
+def _credentials(certs: Path | None, key: str | None) -> Any:
+    from ..config import ConfigError
+    from ..mesh import tls
+
+    try:
+        if key is not None:
+            return tls.OutsideCredentials(key, (certs / "ca.crt").read_bytes() if certs else None)
+        return tls.Credentials(certs, "operator") if certs is not None else None
+    except (ConfigError, OSError) as error:
+        raise typer.BadParameter(str(error), param_hint="--certs") from None
+
+
+def _server_credentials(certs: Path | None, service: str) -> Any:
+    """Of the kit in the place of the next component."""
+    from ..config import ConfigError
+    from ..conformance.services import SERVICES
+    from ..mesh import tls
+
+    if certs is None:
+        return None
+    try:
+        return tls.Credentials(certs, SERVICES[service].component).server()
+    except ConfigError as error:
+        raise OSError(f"--listen with TLS needs the certificate of {SERVICES[service].component}: {error}") from None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _list(checks: list[Check], as_json: bool) -> None:
+    from ..conformance.report import about
+
+    if as_json:
+        print_json([about(one) for one in checks])
+        return
+    for one in checks:
+        needs = f" (needs {', '.join(sorted(need.value for need in one.needs))})" if one.needs else ""
+        out.print(f"{one.id:<34} {one.obligation}{needs}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,319 @@
+"""What a check works with."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from openclaw_rl.conformance.frame import Failed, Skipped
+from openclaw_rl.conformance.listener import Listener
+from openclaw_rl.conformance.process import ServerProcess
+from openclaw_rl.conformance.services import Service
+from openclaw_rl.mesh.channel import Credentials, connect, with_true_status
+from openclaw_rl.mesh.errors import DOMAIN, STATUS_KEY
+from openclaw_rl.v1 import component_pb2
+
+T = TypeVar("T")
+
+COMPONENT = component_pb2.DESCRIPTOR.services_by_name["ComponentService"]
+#: Seconds between two looks at something that is waited for.
+_LOOK = 0.02
+
+
+@dataclass
+class Refusal:
+    """An error that a server answered, taken apart.
+
+    Attributes:
+        code, message: of the status.
+        reason, domain: of ErrorInfo; "" without one.
+        violations: field -> description, of BadRequest.
+        retry_after: seconds, of RetryInfo; None without one.
+        detailed: the answer had a google.rpc.Status at all.
+    """
+
+    code: grpc.StatusCode
+    message: str
+    reason: str = ""
+    domain: str = ""
+    violations: dict[str, str] = field(default_factory=dict)
+    retry_after: float | None = None
+    detailed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.code.name} ({self.message[:160] or 'no message'})"
+
+    @property
+    def ours(self) -> bool:
+        """It has the ErrorInfo that every error of the contract has."""
+        return bool(self.reason) and self.domain == DOMAIN
+
+
+def refusal(error: grpc.RpcError) -> Refusal:
+    """What a server said with an error; of details that can't be read there are none."""
+    result = Refusal(error.code(), error.details() or "")  # type: ignore[attr-defined]
+    trailing = error.trailing_metadata() or ()  # type: ignore[attr-defined]
+    raw = next((value for key, value in trailing if key == STATUS_KEY), None)
+    if raw is None:
+        return result
+    try:
+        status = status_pb2.Status.FromString(raw)
+        result.detailed = True
+        for detail in status.details:
+            info, bad, retry = (error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(),
+                                error_details_pb2.RetryInfo())
+            if detail.Unpack(info):
+                result.reason, result.domain = info.reason, info.domain
+            elif detail.Unpack(bad):
+                result.violations = {v.field: v.description for v in bad.field_violations}
+            elif detail.Unpack(retry):
+                result.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+    except Exception:  # bytes of a stranger
+        result.detailed = False
+    return result
+
+
+class Context:
+    """One run of the kit against one server.
+
+    Attributes:
+        service: which of the four it is asked to be.
+        address: HOST:PORT.
+        deadline: seconds of a call that has nothing to wait for.
+        listener: the kit in the place of the neighbours; None without --listen.
+        process: the server, when the kit has started it; None otherwise.
+        memo: what a check leaves for those behind it.
+        secure: the server speaks TLS.
+        weights: the kit may give the server versions (--weights).
+    """
+
+    def __init__(self, service: Service, address: str, *, deadline: float = 10.0,
+                 credentials: Credentials | None = None, listener: Listener | None = None,
+                 process: ServerProcess | None = None, certs: str | None = None) -> None:
+        self.service, self.address, self.deadline = service, address, deadline
+        self.listener, self.process, self.certs = listener, process, certs
+        self.secure = credentials is not None
+        self.memo: dict[str, Any] = {}
+        self.weights = False
+        self._credentials = credentials
+        self._run, self._number = secrets.token_hex(4), 0
+        self._channel: grpc.aio.Channel | None = None
+        self._more: list[grpc.aio.Channel] = []
+        self._calls: list[Any] = []
+
+    # -- connections ---------------------------------------------------------------------------------------------
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """The run's connection."""
+        if self._channel is None:
+            self._channel = connect(self.address, self.service.component, self._credentials)
+        return self._channel
+
+    def connect(self) -> grpc.aio.Channel:
+        """One more connection; it is closed behind the check."""
+        channel = connect(self.address, self.service.component, self._credentials)
+        self._more.append(channel)
+        return channel
+
+    async def clean_up(self) -> None:
+        """Behind each check: cancel its calls, close its connections."""
+        for call in self._calls:
+            call.cancel()
+        self._calls.clear()
+        for channel in self._more:
+            await channel.close()
+        self._more.clear()
+        if self.listener is not None:
+            self.listener.behave()
+
+    async def close(self) -> None:
+        await self.clean_up()
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    async def restart(self, kill: bool = True) -> None:
+        """End the server that the kit has started (by SIGKILL, or gracefully) and start it again on the same data.
+
+        Raises:
+            Skipped: the kit has not started it.
+            Failed: it does not come again.
+        """
+        if self.process is None:
+            raise Skipped("the kit has not started the server (--start)")
+        await self.close()
+        await (self.process.kill() if kill else self.process.stop())
+        await self.process.start()
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def path(self, method: str) -> str:
+        """"/openclaw_rl.v1.JudgeService/Judge" for "Judge", "ComponentService/GetStatus" or a whole path."""
+        if method.startswith("/"):
+            return method
+        return f"/{COMPONENT.file.package}.{method}" if "/" in method else self.service.path(method)
+
+    async def unary(self, method: str, request: Message | None = None, *, timeout: float | None = None,  # noqa: ASYNC109
+                    channel: grpc.aio.Channel | None = None) -> Any:
+        """Call an RPC with one request and one answer.
+
+        Args:
+            method: of the service, or "ComponentService/GetStatus".
+            timeout: seconds; default the kit's deadline.
+
+        Raises:
+            grpc.aio.AioRpcError: the server refused it.
+        """
+        descriptor = self._method(method)
+        call = (channel or self.channel).unary_unary(
+            self.path(method), request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=GetMessageClass(descriptor.output_type).FromString)
+        return await call(request if request is not None else GetMessageClass(descriptor.input_type)(),
+                          timeout=timeout or self.deadline)
+
+    def stream(self, method: str, requests: Message | AsyncIterable[Message] | None = None, *,
+               timeout: float | None = None, channel: grpc.aio.Channel | None = None) -> Any:
+        """Open a stream: an RPC with one request and many answers, or (the service's own ones) with many of both.
+
+        It is cancelled behind the check. For a ring stream without `requests` use `write` and `read` of the call.
+
+        Returns:
+            The call of grpc.aio.
+        """
+        descriptor = self._method(method)
+        output = GetMessageClass(descriptor.output_type).FromString
+        channel = channel or self.channel
+        many = bool(descriptor.client_streaming)
+        make = channel.stream_stream if many else channel.unary_stream
+        call = make(self.path(method), request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=output)
+        first = requests if many or requests is not None else GetMessageClass(descriptor.input_type)()
+        opened = with_true_status(call(first, timeout=timeout))
+        self._calls.append(opened)
+        return opened
+
+    async def raw(self, method: str, payload: bytes, *, timeout: float | None = None,  # noqa: ASYNC109
+                  channel: grpc.aio.Channel | None = None) -> bytes:
+        """Send bytes as the request of an RPC with one request and one answer; gives the answer's bytes."""
+        call = (channel or self.channel).unary_unary(self.path(method))
+        answer: bytes = await call(payload, timeout=timeout or self.deadline)
+        return answer
+
+    def raw_stream(self, method: str, *, timeout: float | None = None,
+                   channel: grpc.aio.Channel | None = None) -> Any:
+        """Open a stream of many requests and many answers, all of them bytes. It is cancelled behind the check."""
+        opened = with_true_status((channel or self.channel).stream_stream(self.path(method))(timeout=timeout))
+        self._calls.append(opened)
+        return opened
+
+    async def optional(self, method: str, request: Message | None = None) -> Any:
+        """As `unary`, of an RPC that a server need not have.
+
+        Raises:
+            Skipped: it has not, and says so as the contract wants it.
+            Failed: it has not, and says so without the details.
+        """
+        try:
+            return await self.unary(method, request)
+        except grpc.aio.AioRpcError as error:
+            self.skip_unimplemented(method, error)
+            raise
+
+    def skip_unimplemented(self, method: str, error: grpc.RpcError) -> None:
+        """Skip the check when `error` says that the server has no such RPC; nothing for any other error."""
+        refused = refusal(error)
+        if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
+            return
+        self.expect(refused.ours, f"{method} answers {refused} without ErrorInfo of the domain {DOMAIN}")
+        raise Skipped(f"{method} is not implemented here, which the contract allows")
+
+    async def health(self, name: str = "", channel: grpc.aio.Channel | None = None
+                     ) -> health_pb2.HealthCheckResponse.ServingStatus.ValueType:
+        """What grpc.health.v1 says of a service."""
+        stub = health_pb2_grpc.HealthStub(channel or self.channel)  # type: ignore[no-untyped-call]
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=self.deadline)
+        return answer.status  # type: ignore[no-any-return]
+
+    async def status(self) -> component_pb2.ComponentStatus:
+        """What GetStatus says now."""
+        answer: component_pb2.GetStatusResponse = await self.unary("ComponentService/GetStatus")
+        return answer.status
+
+    def _method(self, method: str) -> Any:
+        service, _, name = self.path(method)[1:].rpartition("/")
+        descriptor = COMPONENT if service == COMPONENT.full_name else self.service.descriptor
+        return descriptor.methods_by_name[name]
+
+    # -- ids -----------------------------------------------------------------------------------------------------
+
+    def id(self, word: str = "turn") -> str:
+        """A new id; all ids of the kit begin with "conformance-"."""
+        self._number += 1
+        return f"conformance-{self._run}-{word}-{self._number:04d}"
+
+    def session(self) -> str:
+        """A new session id."""
+        return self.id("session")
+
+    # -- expectations --------------------------------------------------------------------------------------------
+
+    def expect(self, holds: object, seen: str) -> None:
+        """Raise Failed with what was seen unless it holds."""
+        if not holds:
+            raise Failed(seen)
+
+    def fail(self, seen: str) -> NoReturn:
+        raise Failed(seen)
+
+    def skip(self, why: str) -> NoReturn:
+        raise Skipped(why)
+
+    async def refused(self, call: Awaitable[Any], *codes: grpc.StatusCode, what: str = "the call") -> Refusal:
+        """Await a call that the server must refuse with one of these codes (any, without one).
+
+        Returns:
+            What it said.
+        """
+        try:
+            answer = await call
+        except grpc.aio.AioRpcError as error:
+            found = refusal(error)
+            wanted = " or ".join(code.name for code in codes)
+            self.expect(not codes or found.code in codes, f"{what} was answered {found}, not {wanted}")
+            return found
+        shown = str(answer).strip().replace("\n", " ")[:120]
+        self.fail(f"{what} succeeded" + (f", and answered {shown}" if shown else ""))
+
+    async def until(self, condition: Callable[[], object], seconds: float, seen: str | Callable[[], str]) -> None:
+        """Wait until the condition holds, at most so many seconds; then raise Failed with `seen`."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise Failed(seen if isinstance(seen, str) else seen())
+            await asyncio.sleep(_LOOK)
+
+    async def within(self, awaited: Awaitable[T], seconds: float, seen: str) -> T:
+        """Await something for so many seconds at most; then raise Failed with `seen`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await awaited
+        except TimeoutError:
+            raise Failed(seen) from None
+
+
+def listed(things: Iterable[object], most: int = 5) -> str:
+    """The first few of them, for a person."""
+    shown = [str(thing) for thing in things]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "") or "nothing"
+
