@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,17 @@ def go(out: Path) -> None:
                        for plugin in ("protoc-gen-go", "protoc-gen-go-grpc")])
 
 
+def typescript(out: Path) -> None:
+    need("npm", "Node.js 20 or newer")
+    if not (TYPESCRIPT / "node_modules/.bin/protoc-gen-es").exists():
+        run("npm", "ci", cwd=TYPESCRIPT)
+    with tempfile.TemporaryDirectory() as tmp:
+        # Its own template has the options; its `out`, src/gen, lies below -o.
+        for protos in (PROTOS, TYPESCRIPT / "protos"):
+            run(environment() / "buf", "generate", protos, "--template", "buf.gen.yaml", "-o", tmp, cwd=TYPESCRIPT)
+        shutil.copytree(Path(tmp) / "src/gen", out, dirs_exist_ok=True)
+
+
 def rust(out: Path) -> None:
     need("cargo", "Rust 1.88 or newer (rustup.rs)")
     run("cargo", "run", "--quiet", "--locked", "--manifest-path", RUST / "generate/Cargo.toml", "--", out)
@@ -104,6 +116,7 @@ def reference(out: Path) -> None:
 TARGETS = {
     "python": Target(ROOT / "openclaw_rl/v1", ("*.py", "*.pyi"), python),
     "go": Target(GO / "gen", ("**/*.go",), go),
+    "typescript": Target(TYPESCRIPT / "src/gen", ("**/*.ts",), typescript),
     "rust": Target(RUST / "src/gen", ("**/*",), rust),
     "descriptors": Target(PROTOS, ("*.binpb",), descriptors),
     "reference": Target(PROTOS / "reference", ("*.md",), reference),
