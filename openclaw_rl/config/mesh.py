@@ -38,6 +38,7 @@ class JournalConfig(Section):
     """The readable trace of what happened, logs/rl_trace_YYYYMMDD.log."""
 
     enabled: bool = True
+    """False: nothing is written."""
     max_size: Size = 100 * 2**20
     """A file that grows beyond this is rotated."""
     keep_files: Int = Field(10, ge=1)
@@ -79,3 +80,4 @@ class Config(Section):
     """What is on disk when a message is acknowledged: group survives a killed process, and loses at most the last
     100 ms to a power loss; strict loses nothing and waits for the disk."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least weight of the lines in the components' logs."""

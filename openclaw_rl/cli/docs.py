@@ -1,0 +1,49 @@
+"""docs: the user documentation in the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from .app import app, err, out
+
+
+@app.command(epilog="Example: openclaw-rl docs troubles-and-cures; openclaw-rl docs judges --lang zh")
+def docs(
+    page: Annotated[str | None, typer.Argument(help="Name of a page, as the list without one tells it; README is the "
+                                               "map by what you want.", show_default=False)] = None,
+    lang: Annotated[Literal["en", "zh"] | None, typer.Option("--lang", help="Default as the variables LC_ALL, "
+                                                             "LC_MESSAGES and LANG say.", show_default=False)] = None,
+) -> None:
+    """Show a page of the user documentation; without one, list the pages."""
+    from ..docs import PAGES, page_file, title
+
+    language: Literal["en", "zh"] = lang or _language()
+    if page is None:
+        width = max(map(len, PAGES)) + 2
+        for name in PAGES:
+            out.print(f"{name:<{width}}{title(name, language)}", highlight=False, markup=False)
+        return
+    name = page.removesuffix(".md")
+    if name not in (*PAGES, "README"):
+        err.print(f"there is no page {page!r}; there are README, {', '.join(PAGES)}", soft_wrap=True, highlight=False,
+                  markup=False)
+        raise typer.Exit(2)
+    text = page_file(name, language).read_text(encoding="utf-8")
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.markdown import Markdown
+
+    os.environ.setdefault("LESS", "-R")  # else the usual pager shows the colours' codes
+    with out.pager(styles=True):
+        out.print(Markdown(text))
+
+
+def _language() -> Literal["en", "zh"]:
+    """The terminal's."""
+    said = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    return "zh" if said.lower().startswith("zh") else "en"

@@ -1,0 +1,105 @@
+"""The reference of the command line, made from its own help."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from openclaw_rl.docs import Language
+from openclaw_rl.docs.translations import Translations
+
+_WORDS: dict[str, dict[str, str]] = {
+    "en": {"option": "option", "meaning": "meaning", "default": "default: {0}", "needed": "needed",
+           "example": "Example:", "one of": "one of {0}"},
+    "zh": {"option": "选项", "meaning": "含义", "default": "默认：{0}", "needed": "必需", "example": "示例：",
+           "one of": "取值 {0}"},
+}
+
+
+def tables(language: Language) -> tuple[str, list[str]]:
+    """All commands as Markdown, and what is wrong with their translation."""
+    translations = Translations("commands", language)
+    parts: list[str] = []
+    for name, command in commands():
+        parts += _command(name, command, _WORDS[language], translations)
+    problems = [*translations.problems, *(f"commands.yaml: {key} is not a command or option any more"
+                                          for key in translations.unused())]
+    return "\n".join(parts), problems
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Each command of the command line, `keys add` and the like included, with click's object."""
+    import typer
+
+    from openclaw_rl.cli.app import app
+
+    yield from _below(typer.main.get_command(app), "")
+
+
+def _below(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        yield f"{prefix}{name}", command
+        if hasattr(command, "list_commands"):
+            yield from _below(command, f"{prefix}{name} ")
+
+
+def _command(name: str, command: Any, words: dict[str, str], translations: Translations) -> list[str]:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+    usage = " ".join([f"openclaw-rl {name}", *(["[OPTIONS]"] if options else []), *map(_placeholder, arguments)])
+    parts = [f"## openclaw-rl {name}", "", f"`{usage}`", ""]
+    for i, paragraph in enumerate(re.split(r"\n\s*\n", (command.help or "").strip())):
+        parts += [translations.text(f"{name} {i}" if i else name, paragraph), ""]
+    if arguments or options:
+        parts += [f"| {words['option']} | {words['meaning']} |", "|---|---|",
+                  *(_row(name, p, words, translations) for p in [*arguments, *options]), ""]
+    for example in examples(command):
+        parts += [f"{words['example']} `{example}`", ""]
+    return parts
+
+
+def examples(command: Any) -> list[str]:
+    """The examples in a command's help, without remarks."""
+    epilog = " ".join((command.epilog or "").split())
+    return [epilog.removeprefix("Example: ")] if epilog.startswith("Example: ") else []
+
+
+def _placeholder(argument: Any) -> str:
+    text = argument.name.upper() + ("..." if argument.nargs == -1 else "")
+    return text if argument.required else f"[{text}]"
+
+
+def _row(name: str, parameter: Any, words: dict[str, str], translations: Translations) -> str:
+    if parameter.param_type_name == "argument":
+        shown = _placeholder(parameter)
+        key = f"{name} {parameter.name.upper()}"
+    else:
+        shown = ", ".join([*parameter.opts, *parameter.secondary_opts])
+        longest = max(parameter.opts, key=len)
+        key = f"* {longest}" if longest == "--json" else f"{name} {longest}"
+    notes = [translations.text(key, _rest(parameter.help or ""))]
+    if choices := _choices(parameter):
+        notes.append(words["one of"].format(", ".join(f"`{choice}`" for choice in choices)))
+    if parameter.required:
+        notes.append(words["needed"])
+    default = parameter.default
+    if default not in (None, False, (), [], "") and getattr(parameter, "show_default", True):
+        notes.append(words["default"].format(f"`{default}`"))
+    text = " — ".join([notes[0], "; ".join(notes[1:])]) if notes[1:] else notes[0]
+    return f"| `{shown}` | " + text.replace("|", "\\|") + " |"
+
+
+def _choices(parameter: Any) -> list[str]:
+    """What a parameter may be, where that is a list; older typers have click's type, newer ones the annotation."""
+    if (there := getattr(getattr(parameter, "type", None), "choices", None)) is not None:
+        return list(there)
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    return [choice for choice in typing.get_args(annotation) if isinstance(choice, str)]
+
+
+def _rest(text: str) -> str:
+    """A parameter's help without what typer adds."""
+    return re.sub(r"\s*\[(required|default: [^\]]*)\]$", "", text)
