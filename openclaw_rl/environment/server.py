@@ -24,6 +24,7 @@ from openclaw_rl.home import Home
 from openclaw_rl.journal import Journal
 from openclaw_rl.mesh.alarms import Alarms, Raised, aside_alarm, outbox_alarms
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.inside import Inside
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc, turn_pb2
@@ -41,8 +42,8 @@ COUNTERS = ("turns_main", "turns_side", "turns_unknown", "retries", "transitions
 
 
 @alone(NAME)
-async def run(config: Config, home: Home) -> None:
-    """Serve until stopped.
+async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
+    """Serve until stopped; `inside` another program's server where one is given.
 
     Raises:
         OSError: the port is in use, or the home can't be written.
@@ -69,7 +70,7 @@ async def run(config: Config, home: Home) -> None:
         await episodes.close()
         await pool.close()
 
-    server = ComponentServer(NAME, settings.host, settings.port, home, board.status, drain)
+    server = ComponentServer(NAME, settings.host, settings.port, home, board.status, drain, inside)
     server.on_forget = handler(home, NAME, store, book.forget)
     server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
                EnvironmentServicer(book, store, pool, episodes), SERVICE)

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.gateway.access import Access
 from openclaw_rl.gateway.app import create_app
@@ -27,6 +29,8 @@ class Door:
 
     Args:
         environ: for OPENCLAW_RL_API_KEYS.
+        mounted: it has no port: `start` gives an application for another program's web server, whose matter the address
+            and HTTPS are; keys, where there are any, and limits are asked for all the same.
 
     Raises:
         ConfigError: others on the network could come in without a key or without HTTPS, or keys or certificate can't
@@ -34,27 +38,31 @@ class Door:
         OSError: it can't listen; the text names the address.
     """
 
-    def __init__(self, config: Config, home: Home, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, config: Config, home: Home, environ: Mapping[str, str] = os.environ, *,
+                 mounted: bool = False) -> None:
         settings, limits = config.components.policy_server, config.security.limits
         self._ring = check_keys(config, home, environ)
-        self._certificate = https_certificate(config, home)
+        self._certificate = None if mounted else https_certificate(config, home)
         self._access = Access(self._ring, limits, closed=not identity.is_loopback(settings.host))
-        self._http = HttpServer(settings.host, settings.port, self._certificate.context if self._certificate else None,
-                                limits.connections)
+        self._http = None if mounted else HttpServer(
+            settings.host, settings.port, self._certificate.context if self._certificate else None, limits.connections)
         self._watch: asyncio.Task[None] | None = None
-        self.address = self._http.address  #: http://HOST:PORT or https://HOST:PORT
+        self.address = self._http.address if self._http else ""  #: http://HOST:PORT or https://HOST:PORT
 
-    def start(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> None:
-        """Serve; see `create_app`."""
-        self._http.start(create_app(desk, client_digest, self._access, metrics), metrics.refused,
-                         self._access.free)
+    def start(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
+        """Serve; see `create_app`. Returns the application."""
+        app = create_app(desk, client_digest, self._access, metrics)
+        if self._http is not None:
+            self._http.start(app, metrics.refused, self._access.free)
         self._watch = asyncio.create_task(self._access.watch(), name="revoked keys")
+        return app
 
     async def stop(self) -> None:
         """Stop serving; responses that still run are cancelled."""
         if self._watch is not None:
             self._watch.cancel()
-        await self._http.stop()
+        if self._http is not None:
+            await self._http.stop()
 
     def alarms(self) -> list[tuple[str, str]]:
         """What is wrong with keys or certificate (name, message)."""

@@ -21,6 +21,7 @@ from openclaw_rl.judge.servicer import SERVICE, JudgeServicer
 from openclaw_rl.judge.watch import Broadcast
 from openclaw_rl.mesh.alarms import Raised, outbox_alarms
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.inside import Inside
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
@@ -31,8 +32,8 @@ MODEL_VOTES = 3
 
 
 @alone(NAME)
-async def run(config: Config, home: Home) -> None:
-    """Serve until stopped.
+async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
+    """Serve until stopped; `inside` another program's server where one is given.
 
     Raises:
         ConfigError: there is no such judge, or it lacks something (a key).
@@ -51,7 +52,7 @@ async def run(config: Config, home: Home) -> None:
     server = ComponentServer(NAME, settings.host, settings.port, home,
                              lambda: status(service, samples, [*(("state_damaged", problem) for problem in
                                                                  store.problems), ("journal", journal.problem)]),
-                             on_drain=service.stop)
+                             on_drain=service.stop, inside=inside)
     server.on_forget = handler(home, NAME, store, service.forget)
     server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, JudgeServicer(service), SERVICE)
     try:

@@ -53,6 +53,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         assert task is not None  # grpc.aio runs each call in a task of its own
         visit = None
         try:
+            if self._ending:  # only where the server is somebody else's, and goes on without this component
+                raise unavailable("this component has stopped")
             if self.authorizer is not None:
                 visit = self.authorizer.enter(context, method)
             if streaming:
@@ -78,9 +80,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                                                              Awaitable[grpc.RpcMethodHandler | None]],
                                 handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = handler_call_details.method
+        return None if handler is None else self.around_handler(handler, handler_call_details.method)
+
+    def around_handler(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
+        """The handler with all this around it; `method` is its full name."""
         answers = "stream" if handler.response_streaming else "unary"
         behaviour = getattr(handler, f"{'stream' if handler.request_streaming else 'unary'}_{answers}")
         wrap = self._generator if inspect.isasyncgenfunction(behaviour) else self._coroutine

@@ -8,13 +8,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from typing import TYPE_CHECKING
 
 from openclaw_rl.config import Config
 from openclaw_rl.home import Home, make_way
 from openclaw_rl.mesh import redact
 from openclaw_rl.mesh.identity import acting_as
 
-_Run = Callable[[Config, Home], Awaitable[None]]
+if TYPE_CHECKING:
+    from openclaw_rl.mesh.inside import Inside
+
+#: `run(config, home)`, or `run(config, home, inside)` where the server is another program's.
+_Run = Callable[..., Awaitable[None]]
+
 
 #: Seconds that a process which was just killed may still hold the lock.
 _PATIENCE = 2.0
@@ -66,10 +72,10 @@ def alone(name: str) -> Callable[[_Run], _Run]:
     `only_process` and `tls.configure`."""
     def decorate(run: _Run) -> _Run:
         @wraps(run)
-        async def only(config: Config, home: Home) -> None:
+        async def only(config: Config, home: Home, *inside: Inside | None) -> None:
             redact.process.learn(redact.config_secrets(config))
             with only_process(home, name), acting_as(config, home, name):
-                await run(config, home)
+                await run(config, home, *inside)
 
         return only
 

@@ -25,6 +25,7 @@ from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
 from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
+from openclaw_rl.mesh.inside import Inside, Registrar
 from openclaw_rl.mesh.interceptor import ErrorInterceptor
 from openclaw_rl.mesh.spans import list_spans
 from openclaw_rl.telemetry.metrics import observe_status
@@ -43,7 +44,8 @@ CONTRACT_VERSION = "1.0"
 #: Calls that one connection may have open at the same time.
 MAX_STREAMS = 1024
 
-_OPTIONS = [
+#: Of a gRPC server that has a component's services.
+OPTIONS = [
     *COMMON_OPTIONS,
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a second listener
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # take the keepalive of our channels
@@ -71,11 +73,12 @@ class ComponentServer:
             says NOT_SERVING for each "SERVICE/alarms", and for "alarms"; the services themselves stay as they are.
         on_drain: ends the running work within so many seconds; awaited once, before the server stops. Streams that
             are still open afterwards are ended with UNAVAILABLE.
+        inside: the server of another program, which the services are added to; None makes one.
     """
 
     def __init__(self, name: str, host: str, port: int, home: Home,
                  status: Callable[[], component_pb2.ComponentStatus],
-                 on_drain: Callable[[float], Awaitable[None]] | None = None) -> None:
+                 on_drain: Callable[[float], Awaitable[None]] | None = None, inside: Inside | None = None) -> None:
         self.name = name
         self.http_address = ""  #: http://HOST:PORT; set it before start()
         self.address = ""  #: HOST:PORT, known after start()
@@ -94,12 +97,19 @@ class ComponentServer:
         self._names: list[str] = []
         self._alarms = Alarms()
         self._alarm_watch: asyncio.Task[None] | None = None
-        self._health = health.aio.HealthServicer()
+        self._inside = inside
+        self._health = (inside and inside.health) or health.aio.HealthServicer()
         self._interceptor = ErrorInterceptor()
-        self._server = grpc.aio.server(interceptors=[self._interceptor], options=_OPTIONS)
+        self._server: Any = (Registrar(inside.server, self._interceptor) if inside is not None
+                             else grpc.aio.server(interceptors=[self._interceptor], options=OPTIONS))
         self.add(component_pb2_grpc.add_ComponentServiceServicer_to_server, _ComponentServicer(self), COMPONENT_SERVICE)
 
-    def add(self, add_servicer: Callable[[Any, grpc.aio.Server], None], servicer: Any, service_name: str) -> None:
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """Full names of its services, for reflection."""
+        return tuple(self._names)
+
+    def add(self, add_servicer: Callable[[Any, Any], None], servicer: Any, service_name: str) -> None:
         """Serve `servicer` too; `service_name` is full, such as "openclaw_rl.v1.JudgeService"."""
         add_servicer(servicer, self._server)
         self._names.append(service_name)
@@ -108,36 +118,62 @@ class ComponentServer:
         """Listen and record the address.
 
         Returns:
-            HOST:PORT.
+            HOST:PORT; empty inside another program's server, which tells it by `listening`.
 
         Raises:
             OSError: it can't listen there; the text names the address and says what to do.
             ConfigError: it has no credentials and others on the network could connect.
         """
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        port = self._listen()
-        await self._server.start()
+        if self._inside is None:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+            reflection.enable_server_reflection((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME),
+                                                self._server)
+            port = self._listen()
+            await self._server.start()
+            self.address = _join(self._host, port)
+        else:
+            if self._inside.health is None:
+                health_pb2_grpc.add_HealthServicer_to_server(self._health, self._inside.server)
+            self._authorize()
         observe_status(self.status)
-        self.address = _join(self._host, port)
         await self.set_serving(self._serving)
         await self._tell_alarms()
         self._alarm_watch = asyncio.create_task(self._watch_alarms(), name="alarms")
+        if self._inside is not None:
+            self._inside.attached(self)
+            return ""
         write_record(self.home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
         log.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
                  f", and with bearer keys on {self.keys_address}" if self.keys_address else "")
         return self.address
 
+    def listening(self, address: str) -> None:
+        """Inside another program's server: record the address (HOST:PORT) at which that listens now."""
+        self.address = address
+        write_record(self.home, RunRecord(self.name, os.getpid(), address, self.http_address))
+        log.info("%s serves gRPC on %s, in another program's server", self.name, address)
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """What another program's server needs for the port of this component; None where the mesh is plain text."""
+        return self._credentials.server() if self._credentials is not None else None
+
+    def _authorize(self) -> Credentials | None:
+        """Ask callers who they are, where the mesh has certificates. Returns ours."""
+        credentials = self._credentials = identity.current()
+        if credentials is not None:
+            self._interceptor.authorizer = Authorizer(lambda: credentials.identity, credentials.keys,
+                                                      credentials.limits)
+        return credentials
+
     def _listen(self) -> int:
         """Open the ports. Returns the main one."""
-        credentials = self._credentials = identity.current()
+        credentials = self._authorize()
         if credentials is None:
             if not identity.is_loopback(self._host):
                 raise ConfigError(f"{self.name} does not listen on {self._host} without credentials: anybody on the "
                                   "network could read and change everything. Run `openclaw-rl init`, which makes "
                                   "certificates, and let security.tls be auto or on; or listen on 127.0.0.1")
             return self._bound(self._port, self._server.add_insecure_port)
-        self._interceptor.authorizer = Authorizer(lambda: credentials.identity, credentials.keys, credentials.limits)
         port = self._bound(self._port, self._server.add_secure_port, credentials.server())
         if credentials.keys_port is not None:
             other = self._bound(credentials.keys_port, self._server.add_secure_port,
@@ -154,7 +190,9 @@ class ComponentServer:
     def set_serving(self, serving: bool) -> asyncio.Future[Any]:
         """Tell the health of all services. It needn't be awaited. Before start(): what start() shall tell."""
         self._serving = serving
-        return asyncio.gather(*(self._health.set(name, _health(serving)) for name in ("", *self._names)))
+        # The health "" is that of the whole server, which may be another program's.
+        names = self._names if self._inside is not None and self._inside.health is not None else ["", *self._names]
+        return asyncio.gather(*(self._health.set(name, _health(serving)) for name in names))
 
     async def _watch_alarms(self) -> None:
         while True:
@@ -182,7 +220,7 @@ class ComponentServer:
     async def run_until_stopped(self) -> None:
         """Serve until SIGTERM, SIGINT or Drain; then end gracefully: health, running work, server, record."""
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT)
+        signals = (signal.SIGTERM, signal.SIGINT) if self._inside is None else ()
         for number in signals:
             loop.add_signal_handler(number, self.request_stop)
         try:
@@ -206,7 +244,8 @@ class ComponentServer:
             self._alarm_watch.cancel()
         await self.set_serving(False)
         self._interceptor.end_streams()
-        await self._server.stop(grace)
+        if self._inside is None:
+            await self._server.stop(grace)
         record = read_record(self.home, self.name)
         if record is not None and record.pid == os.getpid():
             remove_record(self.home, self.name)

@@ -20,6 +20,7 @@ from openclaw_rl.gateway.metrics import Metrics
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.clients import client_digest
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.inside import Inside
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.api import ensure_api_model
@@ -47,8 +48,11 @@ _SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 
 
 @alone(NAME)
-async def run(config: Config, home: Home) -> None:
+async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     """Serve until stopped. The doors open at once and say that the policy is getting ready, which takes seconds.
+
+    Args:
+        inside: another program's gRPC server, and `mount`, which takes the HTTP door's application; None has ports.
 
     Raises:
         ConfigError: an API model without a key, or a model that can't be prepared or loaded.
@@ -59,7 +63,7 @@ async def run(config: Config, home: Home) -> None:
     folder = home.component(NAME)
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:  # unwinds from the last to the first
-        http = Door(config, home)
+        http = Door(config, home, mounted=inside is not None)
         store = Store(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         stack.callback(store.close)
         outbox = Outbox(store, "turns")
@@ -74,7 +78,8 @@ async def run(config: Config, home: Home) -> None:
         turns = Turns(recorder, served_name(settings), aliases, known.index, presence)
         board = StatusBoard(turns, recorder, outbox, store)
         servicer = PolicyServicer(turns)
-        component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain)
+        component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain,
+                                    inside)
         component.http_address = http.address
         component.add(policy_pb2_grpc.add_PolicyServiceServicer_to_server, servicer, _SERVICE)
         component.set_serving(False)
@@ -84,8 +89,11 @@ async def run(config: Config, home: Home) -> None:
         serving = asyncio.create_task(component.run_until_stopped())
         stack.push_async_callback(_ended, serving)
         board.door = http.alarms
-        http.start(turns, client_digest, Metrics(board.gauges, board.alarms))
-        log.info("%s serves OpenAI's API on %s", NAME, http.address)
+        app = http.start(turns, client_digest, Metrics(board.gauges, board.alarms))
+        if inside is None:
+            log.info("%s serves OpenAI's API on %s", NAME, http.address)
+        elif inside.mount is not None:
+            inside.mount(app)
         sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request,
                         role="env_server")
         sender.start()

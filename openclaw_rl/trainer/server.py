@@ -9,6 +9,7 @@ from openclaw_rl.api_models import uses_api
 from openclaw_rl.config import Config, ConfigError, TrainerConfig
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.discovery import resolve
+from openclaw_rl.mesh.inside import Inside
 from openclaw_rl.mesh.lock import alone
 from openclaw_rl.mesh.server import ComponentServer
 from openclaw_rl.models.prepare import ensure_model
@@ -30,8 +31,8 @@ NAME = "trainer"
 
 
 @alone(NAME)
-async def run(config: Config, home: Home) -> None:
-    """Serve until stopped.
+async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
+    """Serve until stopped; `inside` another program's server where one is given.
 
     Raises:
         ConfigError: the configured back end can't train such a policy.
@@ -63,7 +64,8 @@ async def run(config: Config, home: Home) -> None:
 
     service = TrainerService(settings, store, learner, fleet,
                              GrpcPolicyDoor(lambda: resolve(home, config, "policy_server")))
-    server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop)
+    server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop,
+                             inside)
     server.on_forget = TrainerForgetter(NAME, home, store, service).forget
     server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server, TrainerServicer(service, store), SERVICE)
     try:
