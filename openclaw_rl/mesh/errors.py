@@ -57,6 +57,12 @@ CATALOGUE: dict[str, tuple[grpc.StatusCode, str]] = {
     "NOT_RESET": (_Code.FAILED_PRECONDITION, "The lease has no task yet: reset it first."),
     "STEP_OUT_OF_ORDER": (_Code.FAILED_PRECONDITION, "The step's number is not the next one; the message tells it."),
     "EPISODE_OVER": (_Code.FAILED_PRECONDITION, "The episode is over: evaluate it, or reset."),
+    # Made by a client, of what it sees.
+    "CONTRACT_MISMATCH": (_Code.FAILED_PRECONDITION, "The component speaks another MAJOR of the contract."),
+    "WRONG_COMPONENT": (_Code.FAILED_PRECONDITION, "Another component answers at the address."),
+    "NO_ACK": (_Code.UNAVAILABLE, "The receiver of a ring stream did not acknowledge a message in time."),
+    "FOREIGN_ACK": (_Code.INTERNAL, "The receiver of a ring stream acknowledged a message that was never sent."),
+    "LEASE_CLOSED": (_Code.FAILED_PRECONDITION, "The lease was given back by this program."),
     "CONTEXT_TOO_LONG": (_Code.INVALID_ARGUMENT, "The prompt is longer than the model's context."),
 }
 # What comes from gRPC itself, or from a component of another make, has its code's name as the reason.
@@ -163,8 +169,10 @@ def internal(incident_id: str) -> MeshError:
                      metadata={"incident": incident_id})
 
 
-#: What gRPC says when no connection comes about for want of trust, and what that means.
+#: What gRPC says when no connection comes about, and what that means.
 _HANDSHAKES = {
+    "Failed parsing HTTP/2": "it speaks HTTP/1, not gRPC: take the component's gRPC port, not that of its HTTP door",
+    "Connection refused": "nothing listens there",
     "WRONG_VERSION_NUMBER": "it speaks plain text, and this side TLS: `security.tls` must be the same on both sides",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not of this mesh's CA, or out of date, or a clock is wrong: "
                                  "compare `openclaw-rl certs show` on both sides",
@@ -176,7 +184,7 @@ _HANDSHAKES = {
 
 
 def handshake_failure(details: str) -> str:
-    """What is wrong between two sides that can't agree on who they are, for a person; "" when it is something else.
+    """Why no connection came about, for a person; "" when that is something else, or not known.
 
     Args:
         details: of gRPC's error.

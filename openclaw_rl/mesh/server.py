@@ -19,10 +19,11 @@ from grpc_reflection.v1alpha import reflection
 from openclaw_rl import telemetry
 from openclaw_rl.config import ConfigError
 from openclaw_rl.home import Home, RunRecord, read_record, remove_record, write_record
-from openclaw_rl.mesh import identity, logs, redact
+from openclaw_rl.mesh import identity, logs, redact, systemd
 from openclaw_rl.mesh.alarms import Alarms
 from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.channel import COMMON_OPTIONS
+from openclaw_rl.mesh.contract import CONTRACT_VERSION
 from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.mesh.inside import Inside, Registrar
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPONENT_SERVICE = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name
-
-#: Of the contract in protos/, as in protos/VERSION: MAJOR.MINOR; each addition makes MINOR grow.
-CONTRACT_VERSION = "1.0"
 
 #: Calls that one connection may have open at the same time.
 MAX_STREAMS = 1024
@@ -145,6 +143,8 @@ class ComponentServer:
         write_record(self.home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
         log.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
                  f", and with bearer keys on {self.keys_address}" if self.keys_address else "")
+        if self._serving:
+            systemd.notify("READY=1")
         return self.address
 
     def listening(self, address: str) -> None:
@@ -190,6 +190,8 @@ class ComponentServer:
     def set_serving(self, serving: bool) -> asyncio.Future[Any]:
         """Tell the health of all services. It needn't be awaited. Before start(): what start() shall tell."""
         self._serving = serving
+        if serving and self._alarm_watch is not None:  # recorded, too
+            systemd.notify("READY=1")
         # The health "" is that of the whole server, which may be another program's.
         names = self._names if self._inside is not None and self._inside.health is not None else ["", *self._names]
         return asyncio.gather(*(self._health.set(name, _health(serving)) for name in names))
@@ -226,6 +228,7 @@ class ComponentServer:
         try:
             await self.stop_requested.wait()
             log.info("%s is stopping", self.name)
+            systemd.notify("STOPPING=1")
             await self.set_serving(False)
             if self._on_drain is not None:
                 try:
