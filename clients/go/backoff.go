@@ -1,0 +1,41 @@
+package openclaw
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff is how long to wait between attempts: First, then twice as long each time up to Max, and at random up to a
+// fifth more.
+type Backoff struct {
+	First, Max time.Duration
+}
+
+// DefaultBackoff begins with a tenth of a second and ends at five.
+var DefaultBackoff = Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
+
+// after is the pause before attempt n (from 0), at least as long as the server asked for.
+func (b Backoff) after(n int, err *Error) time.Duration {
+	pause := b.Max
+	if n < 30 {
+		pause = min(b.First<<n, b.Max)
+	}
+	pause += time.Duration(rand.Int64N(int64(pause)/5 + 1))
+	if err != nil {
+		pause = max(pause, err.RetryAfter)
+	}
+	return pause
+}
+
+// sleep waits; false when the context ended first.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
