@@ -18,14 +18,17 @@ Failures are MeshError.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 import grpc
 
 from ..home import Home, read_record
-from ..mesh import errors, identity
+from ..mesh import contract, errors, identity
 from ..mesh.channel import Credentials, connect, sync_connect, with_true_status
+from ..v1 import component_pb2, component_pb2_grpc
+from .advice import explained
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -35,17 +38,26 @@ Response = TypeVar("Response", bound="Message")
 _Req = TypeVar("_Req", contravariant=True)
 _Res = TypeVar("_Res", covariant=True)
 
-#: Seconds for a unary call that names no timeout. Streams have none.
+#: Seconds for a unary call that names no timeout, of a client that names none. Streams have none.
 TIMEOUT = 30.0
 
 
+class _Default(enum.Enum):
+    DEFAULT = enum.auto()
+
+
+#: The client's own time-out.
+DEFAULT: Final = _Default.DEFAULT
+Timeout = float | None | Literal[_Default.DEFAULT]
+
+
 class UnaryCall(Protocol[_Req, _Res]):
-    def __call__(self, request: _Req | None = None, /, *, timeout: float | None = TIMEOUT, **fields: Any) -> _Res: ...
+    def __call__(self, request: _Req | None = None, /, *, timeout: Timeout = DEFAULT, **fields: Any) -> _Res: ...
 
 
 class AsyncUnaryCall(Protocol[_Req, _Res]):
     async def __call__(self, request: _Req | None = None, /, *,
-                       timeout: float | None = TIMEOUT,  # noqa: ASYNC109 (the call's own deadline, sent along)
+                       timeout: Timeout = DEFAULT,  # noqa: ASYNC109 (the call's own deadline, sent along)
                        **fields: Any) -> _Res: ...
 
 
@@ -132,35 +144,41 @@ class _Base:
     component: str
 
     def __init__(self, address: str | None = None, *, component: str | None = None, home: Home | None = None,
-                 credentials: Credentials | None = None) -> None:
+                 credentials: Credentials | None = None, timeout: float | None = TIMEOUT) -> None:
         """
         Args:
             address: HOST:PORT; None takes the running component's own of the mesh in `home`.
             component: its name (home.COMPONENTS), needed only for a service that all of them have.
             home: the mesh's folder; default OPENCLAW_RL_HOME or `~/.openclaw-rl`. When its configuration wants TLS,
                 the certificate of `operator` there is used.
-            credentials: others than those, such as mesh.tls.OutsideCredentials for a bearer key.
+            credentials: others than those, such as OutsideCredentials for a bearer key.
+            timeout: seconds for unary calls that name none.
 
         Raises:
             MeshError: UNAVAILABLE, the component isn't running.
             ConfigError: the certificates can't be used.
         """
-        self.component = component or self.component or "the component"
+        self._expected = component or self.component
+        self.component = self._expected or "the component"
         self.address = address or find(self.component, home)
+        self.timeout = timeout
         self._credentials = credentials or identity.for_client(home)
         self._channel = self._connect(self.address)
         self._stub = self.stub(self._channel)
+
+    @property
+    def raw(self) -> Any:
+        """The generated stub, for calls with gRPC's own arguments; its failures are gRPC's."""
+        return self._stub
+
+    def _seconds(self, timeout: Timeout) -> float | None:
+        return self.timeout if timeout is DEFAULT else timeout
 
     def _connect(self, address: str) -> Any:
         raise NotImplementedError
 
     def _error(self, error: Any) -> errors.MeshError:
-        mesh_error = errors.from_rpc_error(error)
-        if "failed to connect" in (error.details() or "").lower():
-            why = errors.handshake_failure(error.details() or "")
-            return errors.unavailable(f"{self.component} does not answer at {self.address}"
-                                      f"{f' ({why})' if why else ''}; `openclaw-rl status` tells what runs")
-        return mesh_error
+        return explained(error, self.component, self.address)
 
 
 def find(component: str, home: Home | None = None) -> str:
@@ -195,9 +213,9 @@ class Client(_Base):
     def _unary(self, rpc: Rpc[Any, Any]) -> UnaryCall[Any, Any]:
         call = getattr(self._stub, rpc.method)
 
-        def unary(request: Any = None, /, *, timeout: float | None = TIMEOUT, **fields: Any) -> Any:
+        def unary(request: Any = None, /, *, timeout: Timeout = DEFAULT, **fields: Any) -> Any:
             try:
-                return call(rpc.message(request, fields), timeout=timeout)
+                return call(rpc.message(request, fields), timeout=self._seconds(timeout))
             except grpc.RpcError as error:
                 raise self._error(error) from None
 
@@ -223,6 +241,19 @@ class Client(_Base):
         finally:
             call.cancel()
 
+    def check(self, *, timeout: Timeout = DEFAULT) -> contract.Report:
+        """Ask who answers at the address, and whether it understands this package.
+
+        Raises:
+            MeshError: WRONG_COMPONENT, CONTRACT_MISMATCH; or it does not answer.
+        """
+        try:
+            answer = component_pb2_grpc.ComponentServiceStub(self._channel).GetStatus(
+                component_pb2.GetStatusRequest(), timeout=self._seconds(timeout))
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        return contract.check(answer.status, self._expected, self.address)
+
     def close(self) -> None:
         self._channel.close()
 
@@ -243,10 +274,10 @@ class AsyncClient(_Base):
         call = getattr(self._stub, rpc.method)
 
         async def unary(request: Any = None, /, *,
-                        timeout: float | None = TIMEOUT,  # noqa: ASYNC109
+                        timeout: Timeout = DEFAULT,  # noqa: ASYNC109
                         **fields: Any) -> Any:
             try:
-                return await call(rpc.message(request, fields), timeout=timeout)
+                return await call(rpc.message(request, fields), timeout=self._seconds(timeout))
             except grpc.aio.AioRpcError as error:
                 raise self._error(error) from None
 
@@ -272,6 +303,15 @@ class AsyncClient(_Base):
             raise self._error(error) from None
         finally:
             call.cancel()
+
+    async def check(self, *, timeout: Timeout = DEFAULT) -> contract.Report:  # noqa: ASYNC109
+        """As `Client.check`."""
+        try:
+            answer = await component_pb2_grpc.ComponentServiceStub(self._channel).GetStatus(
+                component_pb2.GetStatusRequest(), timeout=self._seconds(timeout))
+        except grpc.aio.AioRpcError as error:
+            raise self._error(error) from None
+        return contract.check(answer.status, self._expected, self.address)
 
     async def close(self) -> None:
         await self._channel.close()

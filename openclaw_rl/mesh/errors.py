@@ -57,13 +57,13 @@ CATALOGUE: dict[str, tuple[grpc.StatusCode, str]] = {
     "NOT_RESET": (_Code.FAILED_PRECONDITION, "The lease has no task yet: reset it first."),
     "STEP_OUT_OF_ORDER": (_Code.FAILED_PRECONDITION, "The step's number is not the next one; the message tells it."),
     "EPISODE_OVER": (_Code.FAILED_PRECONDITION, "The episode is over: evaluate it, or reset."),
+    "CONTEXT_TOO_LONG": (_Code.INVALID_ARGUMENT, "The prompt is longer than the model's context."),
     # Made by a client, of what it sees.
     "CONTRACT_MISMATCH": (_Code.FAILED_PRECONDITION, "The component speaks another MAJOR of the contract."),
     "WRONG_COMPONENT": (_Code.FAILED_PRECONDITION, "Another component answers at the address."),
     "NO_ACK": (_Code.UNAVAILABLE, "The receiver of a ring stream did not acknowledge a message in time."),
     "FOREIGN_ACK": (_Code.INTERNAL, "The receiver of a ring stream acknowledged a message that was never sent."),
     "LEASE_CLOSED": (_Code.FAILED_PRECONDITION, "The lease was given back by this program."),
-    "CONTEXT_TOO_LONG": (_Code.INVALID_ARGUMENT, "The prompt is longer than the model's context."),
 }
 # What comes from gRPC itself, or from a component of another make, has its code's name as the reason.
 CATALOGUE.update({code.name: (code, "An error of gRPC.") for code in _Code
