@@ -1,4 +1,4 @@
-"""The compose file, valid by the Compose specification, and the container files. They are built nowhere here."""
+"""The compose file, valid by the Compose specification, and the container files (test_container.py builds one)."""
 
 from __future__ import annotations
 
