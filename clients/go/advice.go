@@ -12,8 +12,7 @@ var advices = []struct {
 	marks []string // all of them are in the text
 	say   string
 }{
-	{codes.Unavailable, []string{"looked like an HTTP/1.1 header"},
-		"The address speaks HTTP/1 and not gRPC: use the component's gRPC port (`openclaw-rl status` shows it), not its HTTP door"},
+	{codes.Unavailable, []string{"looked like an HTTP/1.1 header"}, speaksHTTP1},
 	{codes.Unavailable, []string{"certificate required"},
 		"It wants a certificate of this side: use WithCertificates, or its keys_port with WithKey and WithCA"},
 	{codes.Unavailable, []string{"first record does not look like a TLS handshake"},
@@ -38,6 +37,9 @@ var advices = []struct {
 		"The address has to be HOST:PORT"},
 	{codes.Unavailable, []string{"error reading server preface"},
 		"It closed the connection at once: if it uses TLS, this side has to use WithCertificates, or WithKey and WithCA on its keys_port; else it does not speak gRPC"},
+	{codes.Unavailable, []string{"broken pipe"}, broke},
+	{codes.Unavailable, []string{"reset by peer"}, broke},
+	{codes.Unavailable, []string{"error reading from server"}, broke},
 	{codes.Unavailable, []string{"connection error"},
 		"It can't be connected to: check the address and that the component runs (`openclaw-rl status`)"},
 	{codes.Unimplemented, []string{"unknown service"}, otherService},
@@ -52,6 +54,12 @@ var advices = []struct {
 	{codes.DeadlineExceeded, nil,
 		"It took longer than the deadline: give the context more time (or WithTimeout), or see what the component is busy with (`openclaw-rl status`)"},
 }
+
+const (
+	speaksHTTP1 = "The address speaks HTTP/1 and not gRPC: use the component's gRPC port (`openclaw-rl status` shows it), not its HTTP door"
+	speaksTLS   = "The address speaks TLS and this side plain text: use WithCertificates, or WithKey and WithCA on its keys_port"
+	broke       = "The connection broke: the component is stopping or starting; or it uses TLS and this side does not (WithCertificates, or WithKey and WithCA on its keys_port)"
+)
 
 const otherService = "The component at this address does not serve this call: it is another component (Check tells which), or of an older release"
 

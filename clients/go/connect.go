@@ -87,6 +87,7 @@ func transportCredentials(o *options) (grpc.DialOption, error) {
 	if o.key != "" && !loopback(o.address) {
 		return nil, fmt.Errorf("WithKey: the key would go to %s in plain text; add WithCA with the mesh's ca.crt", o.address)
 	}
+	o.dial = append([]grpc.DialOption{grpc.WithContextDialer(o.first.dial)}, o.dial...)
 	return grpc.WithTransportCredentials(insecure.NewCredentials()), nil
 }
 
@@ -152,7 +153,7 @@ func unaryErrors(o *options) grpc.UnaryClientInterceptor {
 			ctx, cancel = context.WithTimeout(ctx, o.timeout)
 			defer cancel()
 		}
-		return convert(invoke(ctx, method, req, reply, cc, opts...), o.address, method)
+		return o.convert(invoke(ctx, method, req, reply, cc, opts...), method)
 	}
 }
 
@@ -161,21 +162,31 @@ func streamErrors(o *options) grpc.StreamClientInterceptor {
 		opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		stream, err := streamer(ctx, desc, cc, method, opts...)
 		if err != nil {
-			return nil, convert(err, o.address, method)
+			return nil, o.convert(err, method)
 		}
-		return &errorStream{stream, o.address, method}, nil
+		return &errorStream{stream, o, method}, nil
 	}
+}
+
+// convert makes the *Error of a call; nil and io.EOF pass.
+func (o *options) convert(err error, method string) error {
+	err = convert(err, o.address, method)
+	if e, ok := err.(*Error); ok {
+		o.first.advise(e)
+	}
+	return err
 }
 
 // errorStream gives a stream's errors as *Error.
 type errorStream struct {
 	grpc.ClientStream
-	address, method string
+	options *options
+	method  string
 }
 
 func (s *errorStream) SendMsg(m any) error {
-	return convert(s.ClientStream.SendMsg(m), s.address, s.method)
+	return s.options.convert(s.ClientStream.SendMsg(m), s.method)
 }
 func (s *errorStream) RecvMsg(m any) error {
-	return convert(s.ClientStream.RecvMsg(m), s.address, s.method)
+	return s.options.convert(s.ClientStream.RecvMsg(m), s.method)
 }

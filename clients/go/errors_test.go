@@ -94,7 +94,7 @@ func TestPeersThatDoNotFit(t *testing.T) {
 	}{
 		{"nothing listens", "127.0.0.1:1", nil, codes.Unavailable, "Nothing listens there"},
 		{"HTTP/1", strings.TrimPrefix(web.URL, "http://"), nil, codes.Unavailable, "HTTP/1"},
-		{"TLS, we speak plain text", mutual, nil, codes.Unavailable, "if it uses TLS"},
+		{"TLS, we speak plain text", mutual, nil, codes.Unavailable, "uses TLS"},
 		{"plain text, we speak TLS", plain, []Option{own}, codes.Unavailable, "plain text"},
 		{"it wants a certificate", mutual, []Option{WithCA(certs + "/ca.crt")}, codes.Unavailable, "certificate of this side"},
 		{"another component's certificate", otherRole, []Option{own}, codes.Unavailable, "another component"},

@@ -47,6 +47,7 @@ type options struct {
 	backoff    Backoff
 	logger     *slog.Logger
 	dial       []grpc.DialOption
+	first      firstBytes
 }
 
 // WithAddress says where the component is, HOST:PORT; without it, it is 127.0.0.1 and the component's usual port.
