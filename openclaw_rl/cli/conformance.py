@@ -41,6 +41,9 @@ def conformance(
         "and ends it. {address}, {port}, {data} (a folder for its files) and {listen} are filled in. It is run without "
         "a shell.", show_default=False)] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Also Drain the server at --address: it ENDS by it.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="Also check the weight stream of a policy server: versions "
+                                          "that change next to nothing become active for moments, and the one that "
+                                          "was active is at the end. With --start this goes without saying.")] = False,
     certs: Annotated[Path | None, typer.Option("--certs", help="Folder with ca.crt, operator.crt and operator.key: "
                                                "speak TLS.", show_default=False)] = None,
     key: Annotated[str | None, typer.Option("--key", help="Bearer key, for a component's keys_port; --certs names the "
@@ -57,7 +60,8 @@ def conformance(
     """Check from outside whether a server keeps the contract: ours, or one of another make.
 
     Exit code: 0 it conforms, 1 it does not, 2 it could not be asked. It is harmless on a live mesh: it leaves sessions
-    named conformance-..., and ends or kills the server only with --start or --drain.
+    named conformance-..., changes the policy's version only with --weights or --start, and ends or kills the server
+    only with --start or --drain.
     """
     from ..conformance import services
     from ..conformance.frame import checks_of
@@ -84,8 +88,8 @@ def conformance(
     if start is not None and "{listen}" in start and listen is None:
         listen = "127.0.0.1:0"
     printer = Printer(out)
-    report = asyncio.run(_run(found, checks, address, listen, start, drain, _credentials(certs, key), certs, deadline,
-                              (lambda result: None) if as_json else printer.result))
+    report = asyncio.run(_run(found, checks, address, listen, start, drain, weights, _credentials(certs, key), certs,
+                              deadline, (lambda result: None) if as_json else printer.result))
     if junit is not None:
         from ..conformance.junit import write
 
@@ -102,7 +106,7 @@ def conformance(
 
 
 async def _run(service: Service, checks: list[Check], address: str | None, listen: str | None, start: str | None,
-               drain: bool, credentials: Any, certs: Path | None, deadline: float, told: Any) -> Report:
+               drain: bool, weights: bool, credentials: Any, certs: Path | None, deadline: float, told: Any) -> Report:
     from ..conformance.context import Context
     from ..conformance.frame import Failed
     from ..conformance.listener import Listener
@@ -122,6 +126,7 @@ async def _run(service: Service, checks: list[Check], address: str | None, liste
                 await process.start()
             kit = Context(service, address, deadline=deadline, credentials=credentials, listener=listener,
                           process=process, certs=str(certs) if certs else None)
+            kit.weights = weights
             try:
                 return await run(kit, checks, drain=drain, told=told)
             finally:

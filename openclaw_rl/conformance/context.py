@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from openclaw_rl.conformance.frame import Failed, Skipped
 from openclaw_rl.conformance.listener import Listener
-from openclaw_rl.conformance.process import ServerProcess
+from openclaw_rl.conformance.process import START_SECONDS, ServerProcess
 from openclaw_rl.conformance.services import Service
 from openclaw_rl.mesh.channel import Credentials, connect, with_true_status
 from openclaw_rl.mesh.errors import DOMAIN, STATUS_KEY
@@ -26,6 +26,8 @@ from openclaw_rl.v1 import component_pb2
 T = TypeVar("T")
 
 COMPONENT = component_pb2.DESCRIPTOR.services_by_name["ComponentService"]
+_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0),
+              ("grpc.use_local_subchannel_pool", 1)]
 #: Seconds between two looks at something that is waited for.
 _LOOK = 0.02
 
@@ -120,9 +122,19 @@ class Context:
             self._channel = connect(self.address, self.service.component, self._credentials)
         return self._channel
 
-    def connect(self) -> grpc.aio.Channel:
-        """One more connection; it is closed behind the check."""
-        channel = connect(self.address, self.service.component, self._credentials)
+    def connect(self, unlimited: bool = False) -> grpc.aio.Channel:
+        """One more connection; it is closed behind the check.
+
+        Args:
+            unlimited: it sends messages of any size; that of the others ends where the contract says.
+        """
+        if not unlimited:
+            channel = connect(self.address, self.service.component, self._credentials)
+        elif self._credentials is None:
+            channel = grpc.aio.insecure_channel(self.address, options=_UNLIMITED)
+        else:
+            secrets_, options = self._credentials.channel(self.service.component)
+            channel = grpc.aio.secure_channel(self.address, secrets_, options=[*_UNLIMITED, *options])
         self._more.append(channel)
         return channel
 
@@ -155,6 +167,28 @@ class Context:
         await self.close()
         await (self.process.kill() if kill else self.process.stop())
         await self.process.start()
+        await self.ready()
+
+    async def ready(self, seconds: float = START_SECONDS) -> None:
+        """Wait until a server that has just been started serves: one that loads a model listens before it does.
+
+        Raises:
+            Failed: health does not say SERVING in time.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                said = await self.health()
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    return  # it has no health, or none that is right: a check tells
+                said = health_pb2.HealthCheckResponse.NOT_SERVING
+            if said == health_pb2.HealthCheckResponse.SERVING:
+                return
+            if time.monotonic() > end:
+                name = health_pb2.HealthCheckResponse.ServingStatus.Name(said)
+                raise Failed(f"{seconds:g} s after the server was started its health says {name}")
+            await asyncio.sleep(0.1)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 

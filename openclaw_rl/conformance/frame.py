@@ -86,7 +86,7 @@ class Check:
 _checks: dict[str, Check] = {}
 
 #: Modules whose names begin so have checks, in this order.
-_MODULES = ("component", "ring", "environment", "judge", "trainer", "policy", "weights")
+_MODULES = ("component_status", "component", "ring", "environment", "judge", "trainer", "policy", "weights")
 
 
 def check(id: str, obligation: str, *, where: str, services: Iterable[str] = ALL, level: Level = Level.MUST,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import time
 import traceback
@@ -101,6 +102,9 @@ async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
     began = time.monotonic()
     report = Report(kit.service.name, kit.address)
     report.could_not = await reach(kit)
+    if not report.could_not and kit.process is not None:
+        with contextlib.suppress(Failed):  # the checks tell
+            await kit.ready()
     outcomes: dict[str, Outcome] = {}
     barred = ""  # why nothing else is asked
     for one in checks if not report.could_not else ():
