@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import httpx
 
 from .config import Config, load_config
-from .home import Home, read_record
+from .home import Home
 
 if TYPE_CHECKING:
     from .v1.component_pb2 import ComponentStatus
@@ -96,9 +96,9 @@ class PolicyClient:
         mesh = mesh_file.read(home) if base_url is None else None
         self._on_hosts = mesh is not None
         if base_url is None:
-            record = read_record(home, "policy_server")
-            base_url = mesh.http_address if mesh is not None else record.http_address if record else ""
-            base_url = base_url or "http://127.0.0.1:30000"
+            from .client.door import http_address
+
+            base_url = http_address(home) or "http://127.0.0.1:30000"
             key = key or (_first_key(home) if mesh is not None else "")
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._http = httpx.Client(base_url=self.base_url, timeout=httpx.Timeout(timeout, connect=5),

@@ -75,19 +75,18 @@ def local_start(
 
 
 def _say_what_next(home: Home, config: Config) -> None:
-    from ..home import read_record
+    from ..client.door import http_address
     from ..keys.ring import key_path
     from ..mesh.identity import certificates_folder
 
-    record = read_record(home, "policy_server")
-    if record and record.http_address:
+    if address := http_address(home):
         out.print("try it:", highlight=False)
         needs = ""
-        if record.http_address.startswith("https") and config.security.http_certificate is None:
+        if address.startswith("https") and config.security.http_certificate is None:
             needs = f"--cacert {certificates_folder(config, home) / 'ca.crt'} "
         if config.components.policy_server.api_keys or key_path(config, home).exists():
             needs += '-H "Authorization: Bearer $OPENCLAW_RL_API_KEY" '
-        out.print(f"  curl -N {record.http_address}/v1/chat/completions {needs}-H 'Content-Type: application/json' -d "
+        out.print(f"  curl -N {address}/v1/chat/completions {needs}-H 'Content-Type: application/json' -d "
                   """'{"messages": [{"role": "user", "content": "What is a heron?"}], "stream": true}'""",
                   soft_wrap=True, highlight=False, markup=False)
     out.print(f"logs: {home.logs}\nnext: openclaw-rl chat | status | turns | versions | logs -f | stop-all",

@@ -182,19 +182,24 @@ class _Base:
 
 
 def find(component: str, home: Home | None = None) -> str:
-    """Address (HOST:PORT) of a component: by the mesh file of a mesh on several hosts, else what a running one has
-    recorded.
+    """Address (HOST:PORT) of a component: by the mesh file of a mesh on several hosts, else the configured one
+    (`components.NAME.address`), else what a running one has recorded.
 
     Raises:
         MeshError: UNAVAILABLE, there is none.
-        ConfigError: the mesh file can't be used.
+        ConfigError: the mesh file or the configuration can't be used.
     """
-    from ..mesh import mesh_file  # with the configuration behind it, which a client with an address needs not
+    # With the configuration behind them, which a client with an address needs not.
+    from ..mesh import mesh_file
+    from ..mesh.running import running_config
 
     home = home or Home.default()
     mesh = mesh_file.read(home)
     if mesh is not None and (address := mesh.address(component)):
         return address
+    configured = getattr(running_config(home).components, component, None)
+    if configured is not None and configured.address:
+        return str(configured.address)
     record = read_record(home, component)
     if record is None and mesh is not None:
         raise errors.unavailable(f"{component} is not part of the mesh of {home.root}; `openclaw-rl status` tells what "

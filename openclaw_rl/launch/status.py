@@ -169,6 +169,9 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
     status = ask(address, component=name, home=home) if address else None
     if status is not None and status.name == name:
         return answering(name, status, address)
+    if section.address and status is not None:
+        return ComponentReport(name, "FAILED", address=address, detail=f"{status.name or 'something else'} answers at "
+                               f"{address}: give {name}'s own address (components.{name}.address)")
     if section.address:
         return ComponentReport(name, "STOPPED", address=address,
                                detail=f"does not answer at {address} (components.{name}.address)")
