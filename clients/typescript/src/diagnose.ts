@@ -1,0 +1,31 @@
+import * as net from "node:net";
+
+/** What an address speaks, as far as a few bytes tell. */
+export type Spoken = "http/2" | "http/1" | "tls" | "nothing" | "unknown";
+
+const PREFACE = Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", "latin1");
+const PROBE_MS = 1500;
+
+/**
+ * Ask an address what it speaks, by the beginning of an HTTP/2 connection in plain text: an HTTP/1 server answers that
+ * with an error page, a TLS server with an alert. For the words of an error only; it changes nothing there.
+ */
+export function probe(host: string, port: number): Promise<Spoken> {
+  return new Promise((resolve) => {
+    const socket = net.connect({ host, port });
+    const done = (spoken: Spoken): void => {
+      socket.destroy();
+      resolve(spoken);
+    };
+    socket.setTimeout(PROBE_MS, () => done("unknown"));
+    socket.once("connect", () => socket.write(PREFACE));
+    socket.once("data", (data: Buffer) => {
+      if (data.subarray(0, 5).toString("latin1") === "HTTP/") done("http/1");
+      else if (data[0] === 0x15 || data[0] === 0x16) done("tls");
+      else if (data.length > 3 && data[3] === 4) done("http/2");
+      else done("unknown");
+    });
+    socket.once("error", (error: NodeJS.ErrnoException) => done(error.code === "ECONNREFUSED" ? "nothing" : "unknown"));
+    socket.once("close", () => done("unknown"));
+  });
+}
