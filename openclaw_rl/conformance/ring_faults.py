@@ -1,0 +1,182 @@
+"""The server as the receiver of a ring stream when something goes wrong: cuts, kills, large and strange messages."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from google.protobuf.message_factory import GetMessageClass
+
+from openclaw_rl.conformance.context import Context, listed, refusal
+from openclaw_rl.conformance.frame import Need, check
+from openclaw_rl.conformance.material import Material
+from openclaw_rl.conformance.ring_stream import (
+    ACCEPTED,
+    DUPLICATE,
+    REJECTED,
+    RingStream,
+    accepted,
+    named,
+    statuses,
+)
+from openclaw_rl.conformance.services import RING
+from openclaw_rl.delivery.ids import message_id
+from openclaw_rl.v1 import common_pb2, turn_pb2
+
+_DELIVERY = "delivery/README.md; design, Guarantees 2: nothing is lost, nothing is trained twice"
+_VERSIONS = "versioning: in v1 fields, values and RPCs are only added, and what is unknown is passed over"
+
+
+@check("ring.cut", "However many acknowledgements have come when a stream is cut: what is sent again is settled, and "
+       "what was acknowledged is a DUPLICATE.", where=_DELIVERY, services=RING,
+       after=["ring.duplicate.other"], seconds=40)
+async def cut(kit: Context) -> None:
+    for k in (0, 1, 2, 5, 9):
+        messages = Material(kit).messages(10)
+        stream = RingStream(kit, kit.connect())
+        await stream.send(messages, 1 if k % 2 else 3)
+        done = {ack.id for ack in await stream.some(k)}
+        stream.cut()
+        found = await statuses(kit, messages, size=4)
+        wrong = [f"{id}: {named(status)}" for id, status in found.items()
+                 if status not in ((DUPLICATE,) if id in done else (ACCEPTED, DUPLICATE))]
+        kit.expect(not wrong, f"cut behind {k} acknowledgements, sent again: {listed(wrong, 3)}")
+
+
+@check("ring.cut.connection", "The same when the whole connection goes.", where=_DELIVERY, services=RING,
+       after=["ring.cut"])
+async def cut_connection(kit: Context) -> None:
+    messages, channel = Material(kit).messages(10), kit.connect()
+    stream = RingStream(kit, channel)
+    await stream.send(messages, 2)
+    done = {ack.id for ack in await stream.some(3)}
+    await channel.close()
+    found = await statuses(kit, messages)
+    wrong = [f"{id}: {named(found[id])}" for id in done if found[id] != DUPLICATE]
+    kit.expect(not wrong, f"acknowledged before: {listed(wrong, 3)}")
+
+
+@check("ring.kill", "What was ACCEPTED when the server is killed (SIGKILL) is on its disk: a DUPLICATE when it runs "
+       "again.",
+       where=_DELIVERY, services=RING, needs=[Need.START], after=["ring.duplicate.other"], seconds=200)
+async def kill(kit: Context) -> None:
+    for k in (1, 20):
+        messages = Material(kit).messages(20)
+        stream = RingStream(kit)
+        await stream.send(messages, 1)
+        done = {ack.id for ack in await stream.some(k) if ack.status == ACCEPTED}
+        await kit.restart()
+        found = await statuses(kit, messages)
+        lost = [id for id in done if found[id] != DUPLICATE]
+        kit.expect(not lost, f"killed behind {k} acknowledgements; {len(lost)} of {len(done)} messages that were "
+                   f"ACCEPTED are {named(found[lost[0]]) if lost else ''} when they come again: {listed(lost, 2)}")
+
+
+@check("ring.big", "A message of up to 16 MiB is accepted.",
+       where="delivery/README.md: a single message has up to 16 MiB",
+       services=RING, after=["ring.acks.accepted"], seconds=40)
+async def big(kit: Context) -> None:
+    for megabytes in (4, 15):
+        await accepted(kit, [Material(kit).message(kit.id(), bulk=megabytes * 2**20)], size=1, seconds=15)
+
+
+@check("ring.big.refused", "A message beyond 16 MiB ends its own stream only, and with it nothing that was "
+       "acknowledged goes.", where="delivery/README.md: a single message has up to 16 MiB", services=RING,
+       after=["ring.big"], seconds=40)
+async def big_refused(kit: Context) -> None:
+    channel = kit.connect(unlimited=True)
+    material = Material(kit)
+    other, stream = RingStream(kit, channel), RingStream(kit, channel)
+    known = material.message(kit.id())
+    await other.acked(await other.send(material.messages(1)))
+    await stream.acked(await stream.send([known]))
+    await stream.send([material.message(kit.id(), bulk=17 * 2**20)])
+    await kit.until(lambda: stream.ended is not None or len(stream.acks) > 1, 10,
+                    "the stream went on without an answer for 10 s")
+    kit.expect(stream.ended or stream.acks[-1].status == REJECTED, "it was not refused")
+    await other.acked(await other.send(material.messages(1)))
+    found = await statuses(kit, [known])
+    kit.expect(found[message_id(known)] == DUPLICATE, "what the stream had acknowledged before is "
+               f"{named(found[message_id(known)])} when it comes again")
+
+
+@check("ring.garbage", "Bytes that are no message end their own stream only.", where="design, Contracts: errors are "
+       "google.rpc.Status", services=RING, after=["ring.acks"])
+async def garbage(kit: Context) -> None:
+    channel = kit.connect()
+    other = RingStream(kit, channel)
+    call = kit.raw_stream(kit.service.ring, channel=channel)
+    await call.write(b"\xff" * 32)
+    try:
+        answer = await kit.within(call.read(), 5, "the stream went on without an answer for 5 s")
+        kit.expect(answer is grpc.aio.EOF, "they were acknowledged")
+    except grpc.aio.AioRpcError as error:
+        kit.expect(error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED, f"it ended with {refusal(error)}")
+    await other.acked(await other.send(Material(kit).messages(1)))
+
+
+@check("ring.unknown.fields", "A message with fields that the server does not know, of a newer sender, is taken.",
+       where=_VERSIONS, services=RING, after=["ring.acks.accepted"])
+async def unknown_fields(kit: Context) -> None:
+    id = kit.id()
+    message = Material(kit).message(id)
+    # Field 500 of the message itself, and of the request: text.
+    inner = message.SerializeToString() + b"\xa2\x1f\x05hello"
+    payload = b"\x0a" + _varint(len(inner)) + inner + b"\xa2\x1f\x05hello"
+    call = kit.raw_stream(kit.service.ring)
+    await call.write(payload)
+    try:
+        answer = await kit.within(call.read(), 5, "no answer within 5 s")
+    except grpc.aio.AioRpcError as error:
+        kit.fail(f"the stream ended with {refusal(error)}")
+    kit.expect(answer is not grpc.aio.EOF, "the stream ended")
+    acks = _acks(kit, answer)
+    kit.expect([(ack.id, ack.status) for ack in acks] == [(id, ACCEPTED)],
+               f"the answer is {listed(f'{a.id} {named(a.status)} {a.reason}' for a in acks)}")
+
+
+@check("ring.unknown.values", "Values of enums that the server does not know, of a newer sender, are taken.",
+       where=_VERSIONS, services=RING, after=["ring.acks.accepted"])
+async def unknown_values(kit: Context) -> None:
+    message = Material(kit).message(kit.id())
+    turn = _turn(message)
+    turn.finish_reason = 77  # type: ignore[assignment]
+    turn.session_source = 78  # type: ignore[assignment]
+    await accepted(kit, [message])
+
+
+@check("ring.old", "A message of an older sender, which lacks all that is optional, is taken.", where=_VERSIONS,
+       services=RING, after=["ring.acks.accepted"])
+async def old(kit: Context) -> None:
+    message = Material(kit).message(kit.id())
+    turn = _turn(message)
+    for name in ("trace", "client", "metadata", "api", "class_reason", "branch_id", "first_token_at", "session_source"):
+        turn.ClearField(name)
+    await accepted(kit, [message])
+
+
+@check("ring.many", "Several senders at once are served side by side.", where=_DELIVERY, services=RING,
+       after=["ring.acks.accepted"])
+async def many(kit: Context) -> None:
+    material = Material(kit)
+    await asyncio.gather(*(accepted(kit, material.messages(16), size=4) for _ in range(8)))
+
+
+def _turn(message: object) -> turn_pb2.Turn:
+    """The turn in a ring message of any kind."""
+    if isinstance(message, turn_pb2.Sample):
+        return message.transition.turn
+    return message.turn  # type: ignore[attr-defined, no-any-return]
+
+
+def _acks(kit: Context, payload: bytes) -> list[common_pb2.Ack]:
+    output = kit.service.descriptor.methods_by_name[kit.service.ring].output_type
+    return list(GetMessageClass(output).FromString(payload).acks)  # type: ignore[attr-defined]
+
+
+def _varint(number: int) -> bytes:
+    result = b""
+    while number >= 128:
+        result += bytes((number % 128 + 128,))
+        number //= 128
+    return result + bytes((number,))
