@@ -51,13 +51,14 @@ class TurnFate:
     branch: str = ""  #: the turn that opened the branch of its session
     flaw: str = ""  #: what is wrong with the response: cut off, empty, stopped at the limit
     context_change: str = ""  #: what the client did to the conversation before it: compacted, edited
+    class_reason: str = ""  #: the rule that decided the class
 
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl turns --json` prints it."""
         return {"turn": self.turn, "session": self.session, "class": self.turn_class, "version": self.version,
                 "score": self.score, "fate": self.fate, "trained_version": self.trained_version,
                 "reason": self.reason, "branch": self.branch, "flaw": self.flaw,
-                "context_change": self.context_change}
+                "context_change": self.context_change, "class_reason": self.class_reason}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def fate(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus
     result, trained, reason = _outcome(summary, judgement, sample, down or [], needs)
     return TurnFate(summary.turn_id, summary.session_id, _CLASSES.get(summary.turn_class, "unknown"),
                     summary.policy_version, score, result, trained, reason, summary.request_text,
-                    summary.response_text, summary.branch_id, summary.flaw, summary.context_change)
+                    summary.response_text, summary.branch_id, summary.flaw, summary.context_change, summary.class_reason)
 
 
 def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,

@@ -71,8 +71,22 @@ def commands(block: Block) -> list[str]:
             found.append(line)
         else:
             continue
-        going_on = found[-1].endswith("\\") or found[-1].count("'") % 2 == 1 or _opened(found[-1])
+        code, quote = without_comment(found[-1])
+        going_on = bool(quote) or code.endswith("\\") or _opened(code)
     return found
+
+
+def without_comment(command: str) -> tuple[str, str]:
+    """A command without the remark behind it, and the quotation mark that is still open at its end."""
+    quote = ""
+    for i, char in enumerate(command):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and (i == 0 or command[i - 1].isspace()):
+            return command[:i].rstrip(), ""
+    return command, quote
 
 
 def _opened(text: str) -> bool:
@@ -83,8 +97,8 @@ def _opened(text: str) -> bool:
 
 def calls(command: str, program: str) -> Iterator[list[str]]:
     """Arguments of each call of a program in a command, without redirections."""
-    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
+    lexer = shlex.shlex(without_comment(command)[0].replace("\\\n", " "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
     for token in [*lexer, ";"]:
         if token in ("|", ";", "&&", "||", "&", "(", ")"):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
+import pty
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,11 +81,12 @@ def _alarms() -> set[str]:
         text = file.read_text()
         if not re.search(r"\bRaised\b|tuple\[str, str\]|_alarms\.report|yield \"", text) or "docs" in file.parts:
             continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Tuple) and len(node.elts) == 2 and isinstance(node.elts[0], ast.Constant) and (
-                    isinstance(name := node.elts[0].value, str)) and re.fullmatch(r"[a-z]+(_[a-z]+)+|journal", name) and (
-                    not isinstance(node.elts[1], ast.Constant) or node.elts[1].value == ""):
-                found.add(name)
+        pairs = (node.elts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Tuple) and len(node.elts) == 2)
+        for name, sentence in pairs:
+            if not isinstance(name, ast.Constant) or (isinstance(sentence, ast.Constant) and sentence.value):
+                continue
+            if re.fullmatch(r"[a-z]+(_[a-z]+)+|journal", str(name.value)):
+                found.add(name.value)
     return found
 
 
@@ -112,17 +118,11 @@ def test_the_command_lists_pages_and_shows_one(monkeypatch: pytest.MonkeyPatch) 
     assert wrong.exit_code == 2 and "there are README, first-session" in wrong.output
 
 
-def test_a_terminal_gets_it_formatted(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pty
-    import subprocess
-    import sys
-
+def test_a_terminal_gets_it_formatted() -> None:
     main, other = pty.openpty()
     process = subprocess.Popen([str(Path(sys.executable).parent / "openclaw-rl"), "docs", "dashboard", "--lang", "en"],
                                stdout=other, stdin=subprocess.DEVNULL, env={"PAGER": "cat", "TERM": "xterm",
                                                                             "PATH": "/usr/bin:/bin"})
-    import os
-
     os.close(other)
     output = b""
     try:
@@ -136,7 +136,5 @@ def test_a_terminal_gets_it_formatted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pages_come_with_the_package() -> None:
-    import tomllib
-
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert data["openclaw_rl.docs"] == ["en/*.md", "zh/*.md"]
