@@ -130,7 +130,7 @@ test("messages beyond the limit fail their call only", async () => {
   await using judge = new JudgeClient({ address: server.address });
   const sent = await failure(judge.judge({ turn: { turnId: "t", model: long } }, { timeoutMs: 3000 }));
   assert.equal(sent.code, "RESOURCE_EXHAUSTED", String(sent));
-  const received = await failure(judge.judge({ turn: { turnId: "long" } }));
+  const received = await failure(judge.judge({ turn: { turnId: "long" } }, { timeoutMs: 3000 }));
   assert.equal(received.code, "RESOURCE_EXHAUSTED", String(received));
   assert.equal((await judge.judge({ turn: { turnId: "t" } })).votes[0]?.rationale, "fine");
   assert.equal(asked, 2);
