@@ -1,0 +1,325 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	openclaw "github.com/openclaw-rl/openclaw-rl/clients/go"
+	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
+)
+
+const (
+	// keepTurns are the newest turns whose ids and judgements are kept. An id comes again only while its sender lacks
+	// the ack, so that is far more than a window.
+	keepTurns = 50_000
+	// keepRefused are the newest refused messages, of either side, that are kept for a person to look at.
+	keepRefused = 1_000
+)
+
+// The buckets of state.db. Numbers are big-endian, so that keys are in order; a "stamped" value begins with a time.
+var (
+	known      = []byte("known")      // turn id -> its number, digest of its transition
+	order      = []byte("order")      // number -> turn id
+	queue      = []byte("queue")      // number -> stamped Transition that waits for a model's votes
+	judgements = []byte("judgements") // turn id -> WatchJudgementsResponse
+	samples    = []byte("samples")    // number -> stamped Sample that the trainer has not acknowledged: the outbox
+	sampleOf   = []byte("sample_of")  // turn id -> its number in samples
+	refused    = []byte("refused")    // number -> reason, zero byte, message
+	counters   = []byte("counters")   // name -> count
+	forgotten  = []byte("forgotten")  // session -> time before which its turns are not taken
+)
+
+// store is the judge's file: each change is one transaction, which is on the disk when it returns.
+type store struct {
+	path    string
+	changed chan struct{} // gets a value when there are new samples
+	queued  chan struct{} // the same for the queue
+
+	mutex   sync.RWMutex // for writing: the file is exchanged
+	db      *bolt.DB
+	waiting waiting
+}
+
+// waiting is what waits, known without reading the file.
+type waiting struct {
+	sync.Mutex
+	samples, bytes, queue int64
+}
+
+func openStore(folder string) (*store, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	s := &store{path: filepath.Join(folder, "state.db"), changed: make(chan struct{}, 1), queued: make(chan struct{}, 1)}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	err := s.update(func(tx *txn) error {
+		for _, name := range [][]byte{known, order, queue, judgements, samples, sampleOf, refused, counters, forgotten} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		tx.bucket(queue).each(func(_, value []byte) { tx.queue++ })
+		tx.bucket(samples).each(func(_, value []byte) { tx.samples++; tx.bytes += int64(len(value) - 8) })
+		return nil
+	})
+	return s, err
+}
+
+func (s *store) open() (err error) {
+	s.db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
+	if errors.Is(err, bolt.ErrTimeout) {
+		return fmt.Errorf("%s is in use by another judge: stop that one, or give another --data", s.path)
+	}
+	if err != nil {
+		return fmt.Errorf("%s can't be used: %w; if it is damaged, move it away (what waits in it is lost then)", s.path, err)
+	}
+	return nil
+}
+
+func (s *store) close() error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.db.Close()
+}
+
+// update is one transaction; what it changed of what waits is told after its commit.
+func (s *store) update(change func(*txn) error) error {
+	s.mutex.RLock()
+	defer s.mutex.RUnlock()
+	var tx *txn
+	err := s.db.Update(func(plain *bolt.Tx) error {
+		tx = &txn{Tx: plain}
+		return change(tx)
+	})
+	if err != nil {
+		return err
+	}
+	s.waiting.Lock()
+	s.waiting.samples += tx.samples
+	s.waiting.bytes += tx.bytes
+	s.waiting.queue += tx.queue
+	s.waiting.Unlock()
+	if tx.samples > 0 {
+		wake(s.changed)
+	}
+	if tx.queue > 0 {
+		wake(s.queued)
+	}
+	return nil
+}
+
+func (s *store) view(read func(*txn) error) error {
+	s.mutex.RLock()
+	defer s.mutex.RUnlock()
+	return s.db.View(func(plain *bolt.Tx) error { return read(&txn{Tx: plain}) })
+}
+
+// scrub writes the file anew, without the unused pages in which deleted messages can still be read.
+func (s *store) scrub() error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	fresh := s.path + ".new"
+	_ = os.Remove(fresh)
+	to, err := bolt.Open(fresh, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	err = bolt.Compact(to, s.db, 1<<20)
+	if err := errors.Join(err, to.Close()); err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	if err := s.db.Close(); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(fresh, s.path), s.open())
+}
+
+func wake(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// txn is a transaction, with what it changes of what waits.
+type txn struct {
+	*bolt.Tx
+	samples, bytes, queue int64
+}
+
+type bucket struct{ *bolt.Bucket }
+
+func (t *txn) bucket(name []byte) bucket { return bucket{t.Bucket(name)} }
+
+// add puts a value under the next number, which it returns.
+func (b bucket) add(value []byte) (uint64, error) {
+	number, err := b.NextSequence()
+	if err != nil {
+		return 0, err
+	}
+	return number, b.Put(key(number), value)
+}
+
+func (b bucket) each(do func(key, value []byte)) {
+	_ = b.ForEach(func(key, value []byte) error { do(key, value); return nil })
+}
+
+// keep deletes the oldest but for so many; gone is told of each.
+func (b bucket) keep(most uint64, gone func(value []byte) error) error {
+	for cursor := b.Cursor(); ; {
+		first, value := cursor.First()
+		if first == nil || binary.BigEndian.Uint64(first)+most > b.Sequence() {
+			return nil
+		}
+		if err := errors.Join(gone(value), b.Delete(first)); err != nil {
+			return err
+		}
+	}
+}
+
+// take remembers a transition's id: new, or known with the same content, or with another one (forged).
+func (t *txn) take(transition *pb.Transition, payload []byte) (isNew, forged bool, err error) {
+	id := []byte(transition.Turn.TurnId)
+	hash := fnv.New64a()
+	_, _ = hash.Write(payload)
+	digest := hash.Sum(nil)
+	if before := t.bucket(known).Get(id); before != nil {
+		return false, string(before[8:]) != string(digest), nil
+	}
+	number, err := t.bucket(order).add(id)
+	if err != nil {
+		return false, false, err
+	}
+	if err := t.bucket(known).Put(id, append(key(number), digest...)); err != nil {
+		return false, false, err
+	}
+	return true, false, t.bucket(order).keep(keepTurns, func(id []byte) error {
+		return errors.Join(t.bucket(known).Delete(id), t.bucket(judgements).Delete(id))
+	})
+}
+
+// enqueue lets a transition wait for a model.
+func (t *txn) enqueue(payload []byte) error {
+	t.queue++
+	_, err := t.bucket(queue).add(stamped(payload))
+	return err
+}
+
+// judged keeps a judgement and puts the sample into the outbox.
+func (t *txn) judged(transition *pb.Transition, judgement *pb.Judgement) error {
+	id := []byte(transition.Turn.TurnId)
+	kept, err := proto.Marshal(&pb.WatchJudgementsResponse{Judgement: judgement, SessionId: transition.Turn.SessionId})
+	if err != nil {
+		return err
+	}
+	sample, err := proto.Marshal(&pb.Sample{Transition: transition, Judgement: judgement})
+	if err != nil {
+		return err
+	}
+	number, err := t.bucket(samples).add(stamped(sample))
+	t.samples++
+	t.bytes += int64(len(sample))
+	failed := 0
+	for _, vote := range judgement.Votes {
+		if vote.Error != "" {
+			failed++
+		}
+	}
+	fate := map[int32]string{1: "positive", 0: "neutral", -1: "negative"}[judgement.Score]
+	if judgement.Failed {
+		fate = "judgements_failed"
+	}
+	return errors.Join(err, t.bucket(judgements).Put(id, kept), t.bucket(sampleOf).Put(id, key(number)),
+		t.count("judgements", 1), t.count("votes", len(judgement.Votes)), t.count("votes_failed", failed), t.count(fate, 1))
+}
+
+// unsend takes a sample out of the outbox; whether it was there.
+func (t *txn) unsend(id string) (payload []byte, err error) {
+	number := t.bucket(sampleOf).Get([]byte(id))
+	if number == nil {
+		return nil, nil
+	}
+	if value := t.bucket(samples).Get(number); value != nil {
+		payload = value[8:]
+		t.samples--
+		t.bytes -= int64(len(payload))
+	}
+	return payload, errors.Join(t.bucket(samples).Delete(number), t.bucket(sampleOf).Delete([]byte(id)))
+}
+
+// refuse keeps a message that is not taken where a person can look.
+func (t *txn) refuse(reason string, payload []byte) error {
+	_, err := t.bucket(refused).add(append([]byte(reason+"\x00"), payload...))
+	return errors.Join(err, t.bucket(refused).keep(keepRefused, func([]byte) error { return nil }))
+}
+
+func (t *txn) count(name string, more int) error {
+	if more == 0 {
+		return nil
+	}
+	before := uint64(0)
+	if value := t.bucket(counters).Get([]byte(name)); value != nil {
+		before = binary.BigEndian.Uint64(value)
+	}
+	return t.bucket(counters).Put([]byte(name), key(before+uint64(more)))
+}
+
+func key(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
+
+func stamped(payload []byte) []byte {
+	return append(key(uint64(time.Now().UnixNano())), payload...)
+}
+
+func stamp(value []byte) time.Time { return time.Unix(0, int64(binary.BigEndian.Uint64(value))) }
+
+// sampleOutbox is the store as the sender sees it.
+type sampleOutbox struct{ *store }
+
+var _ openclaw.Outbox[*pb.Sample] = sampleOutbox{}
+
+func (o sampleOutbox) Changed() <-chan struct{} { return o.changed }
+
+func (o sampleOutbox) Next(after uint64, limit, bytes int) (entries []openclaw.Entry[*pb.Sample], err error) {
+	err = o.view(func(tx *txn) error {
+		cursor := tx.bucket(samples).Cursor()
+		for at, value := cursor.Seek(key(after + 1)); at != nil && len(entries) < limit; at, value = cursor.Next() {
+			if bytes -= len(value); bytes < 0 && len(entries) > 0 {
+				break
+			}
+			sample := &pb.Sample{}
+			if err := proto.Unmarshal(value[8:], sample); err != nil {
+				return fmt.Errorf("sample %d: %w", binary.BigEndian.Uint64(at), err)
+			}
+			entries = append(entries, openclaw.Entry[*pb.Sample]{Seq: binary.BigEndian.Uint64(at),
+				ID: sample.Transition.Turn.TurnId, Message: sample, Size: len(value) - 8})
+		}
+		return nil
+	})
+	return entries, err
+}
+
+func (o sampleOutbox) Settle(acks []*pb.Ack) error {
+	return o.update(func(tx *txn) error {
+		for _, ack := range acks {
+			payload, err := tx.unsend(ack.Id)
+			if err == nil && payload != nil && ack.Status == pb.AckStatus_ACK_STATUS_REJECTED {
+				err = tx.refuse("by the trainer: "+ack.Reason, payload)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
