@@ -60,15 +60,15 @@ record Diagnosis(String message, boolean hopeless) {
     }
     if (text.contains("first 5 bytes: 1503") || text.contains("first 5 bytes: 1603")) {
       return new Diagnosis(
-          address + " speaks TLS and this client plain text: give Options.tls() the folder of certificates", true);
+          address + " speaks TLS and this client plain text: give Options.withTls() the folder of certificates", true);
     }
     if (lower.contains("not an ssl/tls record") || lower.contains("wrong_version_number")) {
-      return new Diagnosis(address + " speaks plain text and this client TLS: leave Options.tls() out", true);
+      return new Diagnosis(address + " speaks plain text and this client TLS: leave Options.withTls() out", true);
     }
     if (lower.contains("certificate_required") || lower.contains("certificate required")
         || lower.contains("bad_certificate") || lower.contains("bad certificate")) {
       return new Diagnosis(
-          address + " wants a certificate of the mesh and got none that it takes: give Options.tls() one of its CA",
+          address + " wants a certificate of the mesh and got none that it takes: give Options.withTls() one of its CA",
           true);
     }
     if (lower.contains("certificateexception") || lower.contains("certification path")
@@ -77,6 +77,12 @@ record Diagnosis(String message, boolean hopeless) {
           "the certificate of " + address + " can't be trusted (" + innermost(status.getCause()) + "): it is of "
               + "another CA, out of date, or another component's; compare `openclaw-rl certs show` on both sides",
           true);
+    }
+    if (lower.contains("network closed for unknown reason") || lower.contains("connection reset")) {
+      return new Diagnosis(
+          address + " closed the connection at once. If it speaks TLS, this client has no certificate, or none that it "
+              + "takes: see Options.withTls() and compare `openclaw-rl certs show` on both sides",
+          false);
     }
     return otherwise;
   }
