@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+
+from google.protobuf.duration_pb2 import Duration
+
 from ..v1 import component_pb2 as pb
 from ..v1 import component_pb2_grpc
 from .base import AsyncClient, Client, ServerStream, Unary
+from .follow import OnBreak, follow, follow_async
 
 
 class _ComponentRpcs:
@@ -28,6 +33,22 @@ class _ComponentRpcs:
 class ComponentServiceClient(_ComponentRpcs, Client):
     """Blocking client of ComponentService."""
 
+    def follow_stats(self, interval: float = 1.0, on_break: OnBreak | None = None) -> Iterator[pb.ComponentStatus]:
+        """WatchStats, every `interval` seconds (0.1 to 3600), and again when that breaks; see `follow.follow`."""
+        return (told.status for told in follow(lambda: self.watch_stats(interval=_duration(interval)), on_break))
+
 
 class AsyncComponentServiceClient(_ComponentRpcs, AsyncClient):
     """Asynchronous client of ComponentService."""
+
+    def follow_stats(self, interval: float = 1.0, on_break: OnBreak | None = None
+                     ) -> AsyncIterator[pb.ComponentStatus]:
+        """As `ComponentServiceClient.follow_stats`."""
+        return (told.status async for told in follow_async(
+            lambda: self.watch_stats(interval=_duration(interval)), on_break))
+
+
+def _duration(seconds: float) -> Duration:
+    made = Duration()
+    made.FromNanoseconds(int(seconds * 1e9))
+    return made

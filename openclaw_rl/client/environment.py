@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from ..v1 import environment_pb2 as pb
 from ..v1 import environment_pb2_grpc
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from .chat import Ask
+from .lease import AsyncLease, Lease, LeaseOptions
+from .live import AsyncLiveSession, LiveSession
 
 
 class _EnvironmentRpcs:
@@ -50,6 +55,26 @@ class _EnvironmentRpcs:
 class EnvironmentServiceClient(_EnvironmentRpcs, Client):
     """Blocking client of EnvironmentService."""
 
+    def live(self, **options: Unpack[Ask]) -> LiveSession:
+        """A live session over Interact; `options` as of PolicyServiceClient.ask."""
+        return LiveSession(lambda requests: self.interact(requests, timeout=options.get("timeout")), options)
+
+    def lease(self, type: str, **options: Unpack[LeaseOptions]) -> Lease:
+        """Lease a sandbox of the environment `type`; it is renewed until it is closed, and given back then.
+
+        Raises:
+            MeshError: there is none; RESOURCE_EXHAUSTED when all are taken (`wait`: seconds that it may take).
+        """
+        return Lease(self, type, options)
+
 
 class AsyncEnvironmentServiceClient(_EnvironmentRpcs, AsyncClient):
     """Asynchronous client of EnvironmentService."""
+
+    def live(self, **options: Unpack[Ask]) -> AsyncLiveSession:
+        """As `EnvironmentServiceClient.live`."""
+        return AsyncLiveSession(lambda requests: self.interact(requests, timeout=options.get("timeout")), options)
+
+    def lease(self, type: str, **options: Unpack[LeaseOptions]) -> AsyncLease:
+        """As `EnvironmentServiceClient.lease`, for `async with`."""
+        return AsyncLease(self, type, options)

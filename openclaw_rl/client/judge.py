@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+
 from ..v1 import judge_pb2 as pb
 from ..v1 import judge_pb2_grpc
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from .follow import OnBreak, follow, follow_async
 
 
 class _JudgeRpcs:
@@ -24,6 +27,17 @@ class _JudgeRpcs:
 class JudgeServiceClient(_JudgeRpcs, Client):
     """Blocking client of JudgeService."""
 
+    def follow_judgements(self, session_id: str = "", on_break: OnBreak | None = None
+                          ) -> Iterator[pb.WatchJudgementsResponse]:
+        """WatchJudgements that connects again when it breaks; see `follow.follow`. What was judged meanwhile is not
+        told: ListJudgements has it."""
+        return follow(lambda: self.watch_judgements(session_id=session_id), on_break)
+
 
 class AsyncJudgeServiceClient(_JudgeRpcs, AsyncClient):
     """Asynchronous client of JudgeService."""
+
+    def follow_judgements(self, session_id: str = "", on_break: OnBreak | None = None
+                          ) -> AsyncIterator[pb.WatchJudgementsResponse]:
+        """As `JudgeServiceClient.follow_judgements`."""
+        return follow_async(lambda: self.watch_judgements(session_id=session_id), on_break)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from typing import Unpack
+
 from ..v1 import policy_pb2 as pb
 from ..v1 import policy_pb2_grpc
+from ..v1.turn_pb2 import Feedback
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from .chat import Ask, AsyncChatAnswer, ChatAnswer, Messages, request
+from .follow import OnBreak, follow, follow_async
 
 
 class _PolicyRpcs:
@@ -34,6 +40,68 @@ class _PolicyRpcs:
 class PolicyServiceClient(_PolicyRpcs, Client):
     """Blocking client of PolicyService."""
 
+    def ask(self, messages: Messages, **options: Unpack[Ask]) -> ChatAnswer:
+        """Chat: the answer is an iterator of its text.
+
+        Args:
+            messages: a user's message, or the conversation.
+            options: see `chat.Ask`.
+        """
+        asked = request(messages, options)
+        return ChatAnswer(lambda: self.chat(asked, timeout=options.get("timeout")))
+
+    def feedback(self, turn_id: str = "", score: float | None = None, comment: str = "", *,
+                 session_id: str = "") -> str:
+        """Say what you think of a turn, or of a session's last main one: a score from -1 to 1, a comment, or both.
+        Returns the feedback's id."""
+        return self.submit_feedback(feedback=_feedback(turn_id, score, comment, session_id)).feedback_id
+
+    def pin(self, version: int | None = None, reason: str = "") -> pb.PolicyState:
+        """Stay with a kept version (default: the active one), whatever the trainer offers."""
+        return self.activate_version(version=version, reason=reason, pin=True).state
+
+    def unpin(self, reason: str = "") -> pb.PolicyState:
+        """Take versions from the trainer again."""
+        return self.activate_version(reason=reason, pin=False).state
+
+    def roll_back(self, version: int, reason: str = "") -> pb.PolicyState:
+        """Make a kept version the active one; those above it are taken back."""
+        return self.activate_version(version=version, reason=reason).state
+
+    def follow_policy(self, on_break: OnBreak | None = None) -> Iterator[pb.PolicyState]:
+        """WatchPolicy that connects again when it breaks; see `follow.follow`."""
+        return (change.state for change in follow(self.watch_policy, on_break))
+
 
 class AsyncPolicyServiceClient(_PolicyRpcs, AsyncClient):
     """Asynchronous client of PolicyService."""
+
+    def ask(self, messages: Messages, **options: Unpack[Ask]) -> AsyncChatAnswer:
+        """As `PolicyServiceClient.ask`, for `async for`."""
+        asked = request(messages, options)
+        return AsyncChatAnswer(lambda: self.chat(asked, timeout=options.get("timeout")))
+
+    async def feedback(self, turn_id: str = "", score: float | None = None, comment: str = "", *,
+                       session_id: str = "") -> str:
+        """As `PolicyServiceClient.feedback`."""
+        return (await self.submit_feedback(feedback=_feedback(turn_id, score, comment, session_id))).feedback_id
+
+    async def pin(self, version: int | None = None, reason: str = "") -> pb.PolicyState:
+        """As `PolicyServiceClient.pin`."""
+        return (await self.activate_version(version=version, reason=reason, pin=True)).state
+
+    async def unpin(self, reason: str = "") -> pb.PolicyState:
+        """As `PolicyServiceClient.unpin`."""
+        return (await self.activate_version(reason=reason, pin=False)).state
+
+    async def roll_back(self, version: int, reason: str = "") -> pb.PolicyState:
+        """As `PolicyServiceClient.roll_back`."""
+        return (await self.activate_version(version=version, reason=reason)).state
+
+    def follow_policy(self, on_break: OnBreak | None = None) -> AsyncIterator[pb.PolicyState]:
+        """As `PolicyServiceClient.follow_policy`."""
+        return (change.state async for change in follow_async(self.watch_policy, on_break))
+
+
+def _feedback(turn_id: str, score: float | None, comment: str, session_id: str) -> Feedback:
+    return Feedback(turn_id=turn_id, session_id=session_id, score=score, comment=comment)

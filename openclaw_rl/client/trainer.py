@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 from ..v1 import trainer_pb2 as pb
 from ..v1 import trainer_pb2_grpc
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from .follow import OnBreak, follow, follow_async
 
 
 class _TrainerRpcs:
@@ -48,6 +49,14 @@ class TrainerServiceClient(_TrainerRpcs, Client):
             found = self.list_versions(before=found.versions[0].manifest.version)
             yield from reversed(found.versions)
 
+    def follow_training(self, on_break: OnBreak | None = None) -> Iterator[pb.WatchTrainingResponse]:
+        """WatchTraining that connects again when it breaks; see `follow.follow`."""
+        return follow(self.watch_training, on_break)
+
 
 class AsyncTrainerServiceClient(_TrainerRpcs, AsyncClient):
     """Asynchronous client of TrainerService."""
+
+    def follow_training(self, on_break: OnBreak | None = None) -> AsyncIterator[pb.WatchTrainingResponse]:
+        """As `TrainerServiceClient.follow_training`."""
+        return follow_async(self.watch_training, on_break)

@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_rando
 
 from openclaw_rl.delivery.outbox import Outbox, Row
 from openclaw_rl.delivery.store import StoreError
-from openclaw_rl.mesh.channel import MAX_MESSAGE, connect
+from openclaw_rl.mesh.channel import MAX_MESSAGE, Credentials, connect
 from openclaw_rl.mesh.errors import MeshError, from_rpc_error, unavailable
 
 log = logging.getLogger(__name__)
@@ -45,16 +45,19 @@ class Sender:
         on_acked: called with the ids of each settled batch.
         ack_timeout: seconds after which a stream whose oldest message is not answered is given up.
         role: the component that the neighbour must be, by its certificate; "" takes any.
+        credentials: to use in place of this process's.
+        on_failure: called with what ended a stream, each time.
     """
 
     def __init__(self, outbox: Outbox, resolve: Callable[[], str | None],
                  open_stream: Callable[[grpc.aio.Channel], Callable[[], Any]],
                  make_request: Callable[[list[bytes]], Any], window: int = 256, batch: int = 64,
                  on_acked: Callable[[list[str]], None] | None = None, *, ack_timeout: float = 60.0,
-                 role: str = "") -> None:
+                 role: str = "", credentials: Credentials | None = None,
+                 on_failure: Callable[[MeshError], None] | None = None) -> None:
         self._outbox, self._resolve, self._open_stream, self._make_request = outbox, resolve, open_stream, make_request
         self._window, self._batch, self._on_acked, self._ack_timeout = window, batch, on_acked, ack_timeout
-        self._role = role
+        self._role, self._credentials, self._on_failure = role, credentials, on_failure
         self._wake = asyncio.Event()
         self._in_flight: dict[str, None] = {}  # ids in the order in which they were sent
         self._head_since = 0.0  # when the oldest of them became the oldest
@@ -108,12 +111,14 @@ class Sender:
         if address is None:
             raise unavailable("the next component has not started yet")
         try:
-            async with connect(address, self._role) as channel:
+            async with connect(address, self._role, self._credentials) as channel:
                 await self._converse(self._open_stream(channel)(), address)
         except StoreError:  # ours, not the neighbour's
             raise
         except (grpc.RpcError, MeshError) as error:
             failure = error if isinstance(error, MeshError) else from_rpc_error(error)
+            if self._on_failure is not None:
+                self._on_failure(failure)
             if not self._progress:
                 raise MeshError(failure.code, failure.reason, f"{address}: {failure.message}") from error
             log.info("outbox %s: the stream to %s broke: %s", self._outbox.name, address, failure.message)
@@ -178,7 +183,8 @@ class Sender:
             raise self._silent() from None
 
     def _silent(self) -> MeshError:
-        return unavailable(f"no answer to {next(iter(self._in_flight), 'a message')} for {self._ack_timeout:g} s")
+        return MeshError(grpc.StatusCode.UNAVAILABLE, "NO_ACK", "no answer to "
+                         f"{next(iter(self._in_flight), 'a message')} for {self._ack_timeout:g} s", retry_after=1.0)
 
     def _request(self, rows: list[Row]) -> tuple[Any, list[Row]]:
         """A request of the rows that can be sent; the others are set aside."""

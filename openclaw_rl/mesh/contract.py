@@ -45,9 +45,10 @@ def check(status: ComponentStatus, component: str, address: str) -> Report:
     there, here = _numbers(theirs), _numbers(CONTRACT_VERSION)
     assert here is not None
     if there is None or there[0] != here[0]:
-        raise _unusable("CONTRACT_MISMATCH", f"{status.name} at {address} (package {status.package_version or 'unknown'}) "
-                        f"speaks contract {theirs}, this side {CONTRACT_VERSION}: they don't understand one another; use "
-                        "packages of one MAJOR on both sides", server=theirs, client=CONTRACT_VERSION)
+        package = status.package_version or "unknown"
+        raise _unusable("CONTRACT_MISMATCH", f"{status.name} at {address} (package {package}) speaks contract "
+                        f"{theirs}, this side {CONTRACT_VERSION}: use packages of one MAJOR on both sides",
+                        server=theirs, client=CONTRACT_VERSION)
     warnings = [f"{alarm.name}: {alarm.message}" for alarm in status.alarms]
     if there < here:
         warnings.insert(0, f"{status.name} at {address} speaks contract {theirs}, older than this side's "

@@ -1,0 +1,357 @@
+"""The sending end of a ring stream in a program of yours: at-least-once, with acks by id and resend.
+
+    async with AsyncDelivery("turns", "127.0.0.1:50052") as delivery:
+        await delivery.send(turn)          # waits only while very many are not acknowledged
+        await delivery.flush(timeout=30)   # all acknowledged
+
+    with Delivery("transitions", "127.0.0.1:50053") as delivery: ...   # blocking
+
+A message is kept in memory until it is acknowledged; one of a known id is acknowledged as a duplicate, so sending it
+again is harmless. A component that must not lose any when it is killed keeps them on disk: openclaw_rl.delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+import grpc
+
+from ..delivery.ids import bad_id, message_id
+from ..delivery.outbox import Row
+from ..delivery.sender import Sender
+from ..mesh import identity
+from ..mesh.channel import with_true_status
+from ..mesh.errors import MeshError, invalid_many
+from ..v1 import common_pb2
+from ..v1.environment_pb2 import PolicyEvent, RecordTurnsRequest
+from ..v1.environment_pb2_grpc import EnvironmentServiceStub
+from ..v1.judge_pb2 import JudgeTransitionsRequest
+from ..v1.judge_pb2_grpc import JudgeServiceStub
+from ..v1.trainer_pb2 import SubmitSamplesRequest
+from ..v1.trainer_pb2_grpc import TrainerServiceStub
+from ..v1.turn_pb2 import Feedback, Sample, SessionActive, SessionEnd, Transition, Turn
+from .base import find
+
+if TYPE_CHECKING:
+    from ..home import Home
+    from ..mesh.channel import Credentials
+
+T = TypeVar("T")
+Kind = Literal["turns", "transitions", "samples"]
+RingMessage = Turn | Feedback | SessionEnd | SessionActive | PolicyEvent | Transition | Sample
+
+#: Messages that may wait for their acks before `send` waits itself.
+MOST_WAITING = 2000
+#: Settled ids that are remembered: a second ack of one is no foreign one.
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """One hop: who takes the messages, and how."""
+
+    component: str
+    open: Callable[[grpc.aio.Channel], Callable[[], Any]]
+    request: Callable[[list[bytes]], Any]
+    types: tuple[type, ...]
+
+
+_RINGS: dict[str, _Ring] = {
+    "turns": _Ring("env_server", lambda channel: EnvironmentServiceStub(channel).RecordTurns,
+                   lambda rows: RecordTurnsRequest(events=map(PolicyEvent.FromString, rows)), (PolicyEvent,)),
+    "transitions": _Ring("prm_judge", lambda channel: JudgeServiceStub(channel).JudgeTransitions,
+                         lambda rows: JudgeTransitionsRequest(transitions=map(Transition.FromString, rows)),
+                         (Transition,)),
+    "samples": _Ring("trainer", lambda channel: TrainerServiceStub(channel).SubmitSamples,
+                     lambda rows: SubmitSamplesRequest(samples=map(Sample.FromString, rows)), (Sample,)),
+}
+
+
+class _Memory:
+    """What `delivery.Outbox` is on disk, as far as a Sender needs it. For one event loop.
+
+    Args:
+        changed: called when something was settled.
+    """
+
+    waits_for_disk = False
+
+    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+        self.name = name
+        self.connected = False
+        self.last_error = ""
+        self.waiting: dict[str, Row] = {}  # oldest first
+        self.delivered = self.duplicates = 0
+        self.rejected: dict[str, str] = {}
+        self._known: dict[str, None] = {}
+        self._numbers = itertools.count(1)
+        self._changed, self._wake = changed, lambda: None
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        self._wake = listener or (lambda: None)
+
+    def put(self, id: str, payload: bytes) -> None:
+        self.waiting.setdefault(id, Row(next(self._numbers), id, payload))
+        self._wake()
+
+    def window(self, after: int, limit: int, max_bytes: int) -> list[Row]:
+        rows: list[Row] = []
+        size = 0
+        for row in itertools.islice((row for row in self.waiting.values() if row.seq > after), limit):
+            size += len(row.payload)
+            if rows and size > max_bytes:
+                break
+            rows.append(row)
+        return rows
+
+    def settle(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
+        """Take acks in.
+
+        Raises:
+            MeshError: FOREIGN_ACK, for an id that was never sent. What else was acknowledged is settled all the same.
+        """
+        settled, foreign = [], ""
+        for ack in acks:
+            if ack.id not in self.waiting:
+                foreign = foreign or ("" if ack.id in self._known else f"{ack.id[:80]!r}")
+                continue
+            if ack.status == common_pb2.ACK_STATUS_REJECTED:
+                self.rejected[ack.id] = ack.reason or "no reason given"
+            elif ack.status in (common_pb2.ACK_STATUS_ACCEPTED, common_pb2.ACK_STATUS_DUPLICATE):
+                self.delivered += 1
+                self.duplicates += ack.status == common_pb2.ACK_STATUS_DUPLICATE
+            else:
+                continue  # no answer; it stays until there is one
+            settled.append(ack.id)
+        self._done(settled)
+        if foreign:
+            raise MeshError(grpc.StatusCode.INTERNAL, "FOREIGN_ACK", f"it acknowledged {foreign}, which was never "
+                            "sent: what answers there does not keep to the protocol")
+        return settled
+
+    def set_aside(self, ids: Iterable[str], reason: str) -> None:
+        ids = list(ids)
+        self.rejected.update(dict.fromkeys(ids, reason))
+        self._done(ids)
+
+    def _done(self, ids: list[str]) -> None:
+        for id in ids:
+            del self.waiting[id]
+        self._known = dict(itertools.islice({**self._known, **dict.fromkeys(ids)}.items(),
+                                            max(0, len(self._known) + len(ids) - _REMEMBERED), None))
+        if ids:
+            self._changed()
+
+
+class AsyncDelivery:
+    """Sends messages of one kind to the component that takes them. An asynchronous context manager: leaving it waits
+    until all are acknowledged, as `flush` does.
+
+    Args:
+        kind: "turns" (also feedback and ends of sessions) to an environment server, "transitions" to a judge,
+            "samples" to a trainer.
+        address: HOST:PORT; None takes the running component's own of the mesh in `home`.
+        home, credentials: as of the clients (`base.Client`).
+        window: most messages in flight.
+        ack_timeout: seconds after which a peer that acknowledges nothing is given up (NO_ACK) and connected to anew.
+        on_trouble: called with whatever ends a stream; sending goes on with a new one.
+
+    Attributes:
+        trouble: the last of those; None once something was acknowledged.
+    """
+
+    def __init__(self, kind: Kind, address: str | None = None, *, home: Home | None = None,
+                 credentials: Credentials | None = None, window: int = 256, ack_timeout: float = 60.0,
+                 on_trouble: Callable[[MeshError], None] | None = None) -> None:
+        self._ring = _RINGS[kind]
+        self.address = address or find(self._ring.component, home)
+        self.trouble: MeshError | None = None
+        self._on_trouble, self._ack_timeout = on_trouble, ack_timeout
+        self._change = asyncio.Event()
+        self._memory = _Memory(kind, self._settled)
+        self._sender = Sender(self._memory, lambda: self.address,  # type: ignore[arg-type]
+                              self._open, self._ring.request, window, ack_timeout=ack_timeout,
+                              role=self._ring.component, credentials=credentials or identity.for_client(home),
+                              on_failure=self._failed)
+
+    async def send(self, message: RingMessage) -> None:
+        """Hand a message over; it is sent, and sent again, until it is acknowledged. Waits while MOST_WAITING do.
+
+        Raises:
+            MeshError: INVALID_ARGUMENT, its id can't be one; or as `flush`, while it waits.
+        """
+        event = _wrapped(message)
+        if not isinstance(event, self._ring.types):
+            raise TypeError(f"{type(message).__name__} is not for {self._memory.name}")
+        id = message_id(event)
+        if why := bad_id("id", id):
+            raise invalid_many([("id", why)])
+        await self._until(lambda: len(self._memory.waiting) < MOST_WAITING)
+        self._memory.put(id, event.SerializeToString())
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Wait until all that was sent is acknowledged (accepted, a duplicate, or rejected: see `rejected`).
+
+        Raises:
+            MeshError: what keeps it from being so, as soon as that won't go away by itself (FOREIGN_ACK, a wrong key,
+                another service); else after `timeout` seconds: the last trouble, such as NO_ACK or UNAVAILABLE, or
+                DEADLINE_EXCEEDED.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._until(lambda: not self._memory.waiting)
+        except TimeoutError:
+            left = f"{len(self._memory.waiting)} messages are not acknowledged after {timeout:g} s"
+            if (why := self.trouble) is not None:
+                raise MeshError(why.code, why.reason, f"{left}: {why.message}", retry_after=why.retry_after) from None
+            raise MeshError(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", left) from None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not acknowledged."""
+        return len(self._memory.waiting)
+
+    @property
+    def delivered(self) -> int:
+        """Messages that the receiver has; `duplicates` of them it had before."""
+        return self._memory.delivered
+
+    @property
+    def duplicates(self) -> int:
+        """See `delivered`."""
+        return self._memory.duplicates
+
+    @property
+    def rejected(self) -> dict[str, str]:
+        """Reasons by id of messages that the receiver does not take; they are not sent again."""
+        return dict(self._memory.rejected)
+
+    async def aclose(self) -> None:
+        """End at once. What is not acknowledged is lost to this object."""
+        await self._sender.stop()
+
+    async def __aenter__(self) -> Self:
+        self._sender.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if error is None:
+                await self.flush(self._ack_timeout)
+        finally:
+            await self.aclose()
+
+    def _open(self, channel: grpc.aio.Channel) -> Callable[[], Any]:
+        method = self._ring.open(channel)
+        return lambda: with_true_status(method())  # what ended a stream decides whether it is opened again
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self.trouble is not None and not self.trouble.retryable:
+                raise self.trouble
+            self._change.clear()
+            await self._change.wait()
+
+    def _settled(self) -> None:
+        self.trouble = None
+        self._change.set()
+
+    def _failed(self, error: MeshError) -> None:
+        self.trouble = MeshError(error.code, error.reason, f"{self._ring.component} at {self.address}: {error.message}",
+                                 retry_after=error.retry_after, metadata=error.metadata)
+        self._change.set()
+        if self._on_trouble is not None:
+            self._on_trouble(self.trouble)
+
+
+class Delivery:
+    """As `AsyncDelivery`, for programs without an event loop: it has one on a thread of its own. `on_trouble` is called
+    there."""
+
+    def __init__(self, kind: Kind, address: str | None = None, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"deliver {kind}", daemon=True)
+        self._thread.start()
+
+        async def made() -> AsyncDelivery:
+            return await AsyncDelivery(kind, address, **options).__aenter__()
+
+        try:
+            self._delivery = self._run(made())
+        except BaseException:
+            self._end()
+            raise
+
+    def send(self, message: RingMessage) -> None:
+        """As `AsyncDelivery.send`."""
+        self._run(self._delivery.send(message))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """As `AsyncDelivery.flush`."""
+        self._run(self._delivery.flush(timeout))
+
+    @property
+    def trouble(self) -> MeshError | None:
+        """As `AsyncDelivery.trouble`."""
+        return self._delivery.trouble
+
+    @property
+    def waiting(self) -> int:
+        """As `AsyncDelivery.waiting`."""
+        return self._delivery.waiting
+
+    @property
+    def delivered(self) -> int:
+        """As `AsyncDelivery.delivered`."""
+        return self._delivery.delivered
+
+    @property
+    def duplicates(self) -> int:
+        """As `AsyncDelivery.duplicates`."""
+        return self._delivery.duplicates
+
+    @property
+    def rejected(self) -> dict[str, str]:
+        """As `AsyncDelivery.rejected`."""
+        return self._delivery.rejected
+
+    def close(self) -> None:
+        """As `AsyncDelivery.aclose`."""
+        if self._thread.is_alive():
+            self._run(self._delivery.aclose())
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            self._run(self._delivery.__aexit__(kind, error, trace))
+        finally:
+            self._end()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _wrapped(message: RingMessage) -> PolicyEvent | Transition | Sample:
+    match message:
+        case Turn():
+            return PolicyEvent(turn=message)
+        case Feedback():
+            return PolicyEvent(feedback=message)
+        case SessionEnd():
+            return PolicyEvent(session_end=message)
+        case SessionActive():
+            return PolicyEvent(session_active=message)
+    return message
