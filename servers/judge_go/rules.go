@@ -23,7 +23,7 @@ func (rules) vote(_ context.Context, transition *pb.Transition) (*pb.Vote, error
 			request = textOf(message)
 		}
 	}
-	state := transition.GetNextState()
+	state, answer := transition.GetNextState(), textOf(transition.GetTurn().GetResponse())
 	var tools, said *pb.Vote
 	for _, message := range state.GetMessages() {
 		switch message.Role {
@@ -32,12 +32,12 @@ func (rules) vote(_ context.Context, transition *pb.Transition) (*pb.Vote, error
 				tools = sign
 			}
 		case "user":
-			if heard := heardIn(textOf(message), request); said == nil || heard.Score != 0 {
+			if heard := heardIn(textOf(message), request, answer); said == nil || heard.Score != 0 {
 				said = heard
 			}
 		}
 	}
-	told := feedbackSign(state.GetFeedback(), request)
+	told := feedbackSign(state.GetFeedback(), request, answer)
 	best := strongest(told, said, tools)
 	if best == nil {
 		return &pb.Vote{Rationale: "nothing came next that says anything"}, nil
@@ -67,7 +67,7 @@ func strongest(signs ...*pb.Vote) *pb.Vote {
 }
 
 // feedbackSign reads thumbs and comments: the last score counts, and is certain.
-func feedbackSign(given []*pb.Feedback, request string) *pb.Vote {
+func feedbackSign(given []*pb.Feedback, request, answer string) *pb.Vote {
 	var sign *pb.Vote
 	var comments []string
 	for _, feedback := range given {
@@ -86,7 +86,7 @@ func feedbackSign(given []*pb.Feedback, request string) *pb.Vote {
 	if len(comments) == 0 {
 		return sign
 	}
-	heard := heardIn(strings.Join(comments, "\n"), request)
+	heard := heardIn(strings.Join(comments, "\n"), request, answer)
 	if sign == nil {
 		return heard
 	}
@@ -171,8 +171,8 @@ func errorLine(text, otherwise string) string {
 
 // textOf is a message's text, that of its parts included.
 func textOf(message *pb.ChatMessage) string {
-	texts := []string{message.Content}
-	for _, part := range message.Parts {
+	texts := []string{message.GetContent()}
+	for _, part := range message.GetParts() {
 		texts = append(texts, part.GetText())
 	}
 	return strings.TrimSpace(strings.Join(texts, "\n"))
