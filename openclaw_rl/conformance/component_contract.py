@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from openclaw_rl.conformance.context import COMPONENT, Context, listed
 from openclaw_rl.conformance.frame import check
 from openclaw_rl.conformance.services import PACKAGE
+from openclaw_rl.mesh.channel import with_true_status
 
 #: The two versions of reflection; their messages are the same on the wire.
 _VERSIONS = ("v1", "v1alpha")
@@ -125,10 +126,10 @@ async def _ask(kit: Context, requests: list[reflection_pb2.ServerReflectionReque
             yield request
 
     for version in _VERSIONS:
-        call = kit.channel.stream_stream(
+        call = with_true_status(kit.channel.stream_stream(
             f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
             request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString)(each(), timeout=kit.deadline)
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString)(each(), timeout=kit.deadline))
         try:
             return [answer async for answer in call]
         except grpc.aio.AioRpcError as error:

@@ -139,18 +139,22 @@ class Context:
         return channel
 
     async def clean_up(self) -> None:
-        """Behind each check: cancel its calls, close its connections."""
+        """Behind each check: cancel its calls, close its connections, let the listener be well again."""
+        await self._hang_up()
+        if self.listener is not None:
+            self.listener.behave()
+
+    async def _hang_up(self) -> None:
         for call in self._calls:
             call.cancel()
         self._calls.clear()
         for channel in self._more:
             await channel.close()
         self._more.clear()
-        if self.listener is not None:
-            self.listener.behave()
 
     async def close(self) -> None:
-        await self.clean_up()
+        """Close all connections; the next call opens a new one."""
+        await self._hang_up()
         if self._channel is not None:
             await self._channel.close()
             self._channel = None

@@ -181,16 +181,14 @@ class Listener:
             for message in ring_messages(request):
                 id = message_id(message)
                 self.arrivals.append(Arrival(id, message, stream, time.monotonic()))
-                if faults.silent:
-                    continue
                 if faults.cut_after is not None and acked >= faults.cut_after:
                     await self._break(context)
-                ack = self._ack(id, faults.refuse(message) if faults.refuse is not None else "")
-                acked += 1
+                acks = [] if faults.silent else [self._ack(id, faults.refuse(message) if faults.refuse else "")]
+                acked += len(acks)
                 if faults.foreign:
-                    yield response(acks=[common_pb2.Ack(id=f"conformance-foreign-{acked}",  # type: ignore[call-arg]
-                                                        status=common_pb2.ACK_STATUS_ACCEPTED)])
-                for _ in range(2 if faults.twice else 1):
+                    acks.insert(0, common_pb2.Ack(id=f"conformance-foreign-{id}",
+                                                  status=common_pb2.ACK_STATUS_ACCEPTED))
+                for ack in acks * 2 if faults.twice else acks:
                     yield response(acks=[ack])  # type: ignore[call-arg]
 
     def _ack(self, id: str, reason: str) -> common_pb2.Ack:
