@@ -26,7 +26,8 @@ class Block:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file.relative_to(ROOT)}:{self.line}"
+        name = self.file.relative_to(ROOT) if ROOT in self.file.parents else self.file.name
+        return f"{name}:{self.line}"
 
 
 def pages(language: str) -> list[Path]:
