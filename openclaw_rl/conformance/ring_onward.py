@@ -126,6 +126,10 @@ async def cut(kit: Context) -> None:
         messages, ids = traffic(kit, 3 * k)
         await accepted(kit, messages)
         await listener.wait(ids, _ARRIVE, f"{_what(kit)}, on streams that break behind {k} acknowledgements each,")
+    listener.behave()  # what is left of those streams comes first, and would stand before what follows
+    messages, ids = traffic(kit, 1)
+    await accepted(kit, messages)
+    await listener.wait(ids, _ARRIVE, _what(kit))
     listener.behave(Faults(cut_after=0))  # nothing is acknowledged at all
     listener.cut()
     messages, ids = traffic(kit, 3)
