@@ -14,6 +14,7 @@ import yaml
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 
+from ..protos.generators import bin_folder
 from .mesh import Mesh
 
 
@@ -67,3 +68,9 @@ def grpcurl() -> str:
     if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
         pytest.fail("grpcurl is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/outside-tools installs it")
     pytest.skip("grpcurl is missing; tools/outside-tools installs it")
+
+
+@pytest.fixture(scope="session")
+def buf() -> str:
+    """The real buf, which tools/generate installs."""
+    return str(bin_folder() / "buf")

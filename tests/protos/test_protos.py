@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-REQUIRED = os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all"
+from .generators import ROOT, bin_folder, left_out, module
 
-
-def left_out(why: str) -> None:
-    """Skip, or fail when nothing may be left out."""
-    if REQUIRED:
-        pytest.fail(f"{why} (OPENCLAW_RL_TEST_REQUIRE=all)")
-    pytest.skip(why)
+#: Those whose tool chains take their time.
+SLOW = {"go", "typescript", "rust"}
+TARGETS = [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(600)] if name in SLOW else [])
+           for name in module("targets").TARGETS]
 
 
 @pytest.fixture(scope="module")
 def generators() -> Path:
     """Folder of buf and protoc, made by tools/generate on first use."""
-    loader = importlib.machinery.SourceFileLoader("generate", str(ROOT / "tools/generate"))
-    spec = importlib.util.spec_from_loader("generate", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    try:
-        folder: Path = module.environment()
-    except (subprocess.CalledProcessError, OSError) as error:
-        left_out(f"the generators of tools/generate can't be installed: {error}")
-        raise
-    return folder
+    return bin_folder()
 
 
 def run(*command: str | Path) -> None:
@@ -42,8 +26,44 @@ def run(*command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_generated_code_is_fresh(generators: Path) -> None:
-    run(ROOT / "tools/generate", "--check")
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_is_generated_is_fresh(generators: Path, tmp_path: Path, name: str) -> None:
+    target = module("targets").TARGETS[name]
+    try:
+        target.make(tmp_path)
+    except module("targets").Missing as why:
+        left_out(str(why))
+    stale = module("files").differing(tmp_path, target.folder, target.patterns)
+    assert not stale, f"run tools/generate: {', '.join(stale)}"
+
+
+def test_check_names_what_is_stale_and_writes_nothing(generators: Path, tmp_path: Path) -> None:
+    """With a committed file that is not as it should be, one that should not be there, and one that is missing."""
+    files = module("files")
+    fresh, committed = tmp_path / "fresh", tmp_path / "committed"
+    for folder, names in ((fresh, {"a.py": "1", "sub/b.py": "1"}),
+                          (committed, {"a.py": "2", "c.py": "", "mine.md": ""})):
+        for name, text in names.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    stale = files.differing(fresh, committed, ("**/*.py",))
+    assert stale == ["a.py", "c.py", "sub/b.py"]
+    files.write(fresh, committed, stale)
+    assert {str(path.relative_to(committed)) for path in committed.rglob("*.*")} == {"a.py", "sub/b.py", "mine.md"}
+    assert not files.differing(fresh, committed, ("**/*.py",))
+
+
+def test_unknown_targets_are_refused() -> None:
+    done = subprocess.run([ROOT / "tools/generate", "--only", "cobol"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "cobol is not one of python, go" in done.stderr
+
+
+def test_a_missing_tool_chain_is_told(generators: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    targets = module("targets")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, program in (("go", "go"), ("typescript", "npm"), ("rust", "cargo")):
+        with pytest.raises(targets.Missing, match=f"{program} is missing: install"):
+            targets.TARGETS[name].make(tmp_path)
 
 
 def test_lint(generators: Path) -> None:
