@@ -124,6 +124,9 @@ def status(as_json: Json = False) -> None:
             for alarm in c.alarms:
                 out.print(f"[yellow]{c.name}[/]: {escape(alarm.message)} [dim]({_since(alarm.since)}, {alarm.name})[/]",
                           soft_wrap=True, highlight=False)
+        if all(c.state == "STOPPED" and not c.detail for c in mesh.components):
+            out.print(f"nothing runs in {Home.default().root}: `openclaw-rl local-start` starts it; a mesh in another "
+                      "folder is named by OPENCLAW_RL_HOME", soft_wrap=True, highlight=False, markup=False)
         facts = mesh.json()
         turns, samples = facts["turns"], facts["samples"]
         dropped = ", ".join(f"{n} {reason}" for reason, n in samples["dropped"].items()) or "none"

@@ -172,7 +172,7 @@ class Credentials:
                               "; `openclaw-rl certs renew` makes a new one, which is taken without a restart")))
         if self._problem:
             raised.append(("certificate_unusable", f"new certificates can't be used ({self._problem}); those from "
-                           "before are in use"))
+                           "before are in use: repair the files, or `openclaw-rl certs renew`"))
         return raised
 
     def _seen(self) -> tuple[tuple[int, int, int], ...]:

@@ -84,7 +84,8 @@ class TrainerAlarms:
         dropped = Counter(reason for fate, reason, _ in newest if fate == "dropped" and not reason.startswith("no sig"))
         if dropped.total() == NEWEST:
             reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common(3))
-            return [("samples_dropped", f"all of the last {NEWEST} samples were dropped: {reasons}")]
+            return [("samples_dropped", f"all of the last {NEWEST} samples were dropped: {reasons}; `openclaw-rl docs "
+                     "troubles-and-cures` tells the setting behind each reason")]
         if not any(signal for _, _, signal in newest):
             return [("no_signal", f"none of the last {NEWEST} samples has a score or a hint that algorithm "
                      f"{self._config.algorithm} learns from: check the judge (`openclaw-rl turns` shows its scores)")]

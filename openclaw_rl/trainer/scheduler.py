@@ -54,7 +54,8 @@ class Scheduler:
             waiting: groups of episodes; None: there are none.
         """
         if self.paused is not None:
-            return Decision(False, None, f"paused{': ' + self.paused if self.paused else ''}")
+            return Decision(False, None, f"paused{': ' + self.paused if self.paused else ''} (`openclaw-rl resume` "
+                            "ends it)")
         users, groups = self._on_users(pending, now), self._on_groups(waiting or Waiting(), now)
         if groups is None or (users.due and (self.last_on_episodes or not groups.due)):
             return users

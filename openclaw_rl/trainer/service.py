@@ -123,7 +123,7 @@ class TrainerService:
             MeshError: training is paused.
         """
         if self._scheduler.paused is not None:
-            raise failed_precondition("PAUSED", "training is paused; resume it first")
+            raise failed_precondition("PAUSED", "training is paused; `openclaw-rl resume` ends that")
         pending = self._store.pending()
         waiting = self._store.waiting()
         if not pending.signal and not waiting.ready:

@@ -25,7 +25,7 @@ COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "
             "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list", "episodes show",
             "environments", "environments tasks", "environments leases", "environments watch",
             "versions", "versions show", "versions diff", "rollback", "pin", "unpin", "pause", "resume", "train-now",
-            "forget", "logs", "set-aside", "stop-all"]
+            "forget", "logs", "set-aside", "conformance", "docs", "stop-all"]
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_status_with_nothing_running() -> None:
     assert facts["turns"] == {"main": None, "side": None, "unknown": None}
     assert facts["samples"] == {"accepted": None, "trained": None, "pending": None, "dropped": {}}
     code, output = run("status")
-    assert code == 1 and output.count("STOPPED") == 4
+    assert code == 1 and output.count("STOPPED") == 4 and "`openclaw-rl local-start` starts it" in output
 
 
 @pytest.mark.parametrize("args", [("turns",), ("versions",), ("rollback", "1"), ("turns", "--json"),

@@ -31,7 +31,8 @@ def test_without_a_signal_nothing_is_ever_due() -> None:
 def test_a_pause_outranks_everything() -> None:
     scheduler = Scheduler(1, 1)
     scheduler.forced, scheduler.paused = True, "an experiment"
-    assert scheduler.decide(Pending(9, 9, 0.0), 1e9).missing == "paused: an experiment"
+    assert scheduler.decide(Pending(9, 9, 0.0), 1e9).missing == (
+        "paused: an experiment (`openclaw-rl resume` ends it)")
     scheduler.paused = None
     assert scheduler.decide(Pending(9, 9, 0.0), 1e9).due
 

@@ -207,7 +207,7 @@ async def test_a_pause_holds_until_it_is_resumed(tmp_path: Path, model: Path) ->
             await rig.stub.TrainNow(pb.TrainNowRequest())
         assert from_rpc_error(failure.value).reason == "PAUSED"
     async with trainer(tmp_path, model) as rig:
-        assert rig.status.detail == "paused: an experiment"
+        assert rig.status.detail == "paused: an experiment (`openclaw-rl resume` ends it)"
         assert rig.publisher.offered == []
         await rig.stub.Resume(pb.ResumeRequest())
         await until(lambda: rig.publisher.offered == [1])
