@@ -9,12 +9,14 @@ import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import io.grpc.stub.MetadataUtils;
+import java.time.Duration;
 import java.util.UUID;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.logging.Level;
 import java.util.logging.Logger;
-import org.openclaw.rl.v1.GetPolicyRequest;
+import org.openclaw.rl.MeshException;
+import org.openclaw.rl.PolicyClient;
 import org.openclaw.rl.v1.GetPolicyResponse;
 import org.openclaw.rl.v1.Playbook;
 import org.openclaw.rl.v1.PolicyServiceGrpc;
@@ -41,6 +43,8 @@ final class Publisher implements AutoCloseable {
       Metadata.Key.of("openclaw-trainer", Metadata.ASCII_STRING_MARSHALLER);
   private static final long FIRST_PAUSE_MS = 100;
   private static final long LONGEST_PAUSE_MS = 5_000;
+  /** Longest time for an answer to GetPolicy. */
+  private static final Duration ANSWER = Duration.ofSeconds(10);
 
   /** The stream is given up and opened again; the text says why. */
   private static final class Again extends Exception {
@@ -64,6 +68,7 @@ final class Publisher implements AutoCloseable {
     }
   }
 
+  private final PolicyClient policy;
   private final String address;
   private final Channel channel;
   private final Versions versions;
@@ -78,8 +83,9 @@ final class Publisher implements AutoCloseable {
   private ClientCallStreamObserver<SyncWeightsRequest> call;
   private boolean gotOn; // this stream brought something forward
 
-  Publisher(String address, Channel channel, Store store, Versions versions, Trainer trainer) {
-    this.address = address;
+  Publisher(PolicyClient policy, Store store, Versions versions, Trainer trainer) {
+    this.policy = policy;
+    this.address = policy.address();
     this.versions = versions;
     this.trainer = trainer;
     if (store.get("identity").isEmpty()) {
@@ -87,7 +93,7 @@ final class Publisher implements AutoCloseable {
     }
     Metadata who = new Metadata();
     who.put(TRAINER, store.get("identity").orElseThrow());
-    this.channel = ClientInterceptors.intercept(channel, MetadataUtils.newAttachHeadersInterceptor(who));
+    this.channel = ClientInterceptors.intercept(policy.channel(), MetadataUtils.newAttachHeadersInterceptor(who));
     thread.setDaemon(true);
     trainer.onVersion(this::wake);
   }
@@ -139,6 +145,8 @@ final class Publisher implements AutoCloseable {
         com.google.rpc.Status rich = StatusProto.fromThrowable(error);
         why = rich == null || rich.getMessage().isEmpty() ? error.getStatus().toString() : rich.getMessage();
         gotOn = gotOn && error.getStatus().getCode() != Status.Code.ABORTED; // somebody else took over: no chase
+      } catch (MeshException error) {
+        why = error.getMessage();
       } catch (RuntimeException error) {
         LOG.log(Level.SEVERE, "the weight stream failed", error);
         why = String.valueOf(error.getMessage());
@@ -150,7 +158,7 @@ final class Publisher implements AutoCloseable {
       }
       state = null;
       transfer = null;
-      if (!why.equals(problem) && !closed) {
+      if (!why.equals(problem) && !closed) { // once, not with each attempt of a long outage
         LOG.info("no weight stream to " + address + ", trying again: " + why);
       }
       problem = why;
@@ -193,17 +201,16 @@ final class Publisher implements AutoCloseable {
 
   /** Version 0 is the policy server's: its model's id and the digest of the empty playbook come from there. */
   private void learnModel() throws Again {
-    GetPolicyResponse policy = PolicyServiceGrpc.newBlockingStub(channel).withDeadlineAfter(10, TimeUnit.SECONDS)
-        .getPolicy(GetPolicyRequest.getDefaultInstance());
-    if (policy.getState().getVocabSize() > 0) {
-      throw new Again("the policy server at " + address + " serves " + policy.getState().getModel() + ", a model with "
+    GetPolicyResponse there = policy.withDeadline(ANSWER).policy();
+    if (there.getState().getVocabSize() > 0) {
+      throw new Again("the policy server at " + address + " serves " + there.getState().getModel() + ", a model with "
           + "weights; this trainer makes playbooks, which are for API models");
     }
-    VersionManifest base = policy.getManifestsList().stream().filter(manifest -> manifest.getVersion() == 0).findFirst()
-        .orElse(VersionManifest.newBuilder().setModelId(policy.getState().getModelId()).setAlgorithm("base")
+    VersionManifest base = there.getManifestsList().stream().filter(manifest -> manifest.getVersion() == 0).findFirst()
+        .orElse(VersionManifest.newBuilder().setModelId(there.getState().getModelId()).setAlgorithm("base")
             .setDigest(Playbooks.digest(Playbooks.dump(Playbook.getDefaultInstance()))).setTotalBytes(2).build());
     if (!versions.base(base)) {
-      throw new Again("the policy server at " + address + " serves " + policy.getState().getModel() + ", and the versions "
+      throw new Again("the policy server at " + address + " serves " + there.getState().getModel() + ", and the versions "
           + "in this trainer's folder are of another model: start the trainer with another --data");
     }
     trainer.wake();

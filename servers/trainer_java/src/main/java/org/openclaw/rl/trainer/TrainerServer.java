@@ -14,6 +14,7 @@ import io.grpc.TlsServerCredentials;
 import io.grpc.health.v1.HealthCheckResponse.ServingStatus;
 import io.grpc.netty.shaded.io.grpc.netty.NettyServerBuilder;
 import io.grpc.protobuf.services.HealthStatusManager;
+import io.grpc.protobuf.services.ProtoReflectionService;
 import io.grpc.protobuf.services.ProtoReflectionServiceV1;
 import java.io.IOException;
 import java.net.InetSocketAddress;
@@ -83,7 +84,7 @@ final class TrainerServer implements AutoCloseable {
     Options options = Options.at(settings.policy());
     policy = PolicyClient.open(
         settings.certs() == null ? options : options.withTls(Tls.mutual(settings.certs(), "trainer")));
-    publisher = new Publisher(settings.policy(), policy.channel(), store, versions, trainer);
+    publisher = new Publisher(policy, store, versions, trainer);
     component = new ComponentServicer(
         store, samples, versions, trainer, publisher, streams, clock, this::basics, this::drain);
     server = build(new TrainerServicer(samples, versions, trainer, publisher, streams)).start();
@@ -93,6 +94,7 @@ final class TrainerServer implements AutoCloseable {
     clock.scheduleWithFixedDelay(this::tellAlarms, 0, 2, TimeUnit.SECONDS);
   }
 
+  @SuppressWarnings("deprecation") // reflection's v1alpha is what older tools ask for
   private Server build(TrainerServicer servicer) throws IOException {
     List<ServerInterceptor> interceptors = new ArrayList<>(List.of(new HeadersFirst()));
     if (certificate != null) {
@@ -108,7 +110,8 @@ final class TrainerServer implements AutoCloseable {
         .keepAliveTimeout(10, TimeUnit.SECONDS)
         .handshakeTimeout(20, TimeUnit.SECONDS);
     for (ServerServiceDefinition service : List.of(servicer.bindService(), component.bindService(),
-        health.getHealthService().bindService(), ProtoReflectionServiceV1.newInstance().bindService())) {
+        health.getHealthService().bindService(), ProtoReflectionServiceV1.newInstance().bindService(),
+        ProtoReflectionService.newInstance().bindService())) {
       builder.addService(ServerInterceptors.intercept(service, interceptors));
     }
     return builder.build();

@@ -1,0 +1,83 @@
+package org.openclaw.rl.trainer;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.openclaw.rl.Delivery;
+import org.openclaw.rl.MemoryOutbox;
+import org.openclaw.rl.Options;
+import org.openclaw.rl.TrainerClient;
+import org.openclaw.rl.v1.Ack;
+import org.openclaw.rl.v1.Sample;
+
+/** The real process: killed and started again. */
+class ProcessTest {
+  private static final String READY = "trainer serves gRPC on ";
+
+  private static Process start(String... options) throws IOException {
+    List<String> command = new ArrayList<>(List.of(
+        Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-cp", System.getProperty("java.class.path"),
+        Main.class.getName()));
+    command.addAll(List.of(options));
+    return new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.DISCARD).start();
+  }
+
+  private static String address(Process process) throws IOException {
+    String line = new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8)).readLine();
+    assertTrue(line != null && line.startsWith(READY), "it said: " + line);
+    return line.substring(READY.length());
+  }
+
+  @Test
+  void nothingIsLostByAKill(@TempDir Path folder) throws Exception {
+    String[] options = {"--listen", "127.0.0.1:0", "--data", folder.toString(), "--policy", "127.0.0.1:1"};
+    Process process = start(options);
+    List<String> acknowledged = new ArrayList<>();
+    try (TrainerClient client = TrainerClient.open(Options.at(address(process)));
+        Delivery<Sample> delivery = client.deliver(Delivery.Settings.defaults(), new MemoryOutbox<>())) {
+      List<CompletableFuture<Ack>> sent = new ArrayList<>();
+      for (int i = 0; i < 300; i++) {
+        sent.add(delivery.send("t" + i, Given.sample("t" + i, -1, "Answer in one short sentence")));
+      }
+      sent.get(100).get(60, TimeUnit.SECONDS);
+      process.destroyForcibly().waitFor();
+      for (int i = 0; i < 300; i++) {
+        if (sent.get(i).isDone()) {
+          acknowledged.add("t" + i);
+        }
+      }
+    }
+    assertTrue(acknowledged.size() > 100);
+    Process again = start(options);
+    try (TrainerClient client = TrainerClient.open(Options.at(address(again)))) {
+      List<String> kept = client.samples(List.of()).stream().map(status -> status.getTurnId()).toList();
+      assertTrue(kept.containsAll(acknowledged), acknowledged.size() + " acknowledged, " + kept.size() + " kept");
+      again.destroy(); // SIGTERM
+      assertTrue(again.waitFor(20, TimeUnit.SECONDS));
+      assertEquals(0, again.exitValue());
+    } finally {
+      again.destroyForcibly();
+    }
+  }
+
+  @Test
+  void badOptionsAreRefused() throws Exception {
+    for (List<String> bad : List.of(List.of("--data", "d"), List.of("--data", "d", "--policy", "nowhere"),
+        List.of("--data", "d", "--policy", "127.0.0.1:1", "--listen", "0.0.0.0:0"))) {
+      Process process = start(bad.toArray(new String[0]));
+      assertTrue(process.waitFor(30, TimeUnit.SECONDS));
+      assertEquals(2, process.exitValue());
+    }
+  }
+}
