@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ..conformance.runner import Report
     from ..conformance.services import Service
 
-_EPILOG = """Examples:\n
-openclaw-rl conformance judge --address 127.0.0.1:50053\n
+_EPILOG = """Example: openclaw-rl conformance judge --address 127.0.0.1:50053\n
 openclaw-rl conformance judge --start './judge_go --listen {address} --data {data} --trainer {listen}' --junit j.xml\n
 openclaw-rl conformance environment --only 'ring.*' --address 10.0.0.7:50052 --certs ~/.openclaw-rl/certs"""
 
