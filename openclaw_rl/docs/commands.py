@@ -62,9 +62,11 @@ def _command(name: str, command: Any, words: dict[str, str], translations: Trans
 
 
 def examples(command: Any) -> list[str]:
-    """The examples in a command's help, without remarks."""
-    epilog = " ".join((command.epilog or "").split())
-    return [epilog.removeprefix("Example: ")] if epilog.startswith("Example: ") else []
+    """The examples in a command's help: a line of several, or a paragraph for each."""
+    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n", command.epilog or "")]
+    if not paragraphs[0].startswith("Example: "):
+        return []
+    return [paragraphs[0].removeprefix("Example: "), *paragraphs[1:]]
 
 
 def _placeholder(argument: Any) -> str:

@@ -41,7 +41,8 @@ OTHERWISE: tuple[tuple[str, str, str], ...] = (
     (r"openclaw-rl episodes run --type (terminal|all|tool_call)\b(.*)",
      r"openclaw-rl episodes run --type tool_call --groups 1 --group-size 2 --max-steps 1 --no-train",
      "64 episodes take minutes; two of one step show the same"),
-    (r"(openclaw-rl conformance \w+ --address \S+)$", r"\1 --only 'component.status*'", "tests/conformance runs all checks"),
+    (r"(openclaw-rl conformance \w+ --address \S+)$", r"\1 --only 'component.status*'",
+     "tests/conformance runs all checks"),
     (r"openclaw-rl forget --session SESSION", "openclaw-rl forget --session docs-forgotten",
      "the others read theirs"),
 )

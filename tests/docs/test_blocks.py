@@ -116,7 +116,7 @@ def test_commands_in_sentences_exist() -> None:
     wrong = []
     for file in (README, *pages("en"), *pages("zh")):
         for span in re.findall(r"`openclaw-rl ([^`\n]+)`", file.read_text()):
-            words = re.sub(r"[\[\];]", " ", span).replace("\\|", "|").split()
+            words = re.sub(r"'[^']*'|[\[\];]", " ", span).replace("\\|", "|").split()
             name = words[0]
             if len(words) > 1 and f"{name} {words[1]}" in known:
                 name = f"{name} {words[1]}"

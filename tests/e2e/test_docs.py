@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+import yaml
 from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.client.environment import EnvironmentServiceClient
-from tests.docs.blocks import Block, blocks, documents
+from openclaw_rl.home import Home
+from tests.docs.blocks import ROOT, Block, blocks, documents
 from tests.docs.shell import Reader
 
 from .mesh import Mesh, until
@@ -75,3 +80,48 @@ def test_a_wrong_command_is_found(tmp_path: Path, mesh: Mesh) -> None:
     (tmp_path / "work").mkdir()
     (wrong,) = Reader(tmp_path / "work", mesh.home.root, {}, []).read(page)
     assert "versions show 99999" in wrong and "ended with 1" in wrong and "fine" not in wrong
+
+
+def test_troubles_at_a_request(mesh: Mesh) -> None:
+    """What the table of troubles says of versions, fields, classes and a pause."""
+    request = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    url = f"{mesh.url}/v1/chat/completions"
+    other = httpx.post(url, json=request, headers={"X-OpenClaw-Exact-Version": "99999"}, timeout=60, trust_env=False)
+    assert other.status_code == 409 and other.json()["error"]["code"] == "version_not_active"
+    assert float(other.headers["retry-after"]) > 0
+    wrong = httpx.post(url, json=request | {"temperature": "hot"}, timeout=60, trust_env=False)
+    assert wrong.status_code == 400 and "temperature" in wrong.text
+    mesh.chat(request["messages"], headers={"X-Session-Id": "docs-side", "X-Turn-Type": "side"}, max_tokens=4)
+    (turn,) = until(lambda: mesh.turns("docs-side"), 30).values()
+    assert turn["class"] == "side" and "side" in turn["class_reason"]
+    mesh.cli("pause", "--reason", "the documentation")
+    try:
+        trainer = mesh.json("status")["components"][3]
+        assert "the documentation" in trainer["detail"] and "openclaw-rl resume" in trainer["detail"]
+        done = mesh.command("train-now")
+        assert done.returncode == 1 and "openclaw-rl resume" in done.stderr
+    finally:
+        mesh.cli("resume")
+
+
+def test_a_silent_judge_says_why(tmp_path: Path) -> None:
+    """A model's address that refuses: the alarm, and what to look at."""
+    home = Home(tmp_path / "home").create()
+    config = tmp_path / "config.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    config.write_text(yaml.safe_dump({"components": {"prm_judge": {
+        "port": 0, "model": "a-model", "base_url": f"http://127.0.0.1:{port}/v1", "vote_timeout": 1}}}))
+    mesh = Mesh(home, {"OPENAI_API_KEY": "a key"})
+    with subprocess.Popen([sys.executable, str(ROOT / "servers/judge/serve.py"), str(config)], env=mesh.env,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:
+        try:
+            def silent() -> dict[str, Any]:
+                return next((c for c in mesh.json("status")["components"]
+                             if c["name"] == "prm_judge" and c["state"] == "DEGRADED"), {})
+
+            told = until(silent, 60, "the alarm")
+            assert told["alarms"][0]["name"] == "judge_failing"
+            assert "components.prm_judge.base_url" in told["detail"] and "turns wait" in told["detail"]
+        finally:
+            judge.terminate()
