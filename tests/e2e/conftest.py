@@ -13,8 +13,8 @@ import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
+from tests.protos.generators import bin_folder
 
-from ..protos.generators import bin_folder
 from .mesh import Mesh
 
 

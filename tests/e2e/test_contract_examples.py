@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from openclaw_rl.home import Home, read_record
+from tests.protos.examples import SECTIONS, run
 
-from ..protos.examples import SECTIONS, run
 from .mesh import Mesh, until
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ...protos.examples import SECTIONS, run
+from tests.protos.examples import SECTIONS, run
 
 LINES = [line for line in SECTIONS[""] if "certs/" in line]
 
