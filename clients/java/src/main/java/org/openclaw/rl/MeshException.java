@@ -20,7 +20,7 @@ public final class MeshException extends RuntimeException {
   /**
    * A bad field of a request.
    *
-   * @param field its path, such as "sampling.temperature"
+   * @param field its path, such as "turn.min_version"
    * @param description what is wrong with it and what is allowed
    */
   public record Violation(String field, String description) {}
