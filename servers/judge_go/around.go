@@ -23,6 +23,7 @@ func asStreams(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	desc.Streams = slices.Clone(desc.Streams)
 	for _, method := range desc.Methods {
 		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: method.MethodName,
+			ClientStreams: true, // else gRPC leaves the interceptor out
 			Handler: func(servicer any, stream grpc.ServerStream) error {
 				response, err := method.Handler(servicer, stream.Context(), stream.RecvMsg, nil)
 				if err != nil {
