@@ -124,7 +124,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TrainNow(self, request, context):
-        """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
+        """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

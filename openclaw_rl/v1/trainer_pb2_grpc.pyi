@@ -48,7 +48,7 @@ class TrainerServiceStub:
     wait for it misses the oldest.
     """
     TrainNow: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.TrainNowRequest, _trainer_pb2.TrainNowResponse]
-    """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN."""
+    """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED."""
     Pause: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.PauseRequest, _trainer_pb2.PauseResponse]
     """Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it."""
     Resume: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRequest, _trainer_pb2.ResumeResponse]
@@ -79,7 +79,7 @@ class TrainerServiceAsyncStub(TrainerServiceStub):
     wait for it misses the oldest.
     """
     TrainNow: _aio.UnaryUnaryMultiCallable[_trainer_pb2.TrainNowRequest, _trainer_pb2.TrainNowResponse]  # type: ignore[assignment]
-    """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN."""
+    """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED."""
     Pause: _aio.UnaryUnaryMultiCallable[_trainer_pb2.PauseRequest, _trainer_pb2.PauseResponse]  # type: ignore[assignment]
     """Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it."""
     Resume: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ResumeRequest, _trainer_pb2.ResumeResponse]  # type: ignore[assignment]
@@ -143,7 +143,7 @@ class TrainerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.TrainNowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.TrainNowResponse, _abc.Awaitable[_trainer_pb2.TrainNowResponse]]:
-        """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN."""
+        """Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED."""
 
     @_abc_1.abstractmethod
     def Pause(

@@ -7125,7 +7125,7 @@ pub mod trainer_service_client {
                 );
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
+        /// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED.
         pub async fn train_now(
             &mut self,
             request: impl tonic::IntoRequest<super::TrainNowRequest>,
@@ -7291,7 +7291,7 @@ pub mod trainer_service_server {
         > {
             Err(tonic::Status::unimplemented("Not yet implemented"))
         }
-        /// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
+        /// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED.
         async fn train_now(
             &self,
             request: tonic::Request<super::TrainNowRequest>,

@@ -48,7 +48,7 @@ type TrainerServiceClient interface {
 	// Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
 	// wait for it misses the oldest.
 	WatchTraining(ctx context.Context, in *WatchTrainingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTrainingResponse], error)
-	// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
+	// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED.
 	TrainNow(ctx context.Context, in *TrainNowRequest, opts ...grpc.CallOption) (*TrainNowResponse, error)
 	// Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
@@ -197,7 +197,7 @@ type TrainerServiceServer interface {
 	// Tells each training step, publication and skip as it happens, from the call on. A reader so slow that 256 of them
 	// wait for it misses the oldest.
 	WatchTraining(*WatchTrainingRequest, grpc.ServerStreamingServer[WatchTrainingResponse]) error
-	// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
+	// Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED.
 	TrainNow(context.Context, *TrainNowRequest) (*TrainNowResponse, error)
 	// Starts no further step until resumed; samples are still taken. Any number of times; a restart does not end it.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)

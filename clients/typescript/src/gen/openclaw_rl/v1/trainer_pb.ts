@@ -833,7 +833,7 @@ export const TrainerService: GenService<{
     output: typeof WatchTrainingResponseSchema;
   },
   /**
-   * Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED, NOTHING_TO_TRAIN.
+   * Trains now on what there is, without waiting for the number or the interval. Reasons: PAUSED.
    *
    * @generated from rpc openclaw_rl.v1.TrainerService.TrainNow
    */
