@@ -1,0 +1,40 @@
+"""What tools/release puts together."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .generators import ROOT, bin_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_release(tmp_path: Path) -> None:
+    bin_folder()
+    out = tmp_path / "release"
+    done = subprocess.run([sys.executable, ROOT / "tools/release", out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    version = (ROOT / "protos/VERSION").read_text().strip()
+    sums = dict(reversed(line.split("  ")) for line in (out / "SHA256SUMS").read_text().splitlines())
+    assert {*sums, "SHA256SUMS"} == {file.name for file in out.iterdir()}
+    assert all(hashlib.sha256((out / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
+    assert (out / f"openclaw_rl.v1-{version}.binpb").read_bytes() == (ROOT / "protos/openclaw_rl.v1.binpb").read_bytes()
+    assert (out / "CHANGES.md").read_text().startswith(f"## [{version}] - ")
+    with tarfile.open(out / f"openclaw_rl-protos-{version}.tar.gz") as tar:
+        names = {name.removeprefix(f"openclaw_rl-protos-{version}/protos/") for name in tar.getnames()}
+    assert {"openclaw_rl/v1/policy.proto", "third_party/google/rpc/status.proto", "buf.yaml", "reference/README.md",
+            "VERSIONING.md"} <= names
+    [wheel] = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        files = set(packed.namelist())
+    assert {"openclaw_rl/py.typed", "openclaw_rl/v1/policy_pb2.pyi", "openclaw_rl/client/ring.py"} <= files
+    assert not {name for name in files if re.match(r"(tests|tools|clients|servers)/", name)}
+    assert list(out.glob("openclaw_rl-*.tar.gz"))
