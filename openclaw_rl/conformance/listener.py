@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,7 @@ class Listener:
         self._credentials = credentials
         self._behaviours: dict[str, Behaviour] = {}
         self._known: set[str] = set()
-        self._open: set[asyncio.Task[Any]] = set()
+        self._open: set[asyncio.Event] = set()  # of each stream, its end
         self._server: grpc.aio.Server | None = None
         self._rpcs = {service.path(method.name): _Rpc(service, bool(method.client_streaming),
                                                       GetMessageClass(method.input_type))
@@ -115,8 +116,8 @@ class Listener:
 
     def cut(self) -> None:
         """Break all streams that are open, as a network does it."""
-        for task in list(self._open):
-            task.cancel()
+        for cut in list(self._open):
+            cut.set()
 
     def got(self, id: str) -> list[Arrival]:
         """Each arrival of a message."""
@@ -146,27 +147,30 @@ class Listener:
 
     async def answer(self, path: str, requests: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
         """The answers to one call."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
+        cut = asyncio.Event()
+        self._open.add(cut)
         try:
             await context.send_initial_metadata(())
-            rpc = self._rpcs[path]
-            behaviour = self._behaviours.get(path)
-            if behaviour is not None:
-                async for message in behaviour(requests if rpc.many_in else await anext(requests), context):
+            async with aclosing(_until(self._answers(path, requests, context), cut)) as messages:
+                async for message in messages:
                     yield message
-            elif rpc.service.ring and path == rpc.service.path(rpc.service.ring):
-                async for message in self._ring(rpc.service, requests, context):
-                    yield message
-            else:
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the conformance kit does not play this")
-        except asyncio.CancelledError:
-            task.uncancel()
-            error = unavailable("the conformance kit breaks this stream")
-            await context.abort(error.code, error.message, error.trailing_metadata())
+            if cut.is_set():
+                await self._break(context)
         finally:
-            self._open.discard(task)
+            self._open.discard(cut)
+
+    async def _answers(self, path: str, requests: Any, context: grpc.aio.ServicerContext
+                       ) -> AsyncGenerator[Message, None]:
+        rpc = self._rpcs[path]
+        behaviour = self._behaviours.get(path)
+        if behaviour is not None:
+            async for message in behaviour(requests if rpc.many_in else await anext(requests), context):
+                yield message
+        elif rpc.service.ring and path == rpc.service.path(rpc.service.ring):
+            async for message in self._ring(rpc.service, requests, context):
+                yield message
+        else:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the conformance kit does not play this")
 
     async def _ring(self, service: Service, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext
                     ) -> AsyncIterator[Message]:
@@ -225,6 +229,29 @@ class _Handlers(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return self._listener.handler(handler_call_details.method)
+
+
+async def _until(messages: AsyncGenerator[Message, None], cut: asyncio.Event) -> AsyncGenerator[Message, None]:
+    """What comes until the stream is to be cut. Cancelling the handler instead may hit gRPC while it sends, and then
+    the other side is never told that the call has ended."""
+    cutting = asyncio.create_task(cut.wait())
+    coming: asyncio.Future[Message] | None = None
+    try:
+        while not cut.is_set():
+            coming = asyncio.ensure_future(anext(messages))
+            await asyncio.wait({coming, cutting}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                return
+            try:
+                yield coming.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        ending = [cutting] if coming is None else [cutting, coming]
+        for one in ending:
+            one.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await messages.aclose()
 
 
 def ring_messages(request: Any) -> list[Any]:

@@ -78,7 +78,11 @@ async def serving(kit: Context) -> None:
             made = await base.make()
             await kit.until(lambda: len(versions) >= 3 or any(task.done() for task in talking), 3 * ANSWER,
                             "three chats at the same time were not answered")
-            await sync.stage(made, chunk=SMALL)
+            need = await sync.need(made)
+            versions.append((await chat(kit)).start.policy_version)  # begun while the version is on its way
+            told = await sync.send(made, need, chunk=SMALL)
+            await sync.staged(made, need, told)
+            versions.append((await chat(kit)).start.policy_version)
             await sync.commit(made)
             begun = len(versions)
             await kit.until(lambda: made.version in versions[begun:] or any(task.done() for task in talking),

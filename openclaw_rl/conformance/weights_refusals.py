@@ -57,7 +57,7 @@ async def beyond_credit(kit: Context) -> None:
             what = f"a chunk that has one byte more than the {due} of the transfer"
             chunk = piece(made.version, need.from_byte, data[need.from_byte :] + b"\0")
         await sync.say(chunk=chunk)
-        await sync.rejected(made.version, ["BAD_CHUNK", "PROTOCOL"], what)
+        await sync.rejected(made.version, ["BAD_CHUNK", "PROTOCOL"], what, due=need.from_byte)
 
 
 @check("weights.refuses.crc", "A chunk whose CRC-32C is wrong is rejected as BAD_CHUNK, retryable, and the same "
@@ -70,7 +70,8 @@ async def wrong_crc(kit: Context) -> None:
         chunk = piece(made.version, need.from_byte, data[need.from_byte : need.from_byte + need.credit_bytes])
         chunk.crc32c ^= 1
         await sync.say(chunk=chunk)
-        await sync.rejected(made.version, ["BAD_CHUNK"], "a chunk with a wrong CRC-32C", retryable=True)
+        await sync.rejected(made.version, ["BAD_CHUNK"], "a chunk with a wrong CRC-32C", retryable=True,
+                            due=need.from_byte)
         await sync.stage(made)
         await sync.say(abort=pb.WeightAbort(version=made.version, reason="the check is over"))
 
@@ -84,7 +85,7 @@ async def wrong_offset(kit: Context) -> None:
         at = need.from_byte + 1
         await sync.say(chunk=piece(made.version, at, made.transfer(need.tensors)[at : at + 100]))
         await sync.rejected(made.version, ["BAD_CHUNK"], f"a chunk at byte {at}, where byte {need.from_byte} was due,",
-                            retryable=True)
+                            retryable=True, due=need.from_byte)
 
 
 @check("weights.refuses.tensor_digest", "A tensor whose bytes do not have the digest that was offered is rejected as "

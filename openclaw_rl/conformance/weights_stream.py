@@ -113,27 +113,30 @@ class Sync:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):
             await self._call.write(request if request is not None else SyncWeightsRequest(**message))
 
-    async def answer(self, due: str, seconds: float = ANSWER) -> SyncWeightsResponse:
+    async def answer(self, due: str, what: str, seconds: float | None = None) -> SyncWeightsResponse:
         """The next message that is no `state`.
 
         Args:
             due: what should come, for the sentence.
+            what: what was said before.
+            seconds: default ANSWER.
 
         Raises:
             Broken: the stream has ended.
             Failed: nothing came.
         """
+        seconds = ANSWER if seconds is None else seconds
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._answers.get()
         except TimeoutError:
-            self._kit.fail(f"no answer came within {seconds:g} s where {due} was due")
+            self._kit.fail(f"{what} was not answered within {seconds:g} s, where {due} was due")
         if answer is None:
             self._answers.put_nowait(None)
             raise Broken(f"the stream {self.how()} where {due} was due")
         return answer
 
-    async def next(self, *kinds: str, what: str, seconds: float = ANSWER) -> Any:
+    async def next(self, *kinds: str, what: str) -> Any:
         """The next message, which must be of one of these kinds ("need", "staged", ...); its content.
 
         Args:
@@ -141,7 +144,7 @@ class Sync:
         """
         wanted = " or ".join(f"`{kind}`" for kind in kinds)
         try:
-            answer = await self.answer(wanted, seconds)
+            answer = await self.answer(wanted, what)
         except Broken as broken:
             self._kit.fail(f"{what}: {broken}")
         kind = answer.WhichOneof("message")
@@ -152,7 +155,9 @@ class Sync:
     async def need(self, made: Made, base: int | None = None) -> pb.WeightNeed:
         """Offer a version that must be wanted."""
         await self.say(offer=made.offer(base))
-        need = await self.next("need", what=f"the offer of version {made.version}")
+        what = f"the offer of version {made.version}"
+        while isinstance(need := await self.next("need", "progress", what=what), pb.WeightProgress):
+            pass  # of what was sent before the offer
         self._kit.expect(need.version == made.version, f"`need` names version {need.version}, not {made.version}, "
                          "which was offered")
         unknown = [name for name in need.tensors if name not in made.frames]
@@ -215,14 +220,17 @@ class Sync:
                          f"`activated` tells a pause of {activated.pause_ms:g} ms and {activated.pause_steps} steps")
         return activated  # type: ignore[no-any-return]
 
-    async def rejected(self, version: int, reasons: Iterable[str], what: str, retryable: bool | None = None) -> None:
-        """What comes next is `rejected`, for one of these reasons ("BAD_CHUNK"); `progress` before it is passed over.
+    async def rejected(self, version: int, reasons: Iterable[str], what: str, retryable: bool | None = None, *,
+                       due: int | None = None) -> None:
+        """What comes next is `rejected`, for one of these reasons ("BAD_CHUNK"); `progress` before it is passed over,
+        as long as it tells of nothing behind byte `due`.
 
         Args:
             what: what was wrong, for the sentence.
             retryable: what `rejected.retryable` must say; None takes both.
         """
-        await self._refusal(Made(pb.VersionManifest(version=version), []), reasons, what, retryable)
+        await self._refusal(Made(pb.VersionManifest(version=version), []), reasons, what, retryable, self._kit.deadline,
+                            due)
 
     async def refuses(self, made: Made, reasons: Iterable[str], what: str, *, offer: pb.WeightOffer | None = None,
                       retryable: bool | None = None) -> None:
@@ -236,13 +244,14 @@ class Sync:
         await self.say(offer=offer if offer is not None else made.offer())
         await self._refusal(made, reasons, what, retryable)
 
-    async def _refusal(self, made: Made, reasons: Iterable[str], what: str, retryable: bool | None) -> None:
+    async def _refusal(self, made: Made, reasons: Iterable[str], what: str, retryable: bool | None,
+                       seconds: float | None = None, most: int | None = None) -> None:
         reasons = list(reasons)
         due = f"`rejected` ({' or '.join(reasons)})"
         data, at, granted = b"", 0, 0
         while True:
             try:
-                answer = await self.answer(due)
+                answer = await self.answer(due, what, seconds)
             except Broken as broken:
                 self._kit.fail(f"{what}: {broken}; a version that can't be taken is answered `rejected`, and the "
                                "stream goes on")
@@ -253,7 +262,8 @@ class Sync:
             if kind == "need" and not data:
                 data = b"".join(made.frames.get(name, b"") for name in answer.need.tensors)
                 at, granted = answer.need.from_byte, answer.need.from_byte
-            if kind not in ("need", "progress"):
+            taken = most is not None and kind == "progress" and answer.progress.received_bytes > most
+            if kind not in ("need", "progress") or taken:
                 self._kit.fail(f"{what} was answered {shown(answer)} where {due} was due")
             granted += getattr(answer, str(kind)).credit_bytes
             while at < min(len(data), granted):
