@@ -9,8 +9,8 @@ and the best round of each counts, since other processes can only slow one down.
 machine, so a client that is much quicker than it shows less than it could. Prints one JSON line: a second, the ratio to
 Python's, and of the cores that the client's own process had (near 0: others kept it waiting; don't trust the figure).
 
-Go, Node with npm, Maven with a JDK and Cargo build what they need first (a few minutes the first time); a language whose
-tools are missing is left out.
+Go, Node with npm, Maven with a JDK and Cargo build what they need first (a few minutes the first time); a language
+whose tools are missing is left out.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def main() -> None:
                     mode = command[-1:] if name.startswith("python") else []
                     program = command[: len(command) - len(mode)]
                     figures = measure(program, address, args.seconds, args.callers, args.streams, *mode)
-                    print(f"round {round + 1}, {name}: {figures['calls']:.0f} calls/s, {figures['pieces']:.0f} pieces/s",
-                          file=sys.stderr)
+                    print(f"round {round + 1}, {name}: {figures['calls']:.0f} calls/s, "
+                          f"{figures['pieces']:.0f} pieces/s", file=sys.stderr)
                     old = best.setdefault(name, figures)
                     best[name] = {key: max(old[key], figures[key]) for key in figures}
         finally:
