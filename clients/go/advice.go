@@ -13,8 +13,7 @@ var advices = []struct {
 	say   string
 }{
 	{codes.Unavailable, []string{"looked like an HTTP/1.1 header"}, speaksHTTP1},
-	{codes.Unavailable, []string{"certificate required"},
-		"It wants a certificate of this side: use WithCertificates, or its keys_port with WithKey and WithCA"},
+	{codes.Unavailable, []string{"certificate required"}, wantsCertificate},
 	{codes.Unavailable, []string{"first record does not look like a TLS handshake"},
 		"It speaks plain text and this side TLS: leave the certificates out, or set security.tls: on there"},
 	{codes.Unavailable, []string{"authentication handshake failed", "EOF"},
@@ -35,8 +34,7 @@ var advices = []struct {
 		"There is no host of this name: correct the address (HOST:PORT)"},
 	{codes.Unavailable, []string{"missing port in address"},
 		"The address has to be HOST:PORT"},
-	{codes.Unavailable, []string{"error reading server preface"},
-		"It closed the connection at once: if it uses TLS, this side has to use WithCertificates, or WithKey and WithCA on its keys_port; else it does not speak gRPC"},
+	{codes.Unavailable, []string{"error reading server preface"}, closedAtOnce},
 	{codes.Unavailable, []string{"broken pipe"}, broke},
 	{codes.Unavailable, []string{"reset by peer"}, broke},
 	{codes.Unavailable, []string{"error reading from server"}, broke},
@@ -59,6 +57,9 @@ const (
 	speaksHTTP1 = "The address speaks HTTP/1 and not gRPC: use the component's gRPC port (`openclaw-rl status` shows it), not its HTTP door"
 	speaksTLS   = "The address speaks TLS and this side plain text: use WithCertificates, or WithKey and WithCA on its keys_port"
 	broke       = "The connection broke: the component is stopping or starting; or it uses TLS and this side does not (WithCertificates, or WithKey and WithCA on its keys_port)"
+
+	closedAtOnce     = "It closed the connection at once: if it uses TLS, this side has to use WithCertificates, or WithKey and WithCA on its keys_port; else it does not speak gRPC"
+	wantsCertificate = "It wants a certificate of this side: use WithCertificates, or its keys_port with WithKey and WithCA"
 )
 
 const otherService = "The component at this address does not serve this call: it is another component (Check tells which), or of an older release"

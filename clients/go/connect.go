@@ -173,6 +173,9 @@ func (o *options) convert(err error, method string) error {
 	err = convert(err, o.address, method)
 	if e, ok := err.(*Error); ok {
 		o.first.advise(e)
+		if o.ca != "" && (e.Advice == broke || e.Advice == closedAtOnce) { // we spoke TLS, without a certificate
+			e.Advice = wantsCertificate
+		}
 	}
 	return err
 }

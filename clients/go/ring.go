@@ -19,6 +19,8 @@ type Ring[M proto.Message] struct {
 
 // ringStream is an open stream of it.
 type ringStream[M proto.Message] interface {
+	// taken waits until the server has taken the stream (true), or has ended it.
+	taken() bool
 	send(messages []M) error
 	recv() ([]*pb.Ack, error)
 }
@@ -34,6 +36,11 @@ type bidi[M proto.Message, Req, Res any] struct {
 }
 
 func (b *bidi[M, Req, Res]) send(messages []M) error { return b.stream.Send(b.pack(messages)) }
+
+func (b *bidi[M, Req, Res]) taken() bool {
+	header, err := b.stream.Header()
+	return header != nil && err == nil
+}
 
 func (b *bidi[M, Req, Res]) recv() ([]*pb.Ack, error) {
 	response, err := b.stream.Recv()

@@ -111,19 +111,24 @@ func (s *Sender[M]) note(change func(*pb.OutboxStats)) {
 
 // Run sends until the context ends, whose error it returns. Call it once at a time.
 func (s *Sender[M]) Run(ctx context.Context) error {
+	silent := false
 	for attempt := 0; ; attempt++ {
-		flight := &flight[M]{Sender: s, waiting: map[string]struct{}{}, settled: map[string]struct{}{}}
+		flight := &flight[M]{Sender: s, silent: silent, waiting: map[string]struct{}{}, settled: map[string]struct{}{}}
 		failed := AsError(flight.run(ctx))
 		s.note(func(stats *pb.OutboxStats) { stats.Connected = false })
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		silent = failed.Reason == ReasonNoAck || failed.Reason == ReasonForeignAck
 		if flight.progress { // it achieved something: the pauses start afresh
 			attempt = 0
 		}
 		pause := s.options.Backoff.after(attempt, failed)
+		told := s.Stats().LastError
 		s.note(func(stats *pb.OutboxStats) { stats.LastError = failed.Error() })
-		s.options.Logger.Warn("the stream broke; connecting again", "stream", s.ring.name, "error", failed.Error(), "pause", pause)
+		if told != failed.Error() { // once, not with each attempt of a long outage
+			s.options.Logger.Warn("the stream broke; connecting again and again", "stream", s.ring.name, "error", failed.Error())
+		}
 		if s.options.OnError != nil {
 			s.options.OnError(failed)
 		}
@@ -136,6 +141,7 @@ func (s *Sender[M]) Run(ctx context.Context) error {
 // flight is one stream of a sender.
 type flight[M proto.Message] struct {
 	*Sender[M]
+	silent    bool // the stream before got no right ack: that it is taken says little
 	cursor    uint64
 	order     []string            // ids in flight, in the order of sending; some of them settled
 	waiting   map[string]struct{} // those that are not
@@ -158,6 +164,9 @@ func (f *flight[M]) run(ctx context.Context) error {
 	acks, broken := make(chan []*pb.Ack), make(chan error, 2)
 	requests, idle := make(chan []M), make(chan struct{}, 1)
 	workers.Go(func() { // reading
+		if stream.taken() && !f.silent {
+			f.note(func(stats *pb.OutboxStats) { stats.LastError = "" })
+		}
 		for {
 			got, err := stream.recv()
 			if err == io.EOF {
@@ -167,7 +176,6 @@ func (f *flight[M]) run(ctx context.Context) error {
 				broken <- err
 				return
 			}
-			f.note(func(stats *pb.OutboxStats) { stats.LastError = "" })
 			select {
 			case acks <- got:
 			case <-ctx.Done():
@@ -286,7 +294,10 @@ func (f *flight[M]) settle(acks []*pb.Ack) error {
 	if err := f.keep(known); err != nil {
 		return err
 	}
-	f.progress = f.progress || len(known) > 0
+	if len(known) > 0 && !f.progress {
+		f.progress = true
+		f.note(func(stats *pb.OutboxStats) { stats.LastError = "" })
+	}
 	return foreign
 }
 

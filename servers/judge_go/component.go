@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -19,7 +20,7 @@ import (
 // waitingAlarm is how long a message may wait before somebody should look.
 const waitingAlarm = 2 * time.Minute
 
-// component is ComponentService: how the judge is, and its end. ReadLogs and ListSpans are left out.
+// component is ComponentService: how the judge is, and its end.
 type component struct {
 	pb.UnimplementedComponentServiceServer
 	service *service
@@ -37,7 +38,7 @@ type component struct {
 func (c *component) status() *pb.ComponentStatus {
 	host, _ := os.Hostname()
 	status := &pb.ComponentStatus{Name: openclaw.RoleJudge, State: pb.ComponentState_COMPONENT_STATE_RUNNING,
-		Detail: "judge " + c.service.panel.description(), Pid: int64(os.Getpid()), Address: c.address, PackageVersion: "judge_go " + version,
+		Detail: "judge_go: " + c.service.panel.description(), Pid: int64(os.Getpid()), Address: c.address, PackageVersion: version,
 		StartedAt: timestamppb.New(c.started), Counters: map[string]int64{}, Host: host, ContractVersion: openclaw.ContractVersion}
 	if !c.expires.IsZero() {
 		status.Secure, status.CertificateExpiresAt = true, timestamppb.New(c.expires)
@@ -149,6 +150,14 @@ func (c *component) Drain(_ context.Context, request *pb.DrainRequest) (*pb.Drai
 	default: // it is stopping already
 	}
 	return &pb.DrainResponse{}, nil
+}
+
+func (c *component) ReadLogs(*pb.ReadLogsRequest, grpc.ServerStreamingServer[pb.ReadLogsResponse]) error {
+	return failure(codes.Unimplemented, "UNIMPLEMENTED", "judge_go keeps no log: it writes to stderr", 0)
+}
+
+func (c *component) ListSpans(*pb.ListSpansRequest, grpc.ServerStreamingServer[pb.ListSpansResponse]) error {
+	return failure(codes.Unimplemented, "UNIMPLEMENTED", "judge_go keeps no spans", 0)
 }
 
 func (c *component) Forget(_ context.Context, request *pb.ForgetRequest) (*pb.ForgetResponse, error) {
