@@ -58,6 +58,8 @@ def dockerd(folder: Path) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
         socket.unlink(missing_ok=True)
+        for mount in (folder / "exec/netns").glob("*"):  # it leaves the host's network mounted there
+            subprocess.run(["umount", str(mount)], check=False)
 
 
 def import_busybox(url: str) -> None:
