@@ -17,7 +17,10 @@ _ENCODING = "weights.proto: TensorEncoding"
 
 async def _activate(kit: Context, base: Base, made: Made, version: int | None = None) -> None:
     async with Sync(kit) as sync:
-        await sync.stage(made, base=version)
+        need = await sync.stage(made, base=version)
+        lacking = sorted({*made.frames} - {*need.tensors})
+        kit.expect(not lacking, f"`need` does not ask for {lacking[0] if lacking else ''!r}, which the server can't "
+                   "have")
         await serves(kit, made, await sync.commit(made))
         await base.go_home()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
 
 from openclaw_rl import playbook
+from openclaw_rl.conformance.frame import Skipped
 from openclaw_rl.mesh.helpers import now
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.playbook_pb2 import Playbook
@@ -134,7 +135,7 @@ class Weights:
     def choose(specs: Iterable[pb.TensorSpec]) -> list[str]:
         """Names of the tensors to change: the smallest of all, and the smallest matrix that an adapter can make and
         that has 4096 values or more."""
-        known = [spec for spec in specs if spec.dtype in _EXPONENT]
+        known = [spec for spec in specs if spec.dtype in _NAN]
         known.sort(key=lambda spec: dense_bytes(spec.dtype, spec.shape))
         matrices = [spec for spec in known if can_adapt(spec.dtype, spec.shape, 1)
                     and dense_bytes(spec.dtype, spec.shape) >= 8192]
@@ -151,7 +152,7 @@ class Weights:
     def bad(self, number: int, state: PolicyState) -> Made:
         name = self.changes[0]
         data = bytearray(self._edited(name))
-        exponent = _EXPONENT[self._spec(name).dtype]
+        exponent = _NAN[self._spec(name).dtype]
         data[: len(exponent)] = exponent
         return self._version(number, state, {name: bytes(data)})
 
@@ -167,19 +168,28 @@ class Weights:
         return self._encoded(made, name, b"".join(compress(content)), pb.TENSOR_ENCODING_SPARSE_ZSTD)
 
     def low_rank(self, number: int, state: PolicyState) -> Made:
-        """The matrix as an adapter of rank 1 on the active version's. All its numbers are powers of two, so that any
-        arithmetic comes to the same bits."""
+        """The matrix as an adapter of rank 1 on the active version's, which doubles one of its values: any arithmetic
+        comes to the same bits.
+
+        Raises:
+            Skipped: the matrix has no value that can be doubled.
+        """
         import numpy as np
 
         from openclaw_rl.weights.encoding import Adapter, compress, low_rank_content, merge
 
         name = self.matrix
         spec, base = self._spec(name), self._tensors[name]
+        values = _values(base, spec.dtype)
+        fit = np.flatnonzero((np.abs(values) > 1e-6) & (np.abs(values) < 1e4))
+        if not len(fit):
+            raise Skipped(f"tensor {name} has no value that an adapter could change exactly")
         self._made += 1
         rows, columns = spec.shape
+        row, column = divmod(int(fit[self._made % len(fit)]), columns)
         a, b = np.zeros((1, columns), np.float32), np.zeros((rows, 1), np.float32)
-        a[0, self._made % columns], b[self._made % rows, 0] = 0.25, 0.25
-        adapter = Adapter(a, b, 0.5)
+        a[0, column], b[row, 0] = 1, 1
+        adapter = Adapter(a, b, float(values[row * columns + column]))
         new = b"".join(merge(memoryview(base), spec.dtype, adapter))
         made = self._version(number, state, {name: new})
         encoded = self._encoded(made, name, b"".join(compress(low_rank_content(adapter))),
@@ -213,8 +223,17 @@ class Weights:
         return Made(manifest(number, state), specs, dict(new)).seal()
 
 
+def _values(data: bytes, dtype: str) -> Any:
+    """Values of a tensor as float32."""
+    import numpy as np
+
+    if dtype == "BF16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.frombuffer(data, {"F16": "<f2", "F32": "<f4"}[dtype]).astype(np.float32)
+
+
 #: A NaN, little-endian, by type.
-_EXPONENT = {"BF16": b"\xc0\x7f", "F16": b"\x00\x7e", "F32": b"\x00\x00\xc0\x7f"}
+_NAN = {"BF16": b"\xc0\x7f", "F16": b"\x00\x7e", "F32": b"\x00\x00\xc0\x7f"}
 
 
 def manifest(number: int, state: PolicyState) -> pb.VersionManifest:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
-import socket
-import sys
-from pathlib import Path
-
 import pytest
 
 from openclaw_rl.conformance import policy_chat, policy_turns, weights_stream
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Level, Outcome, checks_of
-from openclaw_rl.conformance.listener import Listener
-from openclaw_rl.conformance.process import ServerProcess
-from openclaw_rl.conformance.runner import Report, chosen, run
+from openclaw_rl.conformance.runner import chosen, run
 from openclaw_rl.conformance.services import SERVICES
 
+from .policy_rig import PYTHON, VALUES, check, check_process, exactly, failures, skipped
 from .wrong_weights.faults import FAULTS, Tokens
 from .wrong_weights.right import Serving, SmallPolicy
+
+#: Those that are tried with each change; the others with the slow tests.
+QUICK = {"NoSpans", "AnyVersion", "NeverRecords", "ResendsBackwards", "ActivatesWhenStaged", "ServesTheOldOne",
+         "IgnoresCredit", "DropsTheStream", "NoDigestCheck", "TakesNaN", "FromTheBeginning", "TakesOldOnes"}
+WRONG = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+         for name, fault in FAULTS.items() if not fault.start]
 
 
 @pytest.fixture(autouse=True)
@@ -29,66 +29,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights_stream, "ANSWER", 2.0)
 
 
-_OURS = [one for one in checks_of("policy") if one.id.startswith(("policy.", "weights."))]
-
-
-async def check(server: type[SmallPolicy], folder: Path, *patterns: str) -> Report:
-    """The kit's report on a server in this process."""
-    listener = Listener("127.0.0.1:0")
-    await listener.start()
-    serving = Serving(server(folder, listener.address))
-    await serving.start()
-    kit = Context(SERVICES["policy"], serving.address, deadline=1.5, listener=listener)
-    kit.weights = True
-    try:
-        return await run(kit, chosen(_OURS, patterns))
-    finally:
-        await kit.close()
-        await serving.stop()
-        await listener.stop()
-
-
-async def check_process(fault: str | None, folder: Path, *patterns: str) -> Report:
-    """The same of one that the kit starts and kills."""
-    listener = Listener("127.0.0.1:0")
-    await listener.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = f"{shlex.quote(sys.executable)} -m tests.conformance.wrong_weights"
-    command += " --address {address} --data {data} --listen {listen}" + (f" --fault {fault}" if fault else "")
-    process = ServerProcess(command, address, folder, listener.address)
-    await process.start()
-    kit = Context(SERVICES["policy"], address, deadline=5.0, listener=listener, process=process)
-    try:
-        return await run(kit, chosen(_OURS, patterns))
-    finally:
-        await kit.close()
-        await process.stop()
-        await listener.stop()
-
-
-def exactly(id: str) -> str:
-    """A pattern for this one check."""
-    return f"{id[:-1]}?"
-
-
-def failures(report: Report) -> dict[str, str]:
-    return {one.check.id: one.seen for one in report.results if one.outcome in (Outcome.FAILED, Outcome.ERROR)}
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [SmallPolicy, Tokens])
-async def test_a_right_one_passes(server, tmp_path):
+async def test_a_right_one_passes(server, tmp_path, monkeypatch):
+    for module, name in ((policy_turns, "ARRIVES"), (weights_stream, "ANSWER")):
+        monkeypatch.setattr(module, name, 30.0)
     report = await check(server, tmp_path)
     assert not report.could_not and failures(report) == {}
-    skipped = {one.check.id: one.seen for one in report.results if one.outcome is Outcome.SKIPPED}
-    needless = [id for id, why in skipped.items() if "--start" not in why and "API model" not in why
-                and "HTTP" not in why and "the engine takes weights" not in why and "stands on" not in why]
-    assert not needless, skipped
+    needless = {id: why for id, why in skipped(report).items() if not any(word in why for word in (
+        "--start", "API model", "HTTP", "the engine takes weights", "stands on"))}
+    assert not needless
     assert len(report.of(Outcome.PASSED)) > 40
 
 
-@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.start])
+@pytest.mark.parametrize("name", WRONG)
 async def test_a_wrong_one_fails(name, tmp_path):
     fault = FAULTS[name]
     report = await check(fault.server, tmp_path, exactly(fault.check))
@@ -99,14 +53,19 @@ async def test_a_wrong_one_fails(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [None, *(name for name, fault in FAULTS.items() if fault.start)])
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.start])
 async def test_what_takes_a_killed_process(name, tmp_path):
-    report = await check_process(name, tmp_path, *(["killed"] if name is None else [exactly(FAULTS[name].check)]))
-    seen = failures(report)
-    if name is None:
-        assert seen == {} and len(report.of(Outcome.PASSED)) > 4
-    else:
-        assert list(seen) == [FAULTS[name].check] and FAULTS[name].seen in seen[FAULTS[name].check], seen
+    fault = FAULTS[name]
+    command = f"{PYTHON} -m tests.conformance.wrong_weights {VALUES} --fault {name}"
+    seen = failures(await check_process(command, tmp_path, exactly(fault.check)))
+    assert list(seen) == [fault.check] and fault.seen in seen[fault.check], seen
+
+
+@pytest.mark.slow
+async def test_a_right_one_may_be_killed(tmp_path):
+    command = f"{PYTHON} -m tests.conformance.wrong_weights {VALUES}"
+    report = await check_process(command, tmp_path, "policy.turns.killed", "weights.killed*")
+    assert failures(report) == {} and len(report.of(Outcome.PASSED)) > 4
 
 
 async def test_versions_are_made_only_where_they_may_be(tmp_path):
@@ -114,11 +73,10 @@ async def test_versions_are_made_only_where_they_may_be(tmp_path):
     await serving.start()
     kit = Context(SERVICES["policy"], serving.address)
     try:
-        report = await run(kit, chosen(_OURS, ["weights.*"]))
+        report = await run(kit, chosen(checks_of("policy"), ["weights.*"]))
     finally:
         await kit.close()
         await serving.stop()
     assert {one.outcome for one in report.results if one.check.id.startswith("weights.")} == {Outcome.SKIPPED}
     assert "needs --weights or --start" in {one.seen for one in report.results}
     assert serving.policy.versions.kept() == [0]
-
