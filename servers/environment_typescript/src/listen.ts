@@ -154,13 +154,14 @@ function withDetails(response: Response): void {
 
 function unknown(response: Response): void {
   const message = "there is no such service or method here";
-  response.writeHead(200, {
+  const headers = {
+    ":status": 200,
     "content-type": "application/grpc+proto",
     "grpc-status": "12",
     "grpc-message": encodeURIComponent(message),
     [DETAILS]: details(12, message),
-  });
-  response.end();
+  };
+  response.stream.respond(headers, { endStream: true }); // an empty frame behind them would not be gRPC
 }
 
 function details(code: number, message: string): string {

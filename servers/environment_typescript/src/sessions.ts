@@ -36,6 +36,7 @@ import type { DiskOutbox, Row, Store } from "./store.js";
 const LONGEST_ID = 256;
 const START_GRACE_MS = 60_000; // after a start no session times out at once: what was said may be under way
 const MOST_AWAITED = 8;
+const DISK = [5, 8, 10, 13, 14]; // SQLite's BUSY, READONLY, IOERR, FULL, CANTOPEN
 const CLASS_WORDS = { [TurnClass.MAIN]: "main", [TurnClass.SIDE]: "side", [TurnClass.UNKNOWN]: "unknown" } as const;
 const CLOSED_BY: Partial<Record<NextStateKind, string>> = {
   [NextStateKind.FEEDBACK]: "feedback was given",
@@ -311,7 +312,7 @@ export class SessionBook {
     store.run("UPDATE turns SET parent = ? WHERE id = ?", turn.turnId, follower);
     store.run("UPDATE turns SET branch = ? WHERE session = ? AND branch = ?", turn.branchId, turn.sessionId, follower);
     if (turn.turnClass !== TurnClass.MAIN) return;
-    const { messages } = fromBinary(NextStateSchema, row["next_state"] as Buffer);
+    const { messages } = fromBinary(NextStateSchema, row["next_state"] as Uint8Array);
     this.close(turn.turnId, NextStateKind.CONTINUED, messages, follower);
   }
 
@@ -337,7 +338,7 @@ export class SessionBook {
     return this.store
       .all("SELECT client, payload FROM feedback WHERE turn = ? ORDER BY seq", turnId)
       .filter((row) => !stranger(client, row["client"] as string))
-      .map((row) => fromBinary(FeedbackSchema, row["payload"] as Buffer));
+      .map((row) => fromBinary(FeedbackSchema, row["payload"] as Uint8Array));
   }
 
   private endWith(session: string, kind: NextStateKind): number {
@@ -352,7 +353,7 @@ export class SessionBook {
     const { store } = this;
     const row = store.get("SELECT payload, branch, session, request FROM turns WHERE id = ?", turnId);
     if (!row?.["payload"]) return false;
-    const turn = fromBinary(TurnSchema, row["payload"] as Buffer);
+    const turn = fromBinary(TurnSchema, row["payload"] as Uint8Array);
     turn.branchId = row["branch"] as string;
     const feedback = this.feedbackOn(turnId, turn.client);
     const nextState = { kind, messages, feedback, nextTurnId, observedAt: timestampNow() };
@@ -378,7 +379,8 @@ export class SessionBook {
 
 /** Whether an error is the disk's: then nothing is wrong with the message, and it is to be sent again later. */
 export function isDisk(error: unknown): boolean {
-  return /^SQLITE_(FULL|IOERR|BUSY|READONLY|CANTOPEN)/.test(String((error as { code?: unknown }).code));
+  const { code, errcode } = error as { code?: unknown; errcode?: number };
+  return code === "ERR_SQLITE_ERROR" && DISK.includes((errcode ?? 0) & 0xff);
 }
 
 function outside(reason: string): Rank {

@@ -1,6 +1,6 @@
 import { mkdirSync } from "node:fs";
 import { createHash } from "node:crypto";
-import Database from "libsql";
+import { DatabaseSync } from "@photostructure/sqlite";
 import type { Ack } from "@openclaw-rl/client/v1";
 import { AckStatus } from "@openclaw-rl/client/v1";
 import type { Outbox, OutboxEntry } from "@openclaw-rl/client";
@@ -33,19 +33,21 @@ const SCHEMA = `
 `;
 
 /** One row of a query. */
-export type Row = Record<string, string | number | Buffer | null>;
+export type Row = Record<string, string | number | Uint8Array | null>;
 
+type Connection = InstanceType<typeof DatabaseSync>;
+type Statement = ReturnType<Connection["prepare"]>;
 type Value = string | number | Uint8Array | null;
 
 /** The server's SQLite file. A transaction is on the disk when it returns. */
 export class Store {
-  private readonly db: Database.Database;
-  private readonly statements = new Map<string, Database.Statement>();
+  private readonly db: Connection;
+  private readonly statements = new Map<string, Statement>();
   private taken = 0;
 
   constructor(folder: string) {
     mkdirSync(folder, { recursive: true, mode: 0o700 });
-    this.db = new Database(`${folder}/state.db`);
+    this.db = new DatabaseSync(`${folder}/state.db`);
     this.db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 0;");
     // One process for one folder: a second one fails here, and not at its first message.
     this.db.exec("PRAGMA locking_mode = EXCLUSIVE;");
@@ -79,7 +81,7 @@ export class Store {
 
   /** Gives the number of rows that it changed. */
   run(sql: string, ...values: Value[]): number {
-    return this.statement(sql).run(...values).changes;
+    return this.statement(sql).run(...values).changes as number;
   }
 
   /** Remember a message's id, in the caller's transaction: "new", "known", or "forged" with another content. */
@@ -104,7 +106,7 @@ export class Store {
     );
   }
 
-  private statement(sql: string): Database.Statement {
+  private statement(sql: string): Statement {
     let statement = this.statements.get(sql);
     if (!statement) this.statements.set(sql, (statement = this.db.prepare(sql)));
     return statement;
@@ -148,7 +150,7 @@ export class DiskOutbox implements Outbox {
     let bytes = 0;
     const found: OutboxEntry[] = [];
     for (const row of rows) {
-      const payload = row["payload"] as Buffer;
+      const payload = row["payload"] as Uint8Array;
       bytes += payload.length;
       if (found.length > 0 && bytes > maxBytes) break;
       found.push({ seq: row["seq"] as number, id: row["id"] as string, payload });

@@ -50,7 +50,7 @@ export function session(store: Store, id: string): GetSessionResponse {
       branches: figures["branches"] as number,
     },
     turns: turns.reverse().map(summary),
-    feedback: feedback.map((one) => fromBinary(FeedbackSchema, one["payload"] as Buffer)),
+    feedback: feedback.map((one) => fromBinary(FeedbackSchema, one["payload"] as Uint8Array)),
   });
 }
 
