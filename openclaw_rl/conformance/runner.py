@@ -101,10 +101,10 @@ async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
     """
     began = time.monotonic()
     report = Report(kit.service.name, kit.address)
-    report.could_not = await reach(kit)
-    if not report.could_not and kit.process is not None:
-        with contextlib.suppress(Failed):  # the checks tell
+    if kit.process is not None:
+        with contextlib.suppress(Failed):  # what follows tells
             await kit.ready()
+    report.could_not = await reach(kit)
     outcomes: dict[str, Outcome] = {}
     barred = ""  # why nothing else is asked
     for one in checks if not report.could_not else ():
