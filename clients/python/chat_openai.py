@@ -6,10 +6,11 @@
 import sys
 
 from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 client = OpenAI(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:30000/v1", api_key="none")
 model = client.models.list().data[0].id
-messages = [{"role": "user", "content": "What is a heron?"}]
+messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a heron?"}]
 
 answer = ""
 for chunk in client.chat.completions.create(model=model, messages=messages, stream=True, max_tokens=60):
