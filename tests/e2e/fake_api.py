@@ -9,10 +9,11 @@ from typing import Any
 
 
 class FakeApi:
-    """`url` ends with /v1; `keys` are the bearer keys that it was shown."""
+    """`url` ends with /v1; `keys` are the bearer keys that it was shown, `asked` the messages of each request."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
+        self.asked: list[list[dict[str, Any]]] = []
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -24,6 +25,7 @@ class FakeApi:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 api.keys.add(self.headers.get("Authorization", ""))
+                api.asked.append(body["messages"])
                 # Only a judge's prompt speaks of scores.
                 text = r"Score: \boxed{-1}" if "score" in json.dumps(body).lower() else "A heron is a bird."
                 if body.get("stream"):
