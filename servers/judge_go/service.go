@@ -148,11 +148,12 @@ func (s *service) next() (number uint64, received time.Time, transition *pb.Tran
 			if _, taken := s.inHand[number]; taken {
 				continue
 			}
-			found := &pb.Transition{}
-			if err := proto.Unmarshal(value[8:], found); err != nil {
-				return fmt.Errorf("transition %d: %w", number, err)
-			}
 			s.inHand[number] = struct{}{}
+			found := &pb.Transition{}
+			if err := proto.Unmarshal(value[8:], found); err != nil || found.Turn == nil {
+				s.log.Error("a transition is damaged on the disk; it stays there until the next start, the others go on", "number", number, "error", err)
+				continue
+			}
 			received, transition = stamp(value), found
 			wake(s.store.queued) // for another worker: there may be more
 			return nil

@@ -298,8 +298,8 @@ func (o sampleOutbox) Next(after uint64, limit, bytes int) (entries []openclaw.E
 				break
 			}
 			sample := &pb.Sample{}
-			if err := proto.Unmarshal(value[8:], sample); err != nil {
-				return fmt.Errorf("sample %d: %w", binary.BigEndian.Uint64(at), err)
+			if err := proto.Unmarshal(value[8:], sample); err != nil || sample.GetTransition().GetTurn() == nil {
+				continue // damaged on the disk: it stays there, and in the count of what waits; the others go on
 			}
 			entries = append(entries, openclaw.Entry[*pb.Sample]{Seq: binary.BigEndian.Uint64(at),
 				ID: sample.Transition.Turn.TurnId, Message: sample, Size: len(value) - 8})
