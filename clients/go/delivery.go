@@ -44,6 +44,9 @@ func (d *Delivery[M]) Send(ctx context.Context, messages ...M) error {
 			return d.error(codes.InvalidArgument, "INVALID_ARGUMENT", "a message of this ring needs an id: the turn's, the feedback's or the event's")
 		}
 		for {
+			if d.closed() {
+				return d.error(codes.Canceled, "CANCELLED", "the delivery was closed")
+			}
 			room := d.memory.put(id, message)
 			if room == nil {
 				break
@@ -66,6 +69,15 @@ func (d *Delivery[M]) Flush(ctx context.Context) error {
 		if err := d.await(ctx, settled); err != nil {
 			return err
 		}
+	}
+}
+
+func (d *Delivery[M]) closed() bool {
+	select {
+	case <-d.ended:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -192,6 +192,7 @@ func TestAnAddressThatServesSomethingElse(t *testing.T) {
 	}
 	_ = delivery.Close()
 	failure(t, delivery.Flush(within(t)), codes.Canceled, "CANCELLED")
+	failure(t, delivery.Send(within(t), turnEvent("late")), codes.Canceled, "CANCELLED")
 }
 
 func TestAMessageNeedsAnID(t *testing.T) {

@@ -37,7 +37,8 @@ func (l *Live) Say(messages ...*pb.ChatMessage) iter.Seq2[*pb.InteractResponse, 
 	return l.Send(&pb.InteractRequest{Messages: messages})
 }
 
-// Send is Say with tools and sampling, which stay for what is said later. Leaving the loop before the turn came ends
+// Send is Say with tools and sampling, which stay for what is said later; the turn of Interact takes the place of the
+// first request's. Leaving the loop before the turn came ends
 // the live session.
 func (l *Live) Send(request *pb.InteractRequest) iter.Seq2[*pb.InteractResponse, error] {
 	return func(yield func(*pb.InteractResponse, error) bool) {
@@ -45,10 +46,12 @@ func (l *Live) Send(request *pb.InteractRequest) iter.Seq2[*pb.InteractResponse,
 			yield(nil, l.broken)
 			return
 		}
-		if l.turn != nil && request.Turn == nil {
-			request.Turn, l.turn = l.turn, nil
+		sent := request
+		if l.turn != nil { // the first message says what session it is
+			sent = &pb.InteractRequest{Turn: l.turn, Messages: request.Messages, Tools: request.Tools, Sampling: request.Sampling}
+			l.turn = nil
 		}
-		if err := l.stream.Send(request); err != nil && err != io.EOF { // Recv tells why the stream has ended
+		if err := l.stream.Send(sent); err != nil && err != io.EOF { // Recv tells why the stream has ended
 			yield(nil, l.breakOff(AsError(err)))
 			return
 		}
