@@ -276,7 +276,7 @@ export class SessionBook {
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       turn.turnId, turn.sessionId, turn.client, turn.branchId, link.parent, turn.turnClass, turn.classReason,
       Number(turn.policyVersion), rank.state, rank.reason, milliseconds(turn.requestedAt), turn.choiceIndex,
-      milliseconds(turn.finishedAt) || now, its.request, its.response, cut(last ? asText([last]) : ""), cut(response), flaw,
+      Math.floor(milliseconds(turn.finishedAt)) || now, its.request, its.response, cut(last ? asText([last]) : ""), cut(response), flaw,
       rank.keep ? toBinary(TurnSchema, turn) : null,
     ); // prettier-ignore
     this.store.run(
