@@ -79,7 +79,8 @@ class Panel:
             async with asyncio.timeout(self.timeout):
                 vote = _checked(await self.judge.vote(transition))
         except TimeoutError:
-            vote, outage = turn_pb2.Vote(error=f"no answer within {self.timeout:g} s"), True
+            said = f"no answer within {self.timeout:g} s (components.prm_judge.vote_timeout)"
+            vote, outage = turn_pb2.Vote(error=said), True
         except Exception as error:  # A plug-in may raise anything; its vote has failed, the others go on.
             vote, outage = _failed(error)
         return _signed(vote, self.judge, started), outage

@@ -76,7 +76,8 @@ class Reader:
             if not not_run(command)]
         own = self._work / f"home-{page.parent.name}-{page.stem}"
         self._programs(own)
-        if not any(command.startswith("openclaw-rl init") for _, command in todo):
+        uses = {name for _, command in todo for name in re.findall(r"openclaw-rl (init|keys|certs)\b", command)}
+        if uses and "init" not in uses:
             todo = [(None, "openclaw-rl init"), *todo]
         todo = [(block, command) for block, command in todo
                 if command not in self._done or re.search(rf"openclaw-rl ({'|'.join(OWN_HOME)})\b", command)]

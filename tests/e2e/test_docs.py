@@ -111,7 +111,7 @@ def test_a_silent_judge_says_why(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     config.write_text(yaml.safe_dump({"components": {"prm_judge": {
-        "port": 0, "model": "a-model", "base_url": f"http://127.0.0.1:{port}/v1", "vote_timeout": 1}}}))
+        "port": 0, "model": "a-model", "base_url": f"http://127.0.0.1:{port}/v1", "vote_timeout": 8}}}))
     mesh = Mesh(home, {"OPENAI_API_KEY": "a key"})
     with subprocess.Popen([sys.executable, str(ROOT / "servers/judge/serve.py"), str(config)], env=mesh.env,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:

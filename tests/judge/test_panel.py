@@ -85,7 +85,8 @@ async def test_a_late_vote_has_failed() -> None:
         await asyncio.Event().wait()
 
     outcome = await Panel(Scripted(never, vote(-1)), 2, 0.05).decide(transition())
-    assert sorted(v.error for v in outcome.judgement.votes) == ["", "no answer within 0.05 s"]
+    assert sorted(v.error for v in outcome.judgement.votes) == [
+        "", "no answer within 0.05 s (components.prm_judge.vote_timeout)"]
     assert outcome.judgement.score == -1
 
 
