@@ -47,8 +47,14 @@ def lesson(mesh: Mesh) -> Iterator[dict[str, str]]:
                "http://127.0.0.1:30000": mesh.url, "~/.openclaw-rl": str(mesh.home.root),
                **{f"{words} 1": f"{words} {version}" for words in ("rollback", "pin", "show", "diff 0", "--version")}}
         environments.release(lease_id=lease)
-    for command in (("unpin",), ("resume",), ("rollback", str(version))):
-        mesh.command(*command)
+    mesh.cli("unpin")
+    mesh.cli("resume")
+
+    def as_before() -> bool:
+        newest = mesh.json("versions")[-1]
+        return newest["active"] or mesh.command("rollback", str(newest["version"])).returncode == 0
+
+    until(as_before, 120, "the newest version answers again")
 
 
 @pytest.fixture(scope="module")
