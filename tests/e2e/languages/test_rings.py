@@ -60,7 +60,7 @@ def test_a_judge_in_go_and_an_environment_in_typescript(models: Path, tmp_path: 
     home = Home(tmp_path / "home").create()
     (home.models / EMBEDDED_MODEL).symlink_to(models)
     home.config_file.write_text(yaml.safe_dump({"components": {
-        "policy_server": {"port": 0, "grpc_port": policy, "max_tokens": 24}, "env_server": {"address": env.address},
+        "policy_server": {"port": 0, "grpc_port": policy, "max_tokens": 16}, "env_server": {"address": env.address},
         "prm_judge": {"address": judge.address},
         "trainer": {"port": trainer, "min_samples": 4, "update_interval": 2, "gate": {"enabled": False}}}}))
     mesh = Mesh(home)
@@ -83,8 +83,8 @@ def test_a_judge_in_go_and_an_environment_in_typescript(models: Path, tmp_path: 
         first = turns[::2]  # each was complained about
         assert all(found[turn].startswith("trained") for turn in first), found
         assert mesh.chat([{"role": "user", "content": "What is a stork?"}]).headers["x-openclaw-policy-version"] != "0"
-        trained = [turn for version in mesh.json("versions") for turn in mesh.json("versions", "show",
-                                                                                   str(version["version"]))["turns"]]
+        numbers = [str(version["version"]) for version in mesh.json("versions")]
+        trained = [turn["turn"] for number in numbers for turn in mesh.json("versions", "show", number)["turns"]]
         assert len(trained) == len({*trained}) and {*first} <= {*trained}  # none twice
     finally:
         mesh.cli("stop-all")
