@@ -27,6 +27,8 @@ import (
 	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
 )
 
+var discard = slog.New(slog.DiscardHandler)
+
 // trainer takes samples, and refuses those of a turn named "refused".
 type trainer struct {
 	pb.UnimplementedTrainerServiceServer
@@ -109,7 +111,7 @@ type running struct {
 
 func start(t *testing.T, o *options, dial ...openclaw.Option) *running {
 	t.Helper()
-	o.listen, o.log = "127.0.0.1:0", slog.New(slog.DiscardHandler)
+	o.listen, o.log = "127.0.0.1:0", discard
 	o.votes, o.workers = max(o.votes, 1), max(o.workers, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	address, ended := make(chan string, 1), make(chan error, 1)

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
+)
+
+func opened(t *testing.T) *store {
+	t.Helper()
+	s, err := openStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.close() })
+	return s
+}
+
+func TestOnlyTheNewestAreKept(t *testing.T) {
+	s := opened(t)
+	for i := range 5 {
+		var gone []string
+		err := s.update(func(tx *txn) error {
+			if _, err := tx.bucket(order).add(fmt.Appendf(nil, "turn_%d", i)); err != nil {
+				return err
+			}
+			return tx.bucket(order).keep(3, func(value []byte) error { gone = append(gone, string(value)); return nil })
+		})
+		var want []string
+		if i >= 3 {
+			want = []string{fmt.Sprintf("turn_%d", i-3)}
+		}
+		if err != nil || !slices.Equal(gone, want) {
+			t.Errorf("behind %d: %v, %v", i, gone, err)
+		}
+	}
+}
+
+func TestADamagedSampleIsNoObstacle(t *testing.T) {
+	s := opened(t)
+	err := s.update(func(tx *txn) error {
+		for i := range 4 {
+			if err := tx.judged(turn(fmt.Sprintf("turn_%d", i), "s", "hm"), &pb.Judgement{}); err != nil {
+				return err
+			}
+		}
+		return tx.bucket(samples).Put(key(2), stamped([]byte("\xff\xff")))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	outbox := sampleOutbox{s}
+	entries, err := outbox.Next(0, 2, 1<<20)
+	if err != nil || len(entries) != 2 || entries[0].ID != "turn_0" || entries[1].ID != "turn_2" {
+		t.Error(entries, err)
+	}
+	if entries, err = outbox.Next(entries[1].Seq, 9, 1); err != nil || len(entries) != 1 || entries[0].ID != "turn_3" {
+		t.Error("at least one, however large it is:", entries, err)
+	}
+	acks := []*pb.Ack{{Id: "turn_0", Status: pb.AckStatus_ACK_STATUS_ACCEPTED}, {Id: "turn_2", Status: pb.AckStatus_ACK_STATUS_REJECTED, Reason: "why"}, {Id: "unknown"}}
+	if err := outbox.Settle(acks); err != nil {
+		t.Fatal(err)
+	}
+	if s.waiting.samples != 2 {
+		t.Error(s.waiting.samples)
+	}
+	var list strings.Builder
+	data := strings.TrimSuffix(s.path, "/state.db")
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := showRefused(data, &list); err != nil || !strings.HasPrefix(list.String(), "by the trainer: why (") {
+		t.Error(list.String(), err)
+	}
+}
+
+func TestADamagedTransitionOfTheQueueIsNoObstacle(t *testing.T) {
+	s := opened(t)
+	err := s.update(func(tx *txn) error {
+		if err := tx.enqueue([]byte("\xff\xff")); err != nil {
+			return err
+		}
+		return tx.enqueue([]byte("\x0a\x08\x0a\x06turn_1"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := newService(s, &panel{judge: rules{}, votes: 1}, discard)
+	for _, want := range []string{"turn_1", ""} {
+		_, _, transition, err := service.next()
+		if err != nil || transition.GetTurn().GetTurnId() != want {
+			t.Error(transition, err)
+		}
+	}
+}
