@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,6 @@ from openclaw_rl.client import (
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.v1.turn_pb2 import ChatMessage, NextState, SamplingParams, Transition, Turn
-
-ROOT = Path(__file__).parents[3]
 
 
 class Peers:
@@ -192,11 +188,3 @@ async def test_wrong_receivers(to: Peers) -> None:
         for _ in range(7):
             await delivery.send(Turn(turn_id=new_id("t")))
     assert delivery.delivered == 7
-
-
-def test_the_examples_are_short_and_strictly_typed() -> None:
-    files = sorted((ROOT / "clients/python").glob("*.py"))
-    assert len(files) >= 7 and all(len(file.read_text().splitlines()) < 60 for file in files)
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", *files], cwd=ROOT,
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
