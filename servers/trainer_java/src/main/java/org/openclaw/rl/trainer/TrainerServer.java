@@ -33,6 +33,7 @@ import java.util.logging.Logger;
 import org.openclaw.rl.Options;
 import org.openclaw.rl.PolicyClient;
 import org.openclaw.rl.Tls;
+import org.openclaw.rl.v1.ComponentServiceGrpc;
 import org.openclaw.rl.v1.ComponentState;
 import org.openclaw.rl.v1.ComponentStatus;
 import org.openclaw.rl.v1.TrainerServiceGrpc;
@@ -88,7 +89,9 @@ final class TrainerServer implements AutoCloseable {
     component = new ComponentServicer(
         store, samples, versions, trainer, publisher, streams, clock, this::basics, this::drain);
     server = build(new TrainerServicer(samples, versions, trainer, publisher, streams)).start();
-    health.setStatus(TrainerServiceGrpc.SERVICE_NAME, ServingStatus.SERVING);
+    for (String service : List.of(TrainerServiceGrpc.SERVICE_NAME, ComponentServiceGrpc.SERVICE_NAME)) {
+      health.setStatus(service, ServingStatus.SERVING);
+    }
     trainer.start();
     publisher.start();
     clock.scheduleWithFixedDelay(this::tellAlarms, 0, 2, TimeUnit.SECONDS);

@@ -104,7 +104,10 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
             offer = request.getOffer();
             offers.add(offer);
             long version = offer.getManifest().getVersion();
-            if (refuse != null) {
+            if (state.getPinned()) {
+              answer.getRejectedBuilder().setVersion(version)
+                  .setReason(WeightRejectReason.WEIGHT_REJECT_REASON_PINNED).setRetryable(true);
+            } else if (refuse != null) {
               answer.getRejectedBuilder().setVersion(version).setReason(refuse).setMessage("refused by the test")
                   .setRetryable(!refuseForGood);
               refuse = null;

@@ -192,7 +192,7 @@ class TrainerServerTest {
     policy.change(state -> state.setPinned(true));
     learn("Use metric units in answers");
     Given.until("version 2 is made", () -> made(2));
-    assertEquals(1, policy.offers.size());
+    assertEquals(1, policy.state().getActiveVersion());
     policy.change(state -> state.setPinned(false));
     active(2);
     policy.change(state -> state.setActiveVersion(1).addWithdrawnVersions(2)
