@@ -12,10 +12,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(state) = states.next().await {
         let state = state?.state.unwrap_or_default();
         let pinned = if state.pinned { ", pinned" } else { "" };
-        println!(
-            "version {}{pinned}; kept are {:?}",
-            state.active_version, state.kept_versions
-        );
+        println!("version {}{pinned}; kept are {:?}", state.active_version, state.kept_versions);
     }
     Ok(())
 }

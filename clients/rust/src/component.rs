@@ -41,21 +41,12 @@ impl ComponentClient {
         let status = self.status().await?;
         let (wanted, address) = (self.0.role(), self.0.address());
         if wanted != Role::Any && status.name != wanted.name() {
-            let text = format!(
-                "{address} serves {:?}, not {}: check the address",
-                status.name,
-                wanted.name()
-            );
+            let text = format!("{address} serves {:?}, not {}: check the address", status.name, wanted.name());
             return Err(Error::new(Code::FailedPrecondition, "WRONG_COMPONENT", text)
                 .with_metadata("expected", wanted.name())
                 .with_metadata("served", status.name));
         }
-        let theirs = if status.contract_version.is_empty() {
-            "1.0"
-        } else {
-            &status.contract_version
-        }
-        .to_owned();
+        let theirs = if status.contract_version.is_empty() { "1.0" } else { &status.contract_version }.to_owned();
         let (ours, there) = (parts(CONTRACT_VERSION), parts(&theirs));
         if ours.map(|v| v.0) != there.map(|v| v.0) {
             let text = format!(
@@ -73,17 +64,8 @@ impl ComponentClient {
                  does not work there"
             ));
         }
-        warnings.extend(
-            status
-                .alarms
-                .iter()
-                .map(|alarm| format!("{}: {}", alarm.name, alarm.message)),
-        );
-        Ok(Check {
-            status,
-            contract_version: theirs,
-            warnings,
-        })
+        warnings.extend(status.alarms.iter().map(|alarm| format!("{}: {}", alarm.name, alarm.message)));
+        Ok(Check { status, contract_version: theirs, warnings })
     }
 
     /// Status and figures again and again; every second unless `interval` says otherwise (0.1 s to 1 h).
@@ -92,9 +74,7 @@ impl ComponentClient {
         Watch::new(&self.0, move || {
             let this = this.clone();
             async move {
-                let request = v1::WatchStatsRequest {
-                    interval: interval.map(crate::duration),
-                };
+                let request = v1::WatchStatsRequest { interval: interval.map(crate::duration) };
                 let answers = this.raw().watch_stats(request).await.map_err(|s| this.0.error(s))?;
                 Ok(Answers::new(&this.0, answers.into_inner(), None))
             }
@@ -103,9 +83,7 @@ impl ComponentClient {
 
     /// Lets the component end its running work and stop.
     pub async fn drain(&self, grace: Option<Duration>) -> Result<()> {
-        let request = v1::DrainRequest {
-            grace: grace.map(crate::duration),
-        };
+        let request = v1::DrainRequest { grace: grace.map(crate::duration) };
         let request = self.0.patient(request, grace.unwrap_or(Duration::from_secs(30)))?;
         self.raw().drain(request).await.map_err(|s| self.0.error(s))?;
         Ok(())

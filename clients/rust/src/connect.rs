@@ -1,16 +1,22 @@
 use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use tonic::{
-    Code, Request, Status,
-    metadata::{Ascii, MetadataValue},
-    service::{Interceptor, interceptor::InterceptedService},
+    Code,
+    metadata::MetadataValue,
+    service::interceptor::InterceptedService,
     transport::{Channel, Endpoint},
 };
 
 use crate::{
-    Error, Result,
+    Connection, Error, Result,
+    connection::{Bearer, Inner, unreachable},
     wire::{Connector, FirstBytes},
 };
+#[cfg(feature = "tls")]
+use crate::{Tls, connection::chain};
+
+#[cfg(feature = "tls")]
+const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// Which component an address is expected to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,65 +61,6 @@ pub trait Component: From<Connection> {
     /// The component.
     const ROLE: Role;
 }
-
-/// How a connection is encrypted, and who this side is.
-#[cfg(feature = "tls")]
-#[derive(Clone)]
-pub struct Tls {
-    authority: Vec<u8>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
-    server_name: Option<String>,
-}
-
-#[cfg(feature = "tls")]
-impl Tls {
-    /// Trusts the CA (PEM of the mesh's `ca.crt`). The server is expected under the name of its host.
-    pub fn new(authority: impl Into<Vec<u8>>) -> Self {
-        Self {
-            authority: authority.into(),
-            identity: None,
-            server_name: None,
-        }
-    }
-
-    /// Shows a certificate (PEM). The server is then expected under the mesh's own name of its role.
-    pub fn identity(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.identity = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// The name that the server's certificate must have, in place of the usual one.
-    pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.server_name = Some(name.into());
-        self
-    }
-
-    /// Reads `ca.crt`, `ROLE.crt` and `ROLE.key` of a folder, such as `certs/` of the mesh's home with role `operator`.
-    ///
-    /// # Errors
-    /// A file can't be read; the text names it.
-    pub fn from_folder(folder: impl AsRef<std::path::Path>, role: &str) -> Result<Self> {
-        let read = |name: String| {
-            let path = folder.as_ref().join(name);
-            std::fs::read(&path)
-                .map_err(|error| Error::invalid("tls", format!("{} can't be read: {error}", path.display())))
-        };
-        Ok(Self::new(read("ca.crt".into())?).identity(read(format!("{role}.crt"))?, read(format!("{role}.key"))?))
-    }
-}
-
-#[cfg(feature = "tls")]
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("identity", &self.identity.is_some())
-            .field("server_name", &self.server_name)
-            .finish_non_exhaustive()
-    }
-}
-
-#[cfg(feature = "tls")]
-const CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 /// What a connection is like. Every option has a default that suits a mesh on this machine.
 #[derive(Clone)]
@@ -197,13 +144,7 @@ impl<C: Component> Builder<C> {
         let (endpoint, connector, seen) = self.endpoint()?;
         match endpoint.connect_with_connector(connector).await {
             Ok(channel) => self.client(channel, seen),
-            Err(error) => Err(unreachable(
-                &self.address,
-                self.encrypted(),
-                &seen,
-                &error,
-                Code::Unavailable,
-            )),
+            Err(error) => Err(unreachable(&self.address, self.encrypted(), &seen, &error, Code::Unavailable)),
         }
     }
 
@@ -227,10 +168,7 @@ impl<C: Component> Builder<C> {
     fn endpoint(&self) -> Result<(Endpoint, Connector, FirstBytes)> {
         let bad = |problem: &dyn fmt::Display| {
             let address = &self.address;
-            Error::invalid(
-                "address",
-                format!("{address:?} is not allowed: must be HOST:PORT ({problem})"),
-            )
+            Error::invalid("address", format!("{address:?} is not allowed: must be HOST:PORT ({problem})"))
         };
         let (host, port) = self.address.rsplit_once(':').ok_or_else(|| bad(&"there is no port"))?;
         port.parse::<u16>().map_err(|error| bad(&error))?;
@@ -275,10 +213,7 @@ impl<C: Component> Builder<C> {
             return Err(Error::invalid("deadline", "0 is not allowed: must be longer"));
         }
         let first = FirstBytes::default();
-        let connector = Connector {
-            address: self.address.as_str().into(),
-            first: first.clone(),
-        };
+        let connector = Connector { address: self.address.as_str().into(), first: first.clone() };
         Ok((endpoint, connector, first))
     }
 
@@ -309,171 +244,4 @@ impl<C: Component> Builder<C> {
 fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// Puts the bearer key on each call.
-#[derive(Clone)]
-pub struct Bearer(Option<MetadataValue<Ascii>>);
-
-impl Interceptor for Bearer {
-    fn call(&mut self, mut request: Request<()>) -> std::result::Result<Request<()>, Status> {
-        if let Some(value) = &self.0 {
-            request.metadata_mut().insert("authorization", value.clone());
-        }
-        Ok(request)
-    }
-}
-
-/// What raw stubs are made over.
-pub type Transport = InterceptedService<Channel, Bearer>;
-
-/// A connection to one component. Clones share it; it connects again by itself after a break.
-#[derive(Clone)]
-pub struct Connection(Arc<Inner>);
-
-struct Inner {
-    transport: Transport,
-    address: String,
-    role: Role,
-    encrypted: bool,
-    first: FirstBytes,
-    deadline: Duration,
-    message_limit: usize,
-    reconnect: bool,
-}
-
-impl Connection {
-    /// HOST:PORT.
-    pub fn address(&self) -> &str {
-        &self.0.address
-    }
-
-    /// The component that is expected there.
-    pub fn role(&self) -> Role {
-        self.0.role
-    }
-
-    /// For stubs of your own: `PolicyServiceClient::new(connection.transport())`.
-    pub fn transport(&self) -> Transport {
-        self.0.transport.clone()
-    }
-
-    /// Bytes of the largest message, in either direction.
-    pub fn message_limit(&self) -> usize {
-        self.0.message_limit
-    }
-
-    pub(crate) fn reconnects(&self) -> bool {
-        self.0.reconnect
-    }
-
-    /// A request with the connection's deadline.
-    ///
-    /// # Errors
-    /// `RESOURCE_EXHAUSTED`: the message is larger than the limit.
-    pub fn request<T: prost::Message>(&self, message: T) -> Result<Request<T>> {
-        self.patient(message, Duration::ZERO)
-    }
-
-    /// The same with a deadline of its own, `extra` longer than the connection's.
-    pub(crate) fn patient<T: prost::Message>(&self, message: T, extra: Duration) -> Result<Request<T>> {
-        self.fits(&message)?;
-        let mut request = Request::new(message);
-        request.set_timeout(self.0.deadline + extra);
-        Ok(request)
-    }
-
-    /// Whether a message may be sent: tonic's own check breaks the call with words that say nothing of it.
-    pub(crate) fn fits(&self, message: &impl prost::Message) -> Result<()> {
-        let (size, most) = (message.encoded_len(), self.0.message_limit);
-        if size <= most {
-            return Ok(());
-        }
-        let text = format!(
-            "the request has {size} bytes, at most {most} are allowed; send less, or raise the client's \
-             `message_limit` and the server's limit"
-        );
-        Err(Error::new(Code::ResourceExhausted, "RESOURCE_EXHAUSTED", text))
-    }
-
-    /// What a raw stub's status means, with the address in the words where the server did not speak itself.
-    pub fn error(&self, status: Status) -> Error {
-        let inner = &*self.0;
-        if let Some(source) = std::error::Error::source(&status)
-            && status.code() != Code::Cancelled
-        {
-            return unreachable(&inner.address, inner.encrypted, &inner.first, source, status.code());
-        }
-        let error = Error::from(status);
-        if error.code() == Code::Unimplemented && error.reason() == "UNIMPLEMENTED" && error.metadata().is_empty() {
-            let text = format!(
-                "{} does not serve this call ({}): it is an older component, or another one than {}; `check` tells",
-                inner.address,
-                error.message(),
-                inner.role.name()
-            );
-            return error.with_message(text);
-        }
-        if error.code() == Code::DeadlineExceeded {
-            let text = format!("{}: {} before it answered", inner.address, error.message());
-            return error.with_message(text);
-        }
-        error
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({} at {})", self.0.role.name(), self.0.address)
-    }
-}
-
-/// A connection that did not come about or broke, in words that help.
-fn unreachable(
-    address: &str,
-    encrypted: bool,
-    first: &FirstBytes,
-    error: &(dyn std::error::Error + 'static),
-    code: Code,
-) -> Error {
-    let text = chain(error);
-    if let Some(why) = first.explain(encrypted) {
-        return Error::new(Code::Unavailable, "UNAVAILABLE", format!("{address} {why} ({text})"));
-    }
-    let low = text.to_lowercase();
-    let why = if low.contains("connection refused") {
-        "nothing listens there: start the mesh, or check the address"
-    } else if low.contains("notvalidforname") || low.contains("not valid for name") {
-        "its certificate is that of another component or host than was expected there: check the address"
-    } else if low.contains("certificaterequired") || low.contains("certificate required") {
-        "it wants a certificate of the mesh from this side: give `tls` an identity"
-    } else if low.contains("invalid peer certificate") || low.contains("unknownca") {
-        "its certificate is not of this CA, or out of date, or this side's is not taken there"
-    } else if low.contains("http2 error") || low.contains("connection closed") || low.contains("broken pipe") {
-        "the connection broke: the component has ended, or it speaks another protocol (or TLS) at this port"
-    } else if low.contains("lookup address") {
-        "there is no host of this name"
-    } else {
-        "it can't be reached"
-    };
-    let code = if code == Code::Unknown { Code::Unavailable } else { code };
-    Error::new(
-        code,
-        crate::error::code_name(code),
-        format!("{address}: {why} ({text})"),
-    )
-}
-
-/// An error with what caused it.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let text = error.to_string();
-        if !parts.iter().any(|part| part.contains(&text)) {
-            parts.push(text);
-        }
-        next = error.source();
-    }
-    parts.join(": ")
 }

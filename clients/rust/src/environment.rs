@@ -25,10 +25,7 @@ pub struct Acquire {
 impl Acquire {
     /// One of this environment: "terminal", "gui", "swe", "tool_call" or another name of the configuration.
     pub fn new(kind: impl Into<String>) -> Self {
-        Self {
-            kind: kind.into(),
-            ..Default::default()
-        }
+        Self { kind: kind.into(), ..Default::default() }
     }
 
     /// Longest wait for a free one; default none.
@@ -67,18 +64,14 @@ impl EnvironmentClient {
 
     /// A session and its turns.
     pub async fn session(&self, session_id: impl Into<String>) -> Result<v1::GetSessionResponse> {
-        let request = self.0.request(v1::GetSessionRequest {
-            session_id: session_id.into(),
-        })?;
+        let request = self.0.request(v1::GetSessionRequest { session_id: session_id.into() })?;
         let answer = self.raw().get_session(request).await.map_err(|s| self.0.error(s))?;
         Ok(answer.into_inner())
     }
 
     /// Ends a session; gives the number of turns that got their next state by it.
     pub async fn end_session(&self, session_id: impl Into<String>) -> Result<i32> {
-        let request = self.0.request(v1::EndSessionRequest {
-            session_id: session_id.into(),
-        })?;
+        let request = self.0.request(v1::EndSessionRequest { session_id: session_id.into() })?;
         let answer = self.raw().end_session(request).await.map_err(|s| self.0.error(s))?;
         Ok(answer.into_inner().closed_turns)
     }
@@ -105,11 +98,7 @@ pub struct Conversation {
 impl Conversation {
     /// Sends messages; an answer is made to them.
     pub async fn send(&mut self, messages: impl IntoIterator<Item = v1::ChatMessage>) -> Result<()> {
-        self.request(v1::InteractRequest {
-            messages: messages.into_iter().collect(),
-            ..Default::default()
-        })
-        .await
+        self.request(v1::InteractRequest { messages: messages.into_iter().collect(), ..Default::default() }).await
     }
 
     /// Sends a request of your own, with tools or sampling; the session's options are added to the first one.

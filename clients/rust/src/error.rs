@@ -54,11 +54,7 @@ impl Error {
     /// INVALID_ARGUMENT for one field; `problem` says what is wrong with it and what is allowed.
     pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
         let (field, description) = (field.into(), problem.into());
-        let mut error = Self::new(
-            Code::InvalidArgument,
-            "INVALID_ARGUMENT",
-            format!("{field}: {description}"),
-        );
+        let mut error = Self::new(Code::InvalidArgument, "INVALID_ARGUMENT", format!("{field}: {description}"));
         error.0.violations.push(Violation { field, description });
         error
     }
@@ -154,10 +150,9 @@ impl From<Status> for Error {
         let text = status.message();
         let (code, advice) = match status.code() {
             Code::Cancelled if text == "Timeout expired" => (Code::DeadlineExceeded, ""),
-            Code::OutOfRange | Code::ResourceExhausted if text.contains("message length too large") => (
-                Code::ResourceExhausted,
-                "; send less, or raise the client's `message_limit` and the server's limit",
-            ),
+            Code::OutOfRange | Code::ResourceExhausted if text.contains("message length too large") => {
+                (Code::ResourceExhausted, "; send less, or raise the client's `message_limit` and the server's limit")
+            }
             code => (code, ""),
         };
         let message = match (code, text) {
@@ -177,10 +172,7 @@ impl From<Status> for Error {
             error.0.violations = bad
                 .field_violations
                 .iter()
-                .map(|v| Violation {
-                    field: v.field.clone(),
-                    description: v.description.clone(),
-                })
+                .map(|v| Violation { field: v.field.clone(), description: v.description.clone() })
                 .collect();
         }
         error.0.retry_after = details.retry_info().and_then(|info| info.retry_delay);
@@ -257,19 +249,13 @@ mod tests {
         assert_eq!(read.metadata()["id"], "x");
         assert!(read.retryable());
         let text = read.to_string();
-        assert!(
-            text.contains("sampling.top_p: 3 is not allowed") && text.contains("try again after 1.5 s"),
-            "{text}"
-        );
+        assert!(text.contains("sampling.top_p: 3 is not allowed") && text.contains("try again after 1.5 s"), "{text}");
     }
 
     #[test]
     fn tonics_own_statuses_become_the_contracts() {
         let late = Error::from(Status::cancelled("Timeout expired"));
-        assert_eq!(
-            (late.code(), late.reason()),
-            (Code::DeadlineExceeded, "DEADLINE_EXCEEDED")
-        );
+        assert_eq!((late.code(), late.reason()), (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"));
         assert!(late.message().contains("deadline"));
         let large = Error::from(Status::out_of_range(
             "Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes",

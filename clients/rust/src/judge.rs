@@ -14,9 +14,7 @@ impl Component for JudgeClient {
 impl JudgeClient {
     /// Judges one transition now, without keeping it; its turn needs messages and response only.
     pub async fn judge(&self, transition: v1::Transition) -> Result<v1::Judgement> {
-        let request = self.0.request(v1::JudgeRequest {
-            transition: Some(transition),
-        })?;
+        let request = self.0.request(v1::JudgeRequest { transition: Some(transition) })?;
         let answer = self.raw().judge(request).await.map_err(|s| self.0.error(s))?;
         Ok(answer.into_inner().judgement.unwrap_or_default())
     }
@@ -52,11 +50,7 @@ impl JudgeClient {
             let (this, session_id) = (this.clone(), session_id.clone());
             async move {
                 let request = v1::WatchJudgementsRequest { session_id };
-                let answers = this
-                    .raw()
-                    .watch_judgements(request)
-                    .await
-                    .map_err(|s| this.0.error(s))?;
+                let answers = this.raw().watch_judgements(request).await.map_err(|s| this.0.error(s))?;
                 Ok(Answers::new(&this.0, answers.into_inner(), None))
             }
         })

@@ -37,12 +37,7 @@ impl Lease {
         let acquired = answer.map_err(|s| connection.error(s))?.into_inner();
         guard.claimed();
         let lost = Arc::new(Mutex::new(None));
-        let renewal = tokio::spawn(renew(
-            environment.clone(),
-            lease_id,
-            acquired.expires_at,
-            Arc::clone(&lost),
-        ));
+        let renewal = tokio::spawn(renew(environment.clone(), lease_id, acquired.expires_at, Arc::clone(&lost)));
         Ok(Self {
             environment: environment.clone(),
             acquired,
@@ -71,11 +66,7 @@ impl Lease {
     /// Puts the sandbox into the initial state of a task; empty for none.
     pub async fn reset(&mut self, task_id: impl Into<String>, seed: Option<i64>) -> Result<v1::ResetResponse> {
         let connection = self.environment.connection();
-        let request = v1::ResetRequest {
-            lease_id: self.id().to_owned(),
-            task_id: task_id.into(),
-            seed,
-        };
+        let request = v1::ResetRequest { lease_id: self.id().to_owned(), task_id: task_id.into(), seed };
         let request = connection.patient(request, Duration::from_secs(120))?;
         let answer = self.environment.raw().reset(request).await;
         self.step = 0;
@@ -111,9 +102,7 @@ impl Lease {
     /// Runs the task's check: the outcome from 0 to 1, and what the check said.
     pub async fn evaluate(&self) -> Result<v1::EvaluateResponse> {
         let connection = self.environment.connection();
-        let request = v1::EvaluateRequest {
-            lease_id: self.id().to_owned(),
-        };
+        let request = v1::EvaluateRequest { lease_id: self.id().to_owned() };
         let request = connection.patient(request, Duration::from_secs(120))?;
         let answer = self.environment.raw().evaluate(request).await;
         Ok(answer.map_err(|s| connection.error(s))?.into_inner())
@@ -177,9 +166,7 @@ async fn renew(
     let mut wait = left(expires_at) / 3;
     loop {
         tokio::time::sleep(wait.max(Duration::from_millis(50))).await;
-        let request = v1::RenewRequest {
-            lease_id: lease_id.clone(),
-        };
+        let request = v1::RenewRequest { lease_id: lease_id.clone() };
         let answer = match connection.request(request) {
             Ok(request) => environment.raw().renew(request).await.map_err(|s| connection.error(s)),
             Err(error) => Err(error),
@@ -216,9 +203,6 @@ fn new_id(kind: &str) -> String {
         collections::hash_map::RandomState,
         hash::{BuildHasher, Hasher},
     };
-    let (a, b) = (
-        RandomState::new().build_hasher().finish(),
-        RandomState::new().build_hasher().finish(),
-    );
+    let (a, b) = (RandomState::new().build_hasher().finish(), RandomState::new().build_hasher().finish());
     format!("{kind}_{a:016x}{b:016x}")
 }

@@ -3,6 +3,7 @@
 
 mod component;
 mod connect;
+mod connection;
 pub mod delivery;
 mod environment;
 mod error;
@@ -10,6 +11,8 @@ mod judge;
 mod lease;
 mod policy;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 mod trainer;
 mod wire;
 
@@ -20,9 +23,8 @@ pub mod v1 {
 }
 
 pub use component::{Check, ComponentClient};
-#[cfg(feature = "tls")]
-pub use connect::Tls;
-pub use connect::{Bearer, Builder, Component, Connection, Role, Transport};
+pub use connect::{Builder, Component, Role};
+pub use connection::{Bearer, Connection, Transport};
 pub use environment::{Acquire, Conversation, EnvironmentClient};
 pub use error::{DOMAIN, Error, Result, Violation};
 pub use judge::JudgeClient;
@@ -31,6 +33,8 @@ pub use policy::{
     Chat, ChatAnswer, ChatEvent, ChatStream, GenerateEvent, PolicyClient, assistant, system, tool_result, user,
 };
 pub use stream::{Answers, Dialogue, Watch};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 pub use tonic::Code;
 pub use trainer::TrainerClient;
 

@@ -145,10 +145,7 @@ impl Chat {
 
 impl From<v1::ChatRequest> for Chat {
     fn from(request: v1::ChatRequest) -> Self {
-        Self {
-            request,
-            deadline: None,
-        }
+        Self { request, deadline: None }
     }
 }
 
@@ -169,18 +166,11 @@ pub fn assistant(text: impl Into<String>) -> v1::ChatMessage {
 
 /// A tool's result, to the call with this id.
 pub fn tool_result(call_id: impl Into<String>, text: impl Into<String>) -> v1::ChatMessage {
-    v1::ChatMessage {
-        tool_call_id: call_id.into(),
-        ..message("tool", text)
-    }
+    v1::ChatMessage { tool_call_id: call_id.into(), ..message("tool", text) }
 }
 
 fn message(role: &str, text: impl Into<String>) -> v1::ChatMessage {
-    v1::ChatMessage {
-        role: role.into(),
-        content: text.into(),
-        ..Default::default()
-    }
+    v1::ChatMessage { role: role.into(), content: text.into(), ..Default::default() }
 }
 
 /// A piece of a chat answer: one `Start`, `Delta`s, one `End`.
@@ -280,9 +270,7 @@ impl PolicyClient {
 
     /// Gives feedback on a turn or a session; gives its id.
     pub async fn submit_feedback(&self, feedback: v1::Feedback) -> Result<String> {
-        let request = self.0.request(v1::SubmitFeedbackRequest {
-            feedback: Some(feedback),
-        })?;
+        let request = self.0.request(v1::SubmitFeedbackRequest { feedback: Some(feedback) })?;
         let answer = self.raw().submit_feedback(request).await.map_err(|s| self.0.error(s))?;
         Ok(answer.into_inner().feedback_id)
     }
@@ -326,11 +314,7 @@ impl PolicyClient {
         let request = v1::ActivateVersionRequest { version, reason, pin };
         // A large model takes its time to load.
         let request = self.0.patient(request, Duration::from_secs(270))?;
-        let answer = self
-            .raw()
-            .activate_version(request)
-            .await
-            .map_err(|s| self.0.error(s))?;
+        let answer = self.raw().activate_version(request).await.map_err(|s| self.0.error(s))?;
         Ok(answer.into_inner().state.unwrap_or_default())
     }
 

@@ -54,11 +54,9 @@ impl<T: 'static> Stream for Answers<T> {
         let answer = match self.inner.as_mut().poll_next(cx) {
             Poll::Ready(answer) => answer.map(|a| a.map_err(|status| self.connection.error(status))),
             Poll::Pending => match self.deadline.as_mut().map(|sleep| sleep.as_mut().poll(cx)) {
-                Some(Poll::Ready(())) => Some(Err(Error::new(
-                    Code::DeadlineExceeded,
-                    "DEADLINE_EXCEEDED",
-                    "the deadline has passed",
-                ))),
+                Some(Poll::Ready(())) => {
+                    Some(Err(Error::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "the deadline has passed")))
+                }
                 _ => return Poll::Pending,
             },
         };
@@ -116,13 +114,7 @@ impl<Q: prost::Message + 'static, A: Send + 'static> Dialogue<Q, A> {
                 }
             }
         });
-        Self {
-            connection: owner,
-            requests: Some(requests),
-            opened,
-            answers,
-            _task: AbortOnDrop(task),
-        }
+        Self { connection: owner, requests: Some(requests), opened, answers, _task: AbortOnDrop(task) }
     }
 
     /// Becomes true when the server has answered for the first time, if only by its headers.
@@ -142,12 +134,7 @@ impl<Q: prost::Message + 'static, A: Send + 'static> Dialogue<Q, A> {
     pub async fn send(&self, request: Q) -> Result<()> {
         self.connection.fits(&request)?;
         let ended = || Error::new(Code::Cancelled, "CANCELLED", "the call has ended");
-        self.requests
-            .as_ref()
-            .ok_or_else(ended)?
-            .send(request)
-            .await
-            .map_err(|_| ended())
+        self.requests.as_ref().ok_or_else(ended)?.send(request).await.map_err(|_| ended())
     }
 
     /// Says that no further request comes.
@@ -241,10 +228,7 @@ impl<T> Stream for Watch<T> {
 /// Whether a stream that ended with this is worth opening again.
 pub(crate) fn passes(error: &Error) -> bool {
     error.retryable()
-        || matches!(
-            error.code(),
-            Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded
-        )
+        || matches!(error.code(), Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded)
 }
 
 /// Growing pauses: 0.1 s to 5 s, a little uneven, so that many clients don't come back together.
@@ -256,9 +240,7 @@ impl Pauses {
     pub(crate) fn after(&mut self, error: Option<&Error>) -> Duration {
         let whole = Duration::from_millis(100 << self.0.min(6)).min(Duration::from_secs(5));
         self.0 += 1;
-        let nanos = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| d.subsec_nanos());
+        let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
         let uneven = whole.mul_f64(0.8 + 0.2 * f64::from(nanos % 1000) / 1000.0);
         uneven.max(error.and_then(Error::retry_after).unwrap_or_default())
     }

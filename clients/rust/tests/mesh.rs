@@ -27,18 +27,13 @@ macro_rules! needs {
 }
 
 fn session(name: &str) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     format!("rust-{name}-{}", now.as_nanos())
 }
 
 fn turn(id: &str) -> v1::PolicyEvent {
     v1::PolicyEvent {
-        event: Some(v1::policy_event::Event::Turn(v1::Turn {
-            turn_id: id.into(),
-            ..Default::default()
-        })),
+        event: Some(v1::policy_event::Event::Turn(v1::Turn { turn_id: id.into(), ..Default::default() })),
     }
 }
 
@@ -49,10 +44,7 @@ async fn a_chat_with_session_version_tools_and_feedback() {
     policy.component().check().await.unwrap();
     let active = policy.get_policy().await.unwrap().state.unwrap().active_version;
     let session = session("chat");
-    let chat = Chat::user("Say hello.")
-        .session(&session)
-        .max_tokens(8)
-        .temperature(0.0);
+    let chat = Chat::user("Say hello.").session(&session).max_tokens(8).temperature(0.0);
     let mut answer = policy.chat(chat.min_version(active)).await.unwrap();
     let (mut start, mut text, mut end) = (None, String::new(), None);
     while let Some(event) = answer.next().await {
@@ -68,31 +60,17 @@ async fn a_chat_with_session_version_tools_and_feedback() {
     let feedback = policy.rate(start.turn_id, 1.0, "good").await.unwrap();
     assert!(!feedback.is_empty());
 
-    let tools = Chat::user("What is the time?")
-        .tool("clock", "Tells the time.", "")
-        .tool_choice("none");
-    policy
-        .chat(tools.max_tokens(4).no_record())
-        .await
-        .unwrap()
-        .finish()
-        .await
-        .unwrap();
+    let tools = Chat::user("What is the time?").tool("clock", "Tells the time.", "").tool_choice("none");
+    policy.chat(tools.max_tokens(4).no_record()).await.unwrap().finish().await.unwrap();
     let error = policy.chat(Chat::user("hi").exact_version(999)).await.err();
     let error = match error {
         Some(error) => error,
         None => panic!("version 999 answered"),
     };
-    assert_eq!(
-        (error.code(), error.reason()),
-        (Code::FailedPrecondition, "VERSION_NOT_ACTIVE")
-    );
+    assert_eq!((error.code(), error.reason()), (Code::FailedPrecondition, "VERSION_NOT_ACTIVE"));
     assert!(error.retryable() && error.metadata().contains_key("active_version"));
     let error = policy.chat(Chat::new()).await.err().unwrap();
-    assert_eq!(
-        (error.code(), &*error.violations()[0].field),
-        (Code::InvalidArgument, "messages")
-    );
+    assert_eq!((error.code(), &*error.violations()[0].field), (Code::InvalidArgument, "messages"));
 }
 
 #[tokio::test]
@@ -101,11 +79,7 @@ async fn token_ids_go_in_and_come_out() {
     let policy = PolicyClient::connect(address).await.unwrap();
     let request = v1::GenerateRequest {
         prompt_ids: vec![1, 2, 3],
-        sampling: Some(v1::SamplingParams {
-            temperature: Some(0.0),
-            max_tokens: Some(4),
-            ..Default::default()
-        }),
+        sampling: Some(v1::SamplingParams { temperature: Some(0.0), max_tokens: Some(4), ..Default::default() }),
         ..Default::default()
     };
     let mut answers = policy.generate(request, Some(Duration::from_secs(120))).await.unwrap();
@@ -139,10 +113,7 @@ async fn versions_are_watched_pinned_and_rolled_back() {
     assert_eq!(policy.activate(4711, "").await.unwrap_err().reason(), "VERSION_UNKNOWN");
     let mut stats = policy.component().watch_stats(Some(Duration::from_millis(100)));
     for _ in 0..2 {
-        assert_eq!(
-            stats.next().await.unwrap().unwrap().status.unwrap().name,
-            "policy_server"
-        );
+        assert_eq!(stats.next().await.unwrap().unwrap().status.unwrap().name, "policy_server");
     }
 }
 
@@ -151,16 +122,10 @@ async fn a_session_over_interact_is_kept() {
     let address = needs!("ENVIRONMENT");
     let environment = EnvironmentClient::connect(address).await.unwrap();
     let session = session("interact");
-    let mut conversation = environment.interact(v1::TurnOptions {
-        session_id: session.clone(),
-        ..Default::default()
-    });
+    let mut conversation = environment.interact(v1::TurnOptions { session_id: session.clone(), ..Default::default() });
     let request = v1::InteractRequest {
         messages: vec![user("Say hello.")],
-        sampling: Some(v1::SamplingParams {
-            max_tokens: Some(8),
-            ..Default::default()
-        }),
+        sampling: Some(v1::SamplingParams { max_tokens: Some(8), ..Default::default() }),
         ..Default::default()
     };
     conversation.request(request).await.unwrap();
@@ -185,16 +150,8 @@ async fn a_session_over_interact_is_kept() {
 async fn a_lease_from_acquire_to_release() {
     let address = needs!("ENVIRONMENT");
     let environment = EnvironmentClient::connect(address).await.unwrap();
-    let kinds = environment
-        .raw()
-        .list_environments(v1::ListEnvironmentsRequest {})
-        .await
-        .unwrap();
-    let usable = kinds
-        .into_inner()
-        .environments
-        .into_iter()
-        .find(|kind| kind.problem.is_empty());
+    let kinds = environment.raw().list_environments(v1::ListEnvironmentsRequest {}).await.unwrap();
+    let usable = kinds.into_inner().environments.into_iter().find(|kind| kind.problem.is_empty());
     let Some(kind) = usable else {
         eprintln!("skipped: the mesh has no environment that can be used");
         return;
@@ -205,26 +162,13 @@ async fn a_lease_from_acquire_to_release() {
     tokio::time::sleep(Duration::from_secs(4)).await; // longer than its ttl
     assert!(lease.lost().is_none());
     let id = lease.id().to_owned();
-    let leases = environment
-        .raw()
-        .list_leases(v1::ListLeasesRequest::default())
-        .await
-        .unwrap()
-        .into_inner()
-        .leases;
+    let leases = environment.raw().list_leases(v1::ListLeasesRequest::default()).await.unwrap().into_inner().leases;
     assert!(leases.iter().any(|lease| lease.lease_id == id));
     let error = lease.step("no json").await.err();
     assert!(error.is_none_or(|error| error.code() == Code::InvalidArgument));
     lease.release().await.unwrap();
-    let error = environment
-        .acquire(Acquire::new("no-such-environment"))
-        .await
-        .err()
-        .unwrap();
-    assert!(
-        matches!(error.code(), Code::NotFound | Code::InvalidArgument),
-        "{error}"
-    );
+    let error = environment.acquire(Acquire::new("no-such-environment")).await.err().unwrap();
+    assert!(matches!(error.code(), Code::NotFound | Code::InvalidArgument), "{error}");
 }
 
 #[tokio::test]
@@ -232,15 +176,9 @@ async fn the_judge_judges_and_the_trainer_tells_its_versions() {
     let (judge, trainer) = needs!("JUDGE", "TRAINER");
     let judge = JudgeClient::connect(judge).await.unwrap();
     let asked = vec![user("What is a heron?")];
-    let judgement = judge
-        .judge_reply(asked, assistant("A bird."), vec![user("Thank you, perfect!")])
-        .await
-        .unwrap();
+    let judgement = judge.judge_reply(asked, assistant("A bird."), vec![user("Thank you, perfect!")]).await.unwrap();
     assert!(!judgement.votes.is_empty());
-    assert_eq!(
-        judge.judge(Default::default()).await.unwrap_err().code(),
-        Code::InvalidArgument
-    );
+    assert_eq!(judge.judge(Default::default()).await.unwrap_err().code(), Code::InvalidArgument);
     let trainer = TrainerClient::connect(trainer).await.unwrap();
     assert!(!trainer.versions().await.unwrap().is_empty());
     assert_eq!(trainer.version(4711).await.unwrap_err().code(), Code::NotFound);
@@ -254,22 +192,10 @@ async fn the_judge_judges_and_the_trainer_tells_its_versions() {
 async fn certificates_and_keys() {
     let (judge, certs) = needs!("SECURE_JUDGE", "CERTS");
     let with = |tls: Tls| JudgeClient::builder().address(&judge).tls(tls).connect_lazy().unwrap();
-    let reply = async |judge: &JudgeClient| {
-        judge
-            .judge_reply(vec![user("a")], assistant("b"), vec![user("c")])
-            .await
-    };
-    reply(&with(Tls::from_folder(&certs, "operator").unwrap()))
-        .await
-        .unwrap();
-    let error = reply(&with(Tls::from_folder(&certs, "policy_server").unwrap()))
-        .await
-        .unwrap_err();
-    assert_eq!(
-        (error.code(), error.reason()),
-        (Code::PermissionDenied, "WRONG_ROLE"),
-        "{error}"
-    );
+    let reply = async |judge: &JudgeClient| judge.judge_reply(vec![user("a")], assistant("b"), vec![user("c")]).await;
+    reply(&with(Tls::from_folder(&certs, "operator").unwrap())).await.unwrap();
+    let error = reply(&with(Tls::from_folder(&certs, "policy_server").unwrap())).await.unwrap_err();
+    assert_eq!((error.code(), error.reason()), (Code::PermissionDenied, "WRONG_ROLE"), "{error}");
     let plain = JudgeClient::builder().address(&judge).connect_lazy().unwrap();
     let error = reply(&plain).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable, "{error}");
@@ -278,12 +204,7 @@ async fn certificates_and_keys() {
     let authority = std::fs::read(format!("{certs}/ca.crt")).unwrap();
     let with = |key: &str| {
         let tls = Tls::new(authority.clone()).server_name("prm_judge.openclaw-rl.internal");
-        JudgeClient::builder()
-            .address(&keys)
-            .tls(tls)
-            .key(key)
-            .connect_lazy()
-            .unwrap()
+        JudgeClient::builder().address(&keys).tls(tls).key(key).connect_lazy().unwrap()
     };
     reply(&with(&chat)).await.unwrap();
     let error = reply(&with(&read)).await.unwrap_err();
@@ -303,21 +224,14 @@ async fn an_address_that_speaks_http1() {
 #[tokio::test]
 async fn a_component_of_the_next_major_contract() {
     let address = needs!("NEXT_MAJOR");
-    let error = ComponentClient::connect(address)
-        .await
-        .unwrap()
-        .check()
-        .await
-        .unwrap_err();
+    let error = ComponentClient::connect(address).await.unwrap().check().await.unwrap_err();
     assert_eq!(error.reason(), "CONTRACT_MISMATCH");
     assert!(error.message().contains("2.0"), "{error}");
 }
 
 async fn broken_by(address: String) -> openclaw_rl_client::Error {
     let environment = EnvironmentClient::builder().address(address).connect_lazy().unwrap();
-    let delivery = Delivery::builder(environment.connection())
-        .ack_timeout(Duration::from_secs(1))
-        .start();
+    let delivery = Delivery::builder(environment.connection()).ack_timeout(Duration::from_secs(1)).start();
     let mut events = delivery.events();
     delivery.put(&turn("turn_rust")).unwrap();
     loop {
@@ -348,8 +262,6 @@ async fn one_that_cuts_the_stream() {
     for i in 0..9 {
         delivery.put(&turn(&format!("turn_rust_{i}"))).unwrap();
     }
-    tokio::time::timeout(Duration::from_secs(60), delivery.flushed())
-        .await
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(60), delivery.flushed()).await.unwrap();
     assert_eq!(delivery.stats().delivered, 9);
 }

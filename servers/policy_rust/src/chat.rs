@@ -47,25 +47,19 @@ pub fn check_version(options: &TurnOptions, active: i64) -> Result<()> {
 pub fn check_sampling(sampling: &SamplingParams) -> Result<()> {
     let bad = |field: &str, value: f64, allowed: &str| Err(not_allowed(field, &value.to_string(), allowed));
     match *sampling {
-        SamplingParams {
-            temperature: Some(t), ..
-        } if !(0.0..=2.0).contains(&t) => bad("temperature", t, "from 0 to 2"),
+        SamplingParams { temperature: Some(t), .. } if !(0.0..=2.0).contains(&t) => {
+            bad("temperature", t, "from 0 to 2")
+        }
         SamplingParams { top_p: Some(p), .. } if !(p > 0.0 && p <= 1.0) => bad("top_p", p, "above 0, at most 1"),
-        SamplingParams {
-            max_tokens: Some(n), ..
-        } if n < 1 => bad("max_tokens", n.into(), "at least 1"),
-        SamplingParams {
-            top_logprobs: Some(n), ..
-        } if !(0..=20).contains(&n) => bad("top_logprobs", n.into(), "from 0 to 20"),
-        _ if sampling.stop.len() > 16 => Err(Error::invalid(
-            "stop",
-            format!("{} texts; at most 16", sampling.stop.len()),
-        )),
+        SamplingParams { max_tokens: Some(n), .. } if n < 1 => bad("max_tokens", n.into(), "at least 1"),
+        SamplingParams { top_logprobs: Some(n), .. } if !(0..=20).contains(&n) => {
+            bad("top_logprobs", n.into(), "from 0 to 20")
+        }
+        _ if sampling.stop.len() > 16 => {
+            Err(Error::invalid("stop", format!("{} texts; at most 16", sampling.stop.len())))
+        }
         _ => match sampling.stop.iter().position(String::is_empty) {
-            Some(at) => Err(Error::invalid(
-                format!("stop[{at}]"),
-                "is empty; a stop text has at least one character",
-            )),
+            Some(at) => Err(Error::invalid(format!("stop[{at}]"), "is empty; a stop text has at least one character")),
             None => Ok(()),
         },
     }
@@ -76,10 +70,7 @@ pub fn check_messages(messages: &[ChatMessage]) -> Result<()> {
         return Err(not_allowed("messages", "[]", "at least one message"));
     }
     if messages.len() > MOST_MESSAGES {
-        return Err(Error::invalid(
-            "messages",
-            format!("{} of them; at most {MOST_MESSAGES}", messages.len()),
-        ));
+        return Err(Error::invalid("messages", format!("{} of them; at most {MOST_MESSAGES}", messages.len())));
     }
     let mut open: Option<HashSet<&str>> = None; // calls that the next tool messages may answer
     for (i, message) in messages.iter().enumerate() {
@@ -92,11 +83,7 @@ pub fn check_messages(messages: &[ChatMessage]) -> Result<()> {
             ));
         }
         if !message.tool_calls.is_empty() && role != "assistant" {
-            return Err(not_allowed(
-                format!("messages[{i}].tool_calls"),
-                role,
-                "in assistant messages only",
-            ));
+            return Err(not_allowed(format!("messages[{i}].tool_calls"), role, "in assistant messages only"));
         }
         if role != "tool" {
             let calls = message.tool_calls.iter().map(|call| &*call.id).collect::<HashSet<_>>();
@@ -104,16 +91,10 @@ pub fn check_messages(messages: &[ChatMessage]) -> Result<()> {
             continue;
         }
         let behind = "behind an assistant message with 'tool_calls', as the response to one of them";
-        let calls = open
-            .as_ref()
-            .ok_or_else(|| not_allowed(format!("messages[{i}].role"), "tool", behind))?;
+        let calls = open.as_ref().ok_or_else(|| not_allowed(format!("messages[{i}].role"), "tool", behind))?;
         if !calls.contains(&*message.tool_call_id) {
             let field = format!("messages[{i}].tool_call_id");
-            return Err(not_allowed(
-                field,
-                &message.tool_call_id,
-                "the id of a call that came before it",
-            ));
+            return Err(not_allowed(field, &message.tool_call_id, "the id of a call that came before it"));
         }
     }
     Ok(())
@@ -121,10 +102,7 @@ pub fn check_messages(messages: &[ChatMessage]) -> Result<()> {
 
 pub fn check_tools(tools: &[ToolDefinition]) -> Result<()> {
     if tools.len() > MOST_TOOLS {
-        return Err(Error::invalid(
-            "tools",
-            format!("{} of them; at most {MOST_TOOLS}", tools.len()),
-        ));
+        return Err(Error::invalid("tools", format!("{} of them; at most {MOST_TOOLS}", tools.len())));
     }
     let mut seen = HashSet::new();
     for (i, tool) in tools.iter().enumerate() {
@@ -138,11 +116,7 @@ pub fn check_tools(tools: &[ToolDefinition]) -> Result<()> {
         }
         let schema = &tool.parameters_json;
         if !schema.is_empty() && serde_json::from_str::<Map<String, Value>>(schema).is_err() {
-            return Err(not_allowed(
-                format!("tools[{i}].function.parameters"),
-                schema,
-                "a JSON object",
-            ));
+            return Err(not_allowed(format!("tools[{i}].function.parameters"), schema, "a JSON object"));
         }
     }
     Ok(())
@@ -153,27 +127,16 @@ pub fn check_tool_choice(choice: &str, tools: &[ToolDefinition]) -> Result<Strin
     match choice {
         "" => Ok("auto".into()),
         "auto" | "none" => Ok(choice.into()),
-        _ if tools.is_empty() => Err(not_allowed(
-            "tool_choice",
-            choice,
-            "auto or none when there are no tools",
-        )),
+        _ if tools.is_empty() => Err(not_allowed("tool_choice", choice, "auto or none when there are no tools")),
         "required" => Ok(choice.into()),
         _ if tools.iter().any(|tool| tool.name == choice) => Ok(choice.into()),
-        _ => Err(not_allowed(
-            "tool_choice",
-            choice,
-            "auto, none, required or one of the tools",
-        )),
+        _ => Err(not_allowed("tool_choice", choice, "auto, none, required or one of the tools")),
     }
 }
 
 /// What the API is asked.
 pub fn request(model: &str, call: &Call, instructions: &str) -> Value {
-    let messages: Vec<Value> = playbook::with_playbook(&call.messages, instructions)
-        .iter()
-        .map(message_json)
-        .collect();
+    let messages: Vec<Value> = playbook::with_playbook(&call.messages, instructions).iter().map(message_json).collect();
     let mut body = call.extra.clone();
     let mut set = |name: &str, value: Value| drop(body.insert(name.into(), value));
     set("model", model.into());
@@ -186,17 +149,9 @@ pub fn request(model: &str, call: &Call, instructions: &str) -> Value {
         ("top_p", sampling.top_p.map(Value::from)),
         ("max_tokens", sampling.max_tokens.map(Value::from)),
         ("seed", sampling.seed.map(Value::from)),
-        (
-            "stop",
-            Some(sampling.stop.clone())
-                .filter(|stop| !stop.is_empty())
-                .map(Value::from),
-        ),
+        ("stop", Some(sampling.stop.clone()).filter(|stop| !stop.is_empty()).map(Value::from)),
         ("logprobs", call.logprobs.then_some(Value::Bool(true))),
-        (
-            "top_logprobs",
-            sampling.top_logprobs.filter(|_| call.logprobs).map(Value::from),
-        ),
+        ("top_logprobs", sampling.top_logprobs.filter(|_| call.logprobs).map(Value::from)),
     ] {
         if let Some(value) = value {
             set(name, value);
@@ -240,12 +195,7 @@ fn message_json(message: &ChatMessage) -> Value {
     };
     let mut content: Value = (*message.content).into();
     if !message.parts.is_empty() {
-        content = message
-            .parts
-            .iter()
-            .map(|one| part(&one.part))
-            .collect::<Vec<_>>()
-            .into();
+        content = message.parts.iter().map(|one| part(&one.part)).collect::<Vec<_>>().into();
     }
     let mut made = json!({"role": message.role, "content": content});
     if !message.tool_calls.is_empty() {
@@ -270,11 +220,7 @@ mod tests {
     #[test]
     fn a_conversation_must_hang_together() {
         let calling = ChatMessage {
-            tool_calls: vec![ToolCall {
-                id: "c1".into(),
-                name: "f".into(),
-                arguments_json: "{}".into(),
-            }],
+            tool_calls: vec![ToolCall { id: "c1".into(), name: "f".into(), arguments_json: "{}".into() }],
             ..assistant("")
         };
         check_messages(&[user("a"), calling.clone(), tool_result("c1", "r")]).unwrap();
@@ -282,39 +228,15 @@ mod tests {
         assert_eq!(field(&[]), "messages");
         assert_eq!(field(&[user("a"), tool_result("c1", "r")]), "messages[1].role");
         assert_eq!(field(&[calling, tool_result("c2", "r")]), "messages[1].tool_call_id");
-        assert_eq!(
-            field(&[ChatMessage {
-                role: "robot".into(),
-                ..user("a")
-            }]),
-            "messages[0].role"
-        );
+        assert_eq!(field(&[ChatMessage { role: "robot".into(), ..user("a") }]), "messages[0].role");
     }
 
     #[test]
     fn sampling_and_labels_have_bounds() {
         let field = |sampling: SamplingParams| check_sampling(&sampling).unwrap_err().violations()[0].field.clone();
-        assert_eq!(
-            field(SamplingParams {
-                temperature: Some(-1.0),
-                ..Default::default()
-            }),
-            "temperature"
-        );
-        assert_eq!(
-            field(SamplingParams {
-                top_p: Some(f64::NAN),
-                ..Default::default()
-            }),
-            "top_p"
-        );
-        assert_eq!(
-            field(SamplingParams {
-                stop: vec!["a".into(), String::new()],
-                ..Default::default()
-            }),
-            "stop[1]"
-        );
+        assert_eq!(field(SamplingParams { temperature: Some(-1.0), ..Default::default() }), "temperature");
+        assert_eq!(field(SamplingParams { top_p: Some(f64::NAN), ..Default::default() }), "top_p");
+        assert_eq!(field(SamplingParams { stop: vec!["a".into(), String::new()], ..Default::default() }), "stop[1]");
         check_sampling(&SamplingParams::default()).unwrap();
         assert!(check_label("session_id", "a\nb").is_err() && check_label("session_id", &"x".repeat(257)).is_err());
         check_label("session_id", &"ü".repeat(256)).unwrap();
@@ -324,19 +246,10 @@ mod tests {
     fn the_api_is_asked_in_its_own_shape() {
         let call = Call {
             messages: vec![user("hi")],
-            tools: vec![ToolDefinition {
-                name: "f".into(),
-                ..Default::default()
-            }],
+            tools: vec![ToolDefinition { name: "f".into(), ..Default::default() }],
             tool_choice: "f".into(),
-            sampling: SamplingParams {
-                max_tokens: Some(3),
-                ..Default::default()
-            },
-            extra: json!({"response_format": {"type": "json_object"}})
-                .as_object()
-                .unwrap()
-                .clone(),
+            sampling: SamplingParams { max_tokens: Some(3), ..Default::default() },
+            extra: json!({"response_format": {"type": "json_object"}}).as_object().unwrap().clone(),
             ..Default::default()
         };
         let made = request("m", &call, "Be short.");
@@ -345,10 +258,7 @@ mod tests {
             json!([{"role": "system", "content": "Be short."}, {"role": "user", "content": "hi"}])
         );
         assert_eq!(made["tool_choice"]["function"]["name"], "f");
-        assert_eq!(
-            (&made["max_tokens"], &made["parallel_tool_calls"]),
-            (&json!(3), &json!(false))
-        );
+        assert_eq!((&made["max_tokens"], &made["parallel_tool_calls"]), (&json!(3), &json!(false)));
         assert_eq!(made["response_format"]["type"], "json_object");
         assert!(made.get("temperature").is_none());
     }

@@ -5,9 +5,7 @@ use prost_types::Timestamp;
 
 /// Now, in seconds since 1970.
 pub fn seconds() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |d| d.as_secs_f64())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
 pub fn now() -> Timestamp {
@@ -16,10 +14,7 @@ pub fn now() -> Timestamp {
 
 pub fn timestamp(seconds: f64) -> Timestamp {
     let nanos = (seconds.fract() * 1e9) as i32;
-    Timestamp {
-        seconds: seconds as i64,
-        nanos,
-    }
+    Timestamp { seconds: seconds as i64, nanos }
 }
 
 /// An id that nobody else makes, such as `turn_...`.

@@ -56,10 +56,7 @@ impl Board {
         } else {
             ComponentState::Degraded
         };
-        let details = alarms
-            .iter()
-            .map(|alarm| alarm.message.clone())
-            .chain([desk.versions.pin()]);
+        let details = alarms.iter().map(|alarm| alarm.message.clone()).chain([desk.versions.pin()]);
         v1::ComponentStatus {
             name: "policy_server".into(),
             state: state.into(),
@@ -84,10 +81,7 @@ impl Board {
                 last_error: delivery.last_error,
             }],
             alarms,
-            host: std::fs::read_to_string("/etc/hostname")
-                .unwrap_or_default()
-                .trim()
-                .into(),
+            host: std::fs::read_to_string("/etc/hostname").unwrap_or_default().trim().into(),
             secure: self.secure,
             ..Default::default()
         }
@@ -96,11 +90,7 @@ impl Board {
     fn alarms(&self, delivery: &openclaw_rl_client::delivery::Stats, oldest: Option<f64>) -> Vec<v1::Alarm> {
         let mut raised: Vec<(&str, String)> = Vec::new();
         if let Some(age) = oldest.filter(|age| *age > WAITING) {
-            let why = if delivery.last_error.is_empty() {
-                "it does not keep up"
-            } else {
-                &delivery.last_error
-            };
+            let why = if delivery.last_error.is_empty() { "it does not keep up" } else { &delivery.last_error };
             let text = format!(
                 "{} turns wait on disk for env_server, the oldest for {age:.0} s: {why}; nothing is lost, start or \
                  repair env_server and they go on by themselves",
@@ -109,26 +99,14 @@ impl Board {
             raised.push(("turns_waiting", text));
         }
         if self.desk.held() > 0 {
-            let text = format!(
-                "{} events wait in memory, since the disk can't be written",
-                self.desk.held()
-            );
+            let text = format!("{} events wait in memory, since the disk can't be written", self.desk.held());
             raised.push(("turns_not_written", text));
         }
         let api = self.desk.upstream.problem();
         raised.extend(Some(("api_failing", api)).filter(|(_, text)| !text.is_empty()));
-        raised.extend(
-            self.desk
-                .versions
-                .problems()
-                .into_iter()
-                .map(|text| ("versions_damaged", text)),
-        );
-        let alarm = |(name, message): (&str, String)| v1::Alarm {
-            name: name.into(),
-            message,
-            since: Some(self.started_at),
-        };
+        raised.extend(self.desk.versions.problems().into_iter().map(|text| ("versions_damaged", text)));
+        let alarm =
+            |(name, message): (&str, String)| v1::Alarm { name: name.into(), message, since: Some(self.started_at) };
         raised.into_iter().map(alarm).collect()
     }
 
@@ -147,23 +125,16 @@ impl Board {
     /// Removes a session from all that is kept here.
     fn forget(&self, request: v1::ForgetRequest) -> Result<v1::ForgetResponse, Error> {
         if request.session_id.is_empty() {
-            return Err(Error::invalid(
-                "session_id",
-                "'' is not allowed: must be the session to be forgotten",
-            ));
+            return Err(Error::invalid("session_id", "'' is not allowed: must be the session to be forgotten"));
         }
         let unwritten = |error| {
             let text = format!("it can't be written down, call again: {error}");
             Error::unavailable(text, Duration::from_secs(1))
         };
-        let before = request
-            .before
-            .map_or_else(clock::seconds, |at| at.seconds as f64 + f64::from(at.nanos) / 1e9);
+        let before = request.before.map_or_else(clock::seconds, |at| at.seconds as f64 + f64::from(at.nanos) / 1e9);
         let (ids, conversations) = self.store.forget(&request.session_id, before).map_err(unwritten)?;
-        let mut removed = HashMap::from([
-            ("turns".to_owned(), ids.len() as i64),
-            ("conversations".to_owned(), conversations as i64),
-        ]);
+        let mut removed =
+            HashMap::from([("turns".to_owned(), ids.len() as i64), ("conversations".to_owned(), conversations as i64)]);
         let mut message = String::new();
         if !request.versions.is_empty() {
             let count = self.desk.versions.withdraw(&request.versions).map_err(unwritten)?;
@@ -173,18 +144,9 @@ impl Board {
                 message = format!("version {active} answers, so it is not deleted; activate another one and repeat");
             }
         }
-        let turns: BTreeSet<String> = request
-            .turn_ids
-            .into_iter()
-            .chain(ids)
-            .filter(|id| id.starts_with("turn"))
-            .collect();
-        Ok(v1::ForgetResponse {
-            turn_ids: turns.into_iter().collect(),
-            removed,
-            message,
-            ..Default::default()
-        })
+        let turns: BTreeSet<String> =
+            request.turn_ids.into_iter().chain(ids).filter(|id| id.starts_with("turn")).collect();
+        Ok(v1::ForgetResponse { turn_ids: turns.into_iter().collect(), removed, message, ..Default::default() })
     }
 }
 
@@ -193,9 +155,7 @@ pub struct Component(pub Arc<Board>);
 #[tonic::async_trait]
 impl v1::component_service_server::ComponentService for Component {
     async fn get_status(&self, _: Request<v1::GetStatusRequest>) -> Result<Response<v1::GetStatusResponse>, Status> {
-        Ok(Response::new(v1::GetStatusResponse {
-            status: Some(self.0.status()),
-        }))
+        Ok(Response::new(v1::GetStatusResponse { status: Some(self.0.status()) }))
     }
 
     async fn watch_stats(
@@ -211,31 +171,21 @@ impl v1::component_service_server::ComponentService for Component {
         let ticks = tokio::time::interval(Duration::from_secs_f64(seconds));
         let answers = stream::unfold((ticks, Arc::clone(&self.0)), async |(mut ticks, board)| {
             ticks.tick().await;
-            let answer = v1::WatchStatsResponse {
-                status: Some(board.status()),
-                at: Some(clock::now()),
-            };
+            let answer = v1::WatchStatsResponse { status: Some(board.status()), at: Some(clock::now()) };
             Some((Ok(answer), (ticks, board)))
         });
         Ok(Response::new(Box::pin(answers)))
     }
 
     async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
-        let grace = request
-            .into_inner()
-            .grace
-            .unwrap_or(prost_types::Duration { seconds: 30, nanos: 0 });
-        let allowed = Duration::try_from(grace)
-            .ok()
-            .filter(|grace| *grace <= Duration::from_secs(3600));
+        let grace = request.into_inner().grace.unwrap_or(prost_types::Duration { seconds: 30, nanos: 0 });
+        let allowed = Duration::try_from(grace).ok().filter(|grace| *grace <= Duration::from_secs(3600));
         let Some(allowed) = allowed else {
             let problem = format!("{} s is not allowed: must be from 0 s to 1 h", grace.seconds);
             return Err(Error::invalid("grace", problem).into());
         };
         *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = allowed;
-        self.0
-            .phase
-            .send_if_modified(|phase| std::mem::replace(phase, Phase::Draining.max(*phase)) == Phase::Serving);
+        self.0.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining.max(*phase)) == Phase::Serving);
         Ok(Response::new(v1::DrainResponse {}))
     }
 

@@ -54,13 +54,8 @@ fn enter(guard: &Guard, request: &Request) -> Result<Caller, Error> {
     let text = |name: &str| request.headers().get(name)?.to_str().ok();
     let timeout = text("grpc-timeout").and_then(timeout);
     let mut caller = Caller {
-        address: address(request)
-            .map(|address| address.ip().to_string())
-            .unwrap_or_default(),
-        key: text("authorization")
-            .and_then(|text| text.strip_prefix("Bearer "))
-            .unwrap_or_default()
-            .into(),
+        address: address(request).map(|address| address.ip().to_string()).unwrap_or_default(),
+        key: text("authorization").and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default().into(),
         deadline: timeout.map(|left| Instant::now() + left),
         ..Caller::default()
     };
@@ -130,10 +125,7 @@ impl http_body::Body for Bounded {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             return Poll::Ready(frame);
         }
-        let late = self
-            .deadline
-            .as_mut()
-            .is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
+        let late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
         let error = if late {
             too_late()
         } else if self.ended.as_mut().poll(cx).is_ready() {
@@ -150,10 +142,7 @@ impl http_body::Body for Bounded {
 
 /// What the streams that a stopping server ends are told.
 fn stopping() -> Error {
-    Error::unavailable(
-        "the policy server is stopping; connect again in a moment",
-        Duration::from_secs(1),
-    )
+    Error::unavailable("the policy server is stopping; connect again in a moment", Duration::from_secs(1))
 }
 
 /// Errors of the library below (unknown calls, messages that can't be read or are too large) get their details, too.
@@ -185,12 +174,7 @@ fn timeout(text: &str) -> Option<Duration> {
 fn address(request: &Request) -> Option<SocketAddr> {
     let extensions = request.extensions();
     let plain = || extensions.get::<TcpConnectInfo>()?.remote_addr();
-    let secure = || {
-        extensions
-            .get::<TlsConnectInfo<TcpConnectInfo>>()?
-            .get_ref()
-            .remote_addr()
-    };
+    let secure = || extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.get_ref().remote_addr();
     plain().or_else(secure)
 }
 
@@ -213,9 +197,7 @@ fn role(request: &Request, mesh: &str) -> Result<String, Error> {
 pub fn uris(der: &rustls::pki_types::CertificateDer<'_>) -> Vec<String> {
     let names = webpki::EndEntityCert::try_from(der);
     let spiffe = |uri: &&str| uri.starts_with("spiffe://");
-    names
-        .map(|names| names.valid_uri_names().filter(spiffe).map(str::to_owned).collect())
-        .unwrap_or_default()
+    names.map(|names| names.valid_uri_names().filter(spiffe).map(str::to_owned).collect()).unwrap_or_default()
 }
 
 /// SECURITY.md's table, as far as this component has the calls.

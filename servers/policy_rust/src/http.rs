@@ -16,9 +16,11 @@ use serde_json::{Value, json};
 use crate::{
     chat::call_json,
     clock,
-    openai::{self, ApiError, ChatRequest, Read},
+    fields::{self, ApiError, Read},
+    openai::{self, ChatRequest},
+    response::{Event, Response as Making},
     sessions,
-    turns::{Desk, Event, Head, Origin, Response as Making},
+    turns::{Desk, Head, Origin},
 };
 
 pub fn router(desk: Arc<Desk>) -> Router {
@@ -65,16 +67,11 @@ async fn models(State(desk): State<Arc<Desk>>, uri: Uri) -> Read<Json<Value>> {
 
 fn no_model(name: &str, there: &str) -> ApiError {
     let text = format!("The model '{name}' does not exist; there is '{there}'.");
-    ApiError {
-        status: 404,
-        ..openai::bad("model", text, "model_not_found")
-    }
+    ApiError { status: 404, ..fields::bad("model", text, "model_not_found") }
 }
 
 fn client(headers: &HeaderMap, address: SocketAddr, user: &str) -> String {
-    let key = headers
-        .get("authorization")
-        .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let key = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     sessions::client(key.unwrap_or_default(), &address.ip().to_string(), user)
 }
 
@@ -84,7 +81,7 @@ async fn feedback(
     headers: HeaderMap,
     body: Bytes,
 ) -> Read<Json<Value>> {
-    let mut feedback = openai::feedback(&openai::object(&body)?)?;
+    let mut feedback = openai::feedback(&fields::object(&body)?)?;
     feedback.client = client(&headers, address, "");
     let id = desk.feedback(feedback)?;
     Ok(Json(json!({"object": "feedback", "feedback_id": id})))
@@ -96,25 +93,14 @@ async fn chat(
     headers: HeaderMap,
     body: Bytes,
 ) -> Read<Response> {
-    let asked = openai::chat_request(&openai::object(&body)?, &headers)?;
+    let asked = openai::chat_request(&fields::object(&body)?, &headers)?;
     // "default" is whatever there is, for clients that must name a model.
-    if let Some(name) = asked
-        .model
-        .as_deref()
-        .filter(|name| *name != desk.upstream.model && *name != "default")
-    {
+    if let Some(name) = asked.model.as_deref().filter(|name| *name != desk.upstream.model && *name != "default") {
         return Err(no_model(name, &desk.upstream.model));
     }
-    let text = |name: &str| {
-        headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .map(str::to_owned)
-    };
-    let trace = text("traceparent").map(|traceparent| TraceContext {
-        traceparent,
-        tracestate: text("tracestate").unwrap_or_default(),
-    });
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let trace = text("traceparent")
+        .map(|traceparent| TraceContext { traceparent, tracestate: text("tracestate").unwrap_or_default() });
     let origin = Origin {
         client: client(&headers, address, &asked.user),
         api: "chat.completions",
@@ -190,11 +176,7 @@ impl Reply {
     fn chunk(&self, choice: i32, delta: Value, logprobs: Option<Value>, reason: Option<&str>) -> Bytes {
         let logprobs = logprobs.map(|content| json!({"content": content, "refusal": null}));
         let choice = json!({"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
-        data(&self.body(
-            "chat.completion.chunk",
-            vec![choice],
-            self.asked.include_usage.then_some(Value::Null),
-        ))
+        data(&self.body("chat.completion.chunk", vec![choice], self.asked.include_usage.then_some(Value::Null)))
     }
 }
 
@@ -220,12 +202,7 @@ fn streamed(reply: Reply, events: impl Stream<Item = Events>) -> impl Stream<Ite
                 return Ok(data(&ApiError::from(error).body()));
             }
             Ok(Event::Start { .. }) => reply.chunk(choice, json!({"role": "assistant", "content": ""}), None, None),
-            Ok(Event::Delta {
-                text,
-                reasoning,
-                calls: new,
-                logprobs,
-            }) => {
+            Ok(Event::Delta { text, reasoning, calls: new, logprobs }) => {
                 let mut delta = json!({});
                 if !text.is_empty() {
                     delta["content"] = text.into();
@@ -245,23 +222,12 @@ fn streamed(reply: Reply, events: impl Stream<Item = Events>) -> impl Stream<Ite
                 }
                 reply.chunk(choice, delta, logprobs.filter(|_| reply.asked.call.logprobs), None)
             }
-            Ok(Event::End {
-                reason,
-                prompt_tokens,
-                completion_tokens,
-                ..
-            }) => {
+            Ok(Event::End { reason, prompt_tokens, completion_tokens, .. }) => {
                 completion += completion_tokens;
                 left -= 1;
-                let mut piece = reply
-                    .chunk(choice, json!({}), None, Some(openai::reason(reason)))
-                    .to_vec();
+                let mut piece = reply.chunk(choice, json!({}), None, Some(openai::reason(reason))).to_vec();
                 if left == 0 && reply.asked.include_usage {
-                    let body = reply.body(
-                        "chat.completion.chunk",
-                        Vec::new(),
-                        Some(usage(prompt_tokens, completion)),
-                    );
+                    let body = reply.body("chat.completion.chunk", Vec::new(), Some(usage(prompt_tokens, completion)));
                     piece.extend(data(&body));
                 }
                 if left == 0 {
@@ -284,12 +250,7 @@ async fn whole(reply: Reply, mut events: impl Stream<Item = Events> + Unpin) -> 
             Event::Delta { logprobs, .. } => {
                 tokens[choice as usize].extend(logprobs.iter().filter_map(Value::as_array).flatten().cloned());
             }
-            Event::End {
-                reason,
-                message,
-                prompt_tokens,
-                completion_tokens,
-            } => {
+            Event::End { reason, message, prompt_tokens, completion_tokens } => {
                 prompt = prompt_tokens;
                 completion += completion_tokens;
                 ends[choice as usize] = Some((reason, message));
@@ -308,11 +269,7 @@ async fn whole(reply: Reply, mut events: impl Stream<Item = Events> + Unpin) -> 
                 shown["content"] = Value::Null;
             }
         }
-        let logprobs = reply
-            .asked
-            .call
-            .logprobs
-            .then(|| json!({"content": tokens, "refusal": null}));
+        let logprobs = reply.asked.call.logprobs.then(|| json!({"content": tokens, "refusal": null}));
         json!({"index": index, "message": shown, "finish_reason": openai::reason(reason), "logprobs": logprobs})
     });
     Ok(reply.body("chat.completion", choices.collect(), Some(usage(prompt, completion))))

@@ -2,11 +2,14 @@
 mod chat;
 mod clock;
 mod component;
+mod fields;
 mod guard;
 mod http;
+mod offers;
 mod openai;
 mod playbook;
 mod receiver;
+mod response;
 mod rpc;
 mod sessions;
 mod store;
@@ -15,7 +18,6 @@ mod upstream;
 mod versions;
 
 use std::{
-    future::Future,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -90,13 +92,11 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let done = runtime
-        .map_err(|error| Failure(1, error.to_string()))
-        .and_then(|runtime| {
-            let done = runtime.block_on(serve(options));
-            runtime.shutdown_timeout(Duration::from_secs(1));
-            done
-        });
+    let done = runtime.map_err(|error| Failure(1, error.to_string())).and_then(|runtime| {
+        let done = runtime.block_on(serve(options));
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        done
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(code, text)) => {
@@ -138,9 +138,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
         let (config, uri) = credentials(folder).map_err(|error| bad("--certs", error))?;
         (tls, mesh) = (Some(config), Some(uri));
     }
-    let environment = environment
-        .connect_lazy()
-        .map_err(|error| bad("--environment", error.message()))?;
+    let environment = environment.connect_lazy().map_err(|error| bad("--environment", error.message()))?;
 
     let stored = |error: std::io::Error| {
         let advice = "is another server using it? Give each its own --data";
@@ -150,9 +148,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let model_id = playbook::model_id(&options.model, &options.upstream);
     let versions = Versions::open(Arc::clone(&store), &options.model, &model_id).map_err(stored)?;
     let versions = Arc::new(versions);
-    let delivery = Delivery::builder(environment.connection())
-        .store(Arc::clone(&store) as _)
-        .start();
+    let delivery = Delivery::builder(environment.connection()).store(Arc::clone(&store) as _).start();
     let desk = Arc::new(Desk::new(upstream, Arc::clone(&versions), Arc::clone(&store), delivery));
 
     let (grpc, address) = listen("--listen", options.listen).await?;
@@ -164,9 +160,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
         desk: Arc::clone(&desk),
         store: Arc::clone(&store),
         address: address.to_string(),
-        http_address: http
-            .as_ref()
-            .map_or_else(String::new, |(_, address)| format!("http://{address}")),
+        http_address: http.as_ref().map_or_else(String::new, |(_, address)| format!("http://{address}")),
         started_at: clock::now(),
         secure,
         phase: watch::Sender::new(Phase::Serving),
@@ -190,28 +184,22 @@ async fn serve(options: Options) -> Result<(), Failure> {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let policy = Policy::new(Arc::clone(&desk), Receiver::new(store, versions));
-    let policy = PolicyServiceServer::new(policy)
-        .max_decoding_message_size(MAX_MESSAGE)
-        .max_encoding_message_size(MAX_MESSAGE);
+    let policy =
+        PolicyServiceServer::new(policy).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
     let component = ComponentServiceServer::new(Component(Arc::clone(&board)))
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let broken = |error: tonic_reflection::server::Error| Failure(1, error.to_string());
-    let guard = Guard {
-        mesh,
-        phase: phase.clone(),
-    };
+    let guard = Guard { mesh, phase: phase.clone() };
     let routes = Routes::new(policy)
         .add_service(component)
         .add_service(health)
         .add_service(reflection().build_v1().map_err(broken)?)
         .add_service(reflection().build_v1alpha().map_err(broken)?)
         .into_axum_router()
-        .layer(axum::middleware::from_fn(
-            move |request: axum::extract::Request, next: axum::middleware::Next| {
-                guard::check(guard.clone(), request, next)
-            },
-        ));
+        .layer(axum::middleware::from_fn(move |request: axum::extract::Request, next: axum::middleware::Next| {
+            guard::check(guard.clone(), request, next)
+        }));
     let mut server = Server::builder()
         .tcp_nodelay(true)
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
@@ -222,15 +210,11 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let serving = server
         .add_routes(Routes::from(routes))
         .serve_with_incoming_shutdown(TcpListenerStream::new(grpc), reached(phase.clone(), Phase::Ending));
-    let mut tasks = vec![tokio::spawn(
-        async move { serving.await.map_err(|error| error.to_string()) },
-    )];
+    let mut tasks = vec![tokio::spawn(async move { serving.await.map_err(|error| error.to_string()) })];
     if let Some((listener, _)) = http {
         let service = http::router(Arc::clone(&desk)).into_make_service_with_connect_info::<SocketAddr>();
         let serving = axum::serve(listener, service).with_graceful_shutdown(reached(phase.clone(), Phase::Ending));
-        tasks.push(tokio::spawn(
-            async move { serving.await.map_err(|error| error.to_string()) },
-        ));
+        tasks.push(tokio::spawn(async move { serving.await.map_err(|error| error.to_string()) }));
     }
     println!("policy_server serves gRPC on {}", board.address);
     if !board.http_address.is_empty() {
@@ -238,9 +222,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     }
 
     until_stopped(&desk, phase).await;
-    board
-        .phase
-        .send_if_modified(|phase| std::mem::replace(phase, Phase::Draining) == Phase::Serving);
+    board.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining) == Phase::Serving);
     report(false).await;
     desk.closed.store(true, Ordering::Relaxed);
     let grace = *board.grace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,8 +265,8 @@ async fn until_stopped(desk: &Desk, phase: watch::Receiver<Phase>) {
     }
 }
 
-fn reached(mut phase: watch::Receiver<Phase>, wanted: Phase) -> impl Future<Output = ()> + Send {
-    async move { drop(phase.wait_for(|now| *now >= wanted).await) }
+async fn reached(mut phase: watch::Receiver<Phase>, wanted: Phase) {
+    let _ = phase.wait_for(|now| *now >= wanted).await;
 }
 
 async fn listen(option: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {

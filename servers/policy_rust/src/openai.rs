@@ -1,96 +1,16 @@
 //! OpenAI's JSON: requests that are read field by field, and answers.
-use axum::{
-    Json,
-    http::{HeaderMap, HeaderValue, StatusCode},
-    response::{IntoResponse, Response},
+use axum::http::{HeaderMap, HeaderValue};
+use openclaw_rl_client::v1::{
+    ChatMessage, ContentPart, Feedback, FinishReason, SamplingParams, ToolCall, ToolDefinition, TurnOptions,
+    content_part::Part,
 };
-use openclaw_rl_client::{
-    Code, Error,
-    v1::{
-        ChatMessage, ContentPart, Feedback, FinishReason, SamplingParams, ToolCall, ToolDefinition, TurnOptions,
-        content_part::Part,
-    },
+use serde_json::{Map, Value};
+
+use crate::{
+    chat,
+    fields::{ApiError, Fields, Read, bad},
+    turns::Call,
 };
-use serde_json::{Map, Value, json};
-
-use crate::{chat, turns::Call};
-
-/// An error in OpenAI's shape.
-pub struct ApiError {
-    pub status: u16,
-    pub message: String,
-    pub param: Option<String>,
-    pub code: String,
-    pub retry_after: Option<u64>,
-}
-
-pub type Read<T> = Result<T, ApiError>;
-
-pub fn bad(param: &str, message: String, code: &str) -> ApiError {
-    ApiError {
-        status: 400,
-        message,
-        param: Some(param.into()),
-        code: code.into(),
-        retry_after: None,
-    }
-}
-
-impl ApiError {
-    pub fn body(&self) -> Value {
-        let kind = match self.status {
-            401 => "authentication_error",
-            403 => "permission_error",
-            429 => "rate_limit_error",
-            400..500 => "invalid_request_error",
-            _ => "server_error",
-        };
-        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
-    }
-}
-
-impl From<Error> for ApiError {
-    fn from(error: Error) -> Self {
-        let own = error
-            .metadata()
-            .get("http_status")
-            .and_then(|status| status.parse().ok());
-        let status = own.unwrap_or(match error.code() {
-            Code::InvalidArgument | Code::OutOfRange => 400,
-            Code::NotFound => 404,
-            Code::FailedPrecondition | Code::Aborted => 409,
-            Code::ResourceExhausted => 429,
-            Code::Unavailable => 503,
-            Code::DeadlineExceeded => 504,
-            _ => 500,
-        });
-        let code = match error.reason() {
-            "INVALID_ARGUMENT" => "invalid_value".into(),
-            "RESOURCE_EXHAUSTED" => "rate_limit_exceeded".into(),
-            reason => reason.to_lowercase(),
-        };
-        Self {
-            status,
-            message: error.message().into(),
-            param: error.violations().first().map(|violation| violation.field.clone()),
-            code,
-            retry_after: error
-                .retry_after()
-                .map(|after| after.as_secs_f64().ceil().max(1.0) as u64),
-        }
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(self.body())).into_response();
-        if let Some(after) = self.retry_after {
-            response.headers_mut().insert("retry-after", HeaderValue::from(after));
-        }
-        response
-    }
-}
 
 /// A request of /v1/chat/completions.
 pub struct ChatRequest {
@@ -129,115 +49,13 @@ const KNOWN: [&str; 21] = [
     "session_done",
 ];
 
-/// One JSON object; null counts as absent.
-struct Fields<'a>(&'a Map<String, Value>, String);
-
-impl<'a> Fields<'a> {
-    fn name(&self, key: &str) -> String {
-        if self.1.is_empty() {
-            key.into()
-        } else {
-            format!("{}.{key}", self.1)
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.0.get(key).filter(|value| !value.is_null())
-    }
-
-    fn typed<T>(&self, key: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Read<Option<T>> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        let wrong = || {
-            let shown: String = value.to_string().chars().take(60).collect();
-            let text = format!(
-                "Invalid type for '{}': expected {expected}, but got {shown} instead.",
-                self.name(key)
-            );
-            bad(&self.name(key), text, "invalid_type")
-        };
-        read(value).map(Some).ok_or_else(wrong)
-    }
-
-    fn text(&self, key: &str) -> Read<String> {
-        Ok(self
-            .typed(key, "a string", Value::as_str)?
-            .unwrap_or_default()
-            .to_owned())
-    }
-
-    fn flag(&self, key: &str) -> Read<Option<bool>> {
-        self.typed(key, "a boolean", Value::as_bool)
-    }
-
-    fn number(&self, key: &str) -> Read<Option<f64>> {
-        self.typed(key, "a decimal", Value::as_f64)
-    }
-
-    fn integer(&self, key: &str) -> Read<Option<i64>> {
-        self.typed(key, "an integer", Value::as_i64)
-    }
-
-    fn small(&self, key: &str) -> Read<Option<i32>> {
-        self.typed(key, "an integer", |value| {
-            value.as_i64().and_then(|number| i32::try_from(number).ok())
-        })
-    }
-
-    fn object(&self, key: &str) -> Read<Option<Fields<'a>>> {
-        let found = self.typed(key, "an object", Value::as_object)?;
-        Ok(found.map(|object| Fields(object, self.name(key))))
-    }
-
-    fn objects(&self, key: &str) -> Read<Vec<Fields<'a>>> {
-        let items = self.typed(key, "an array", Value::as_array)?;
-        let item = |(i, value): (usize, &'a Value)| {
-            let name = format!("{}[{i}]", self.name(key));
-            let object = value.as_object();
-            object.map(|object| Fields(object, name.clone())).ok_or_else(|| {
-                bad(
-                    &name,
-                    format!("Invalid type for '{name}': expected an object."),
-                    "invalid_type",
-                )
-            })
-        };
-        items.into_iter().flatten().enumerate().map(item).collect()
-    }
-
-    fn needed(&self, key: &str) -> ApiError {
-        let name = self.name(key);
-        bad(
-            &name,
-            format!("Missing required parameter: '{name}'."),
-            "missing_required_parameter",
-        )
-    }
-}
-
-/// A body as a JSON object.
-pub fn object(body: &[u8]) -> Read<Map<String, Value>> {
-    serde_json::from_slice(body).map_err(|error| ApiError {
-        status: 400,
-        message: format!("We could not parse the JSON body of your request: {error}. The API expects a JSON object."),
-        param: None,
-        code: "invalid_json".into(),
-        retry_after: None,
-    })
-}
-
 pub fn chat_request(body: &Map<String, Value>, headers: &HeaderMap) -> Read<ChatRequest> {
     let fields = Fields(body, String::new());
     let stop = match fields.get("stop") {
         Some(Value::String(stop)) => vec![stop.clone()],
         _ => fields
             .typed("stop", "a string or an array of strings", |value| {
-                value
-                    .as_array()?
-                    .iter()
-                    .map(|one| one.as_str().map(str::to_owned))
-                    .collect::<Option<Vec<_>>>()
+                value.as_array()?.iter().map(|one| one.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
             })?
             .unwrap_or_default(),
     };
@@ -254,11 +72,7 @@ pub fn chat_request(body: &Map<String, Value>, headers: &HeaderMap) -> Read<Chat
     if fields.get("messages").is_none() {
         return Err(fields.needed("messages"));
     }
-    let messages = fields
-        .objects("messages")?
-        .iter()
-        .map(message)
-        .collect::<Read<Vec<_>>>()?;
+    let messages = fields.objects("messages")?.iter().map(message).collect::<Read<Vec<_>>>()?;
     chat::check_messages(&messages)?;
     let tools = fields.objects("tools")?.iter().map(tool).collect::<Read<Vec<_>>>()?;
     chat::check_tools(&tools)?;
@@ -268,20 +82,12 @@ pub fn chat_request(body: &Map<String, Value>, headers: &HeaderMap) -> Read<Chat
     };
     let n = fields.small("n")?.unwrap_or(1);
     if !(1..=8).contains(&n) {
-        return Err(bad(
-            "n",
-            format!("Invalid value for 'n': {n}; it must be from 1 to 8."),
-            "invalid_value",
-        ));
+        return Err(bad("n", format!("Invalid value for 'n': {n}; it must be from 1 to 8."), "invalid_value"));
     }
     let streaming = fields.object("stream_options")?;
     let metadata = fields.object("metadata")?;
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let metadata = metadata
-        .iter()
-        .flat_map(|m| m.0)
-        .map(|(key, value)| (key.clone(), plain(value)))
-        .collect();
+    let metadata = metadata.iter().flat_map(|m| m.0).map(|(key, value)| (key.clone(), plain(value))).collect();
     let extra = body.iter().filter(|(key, _)| !KNOWN.contains(&key.as_str()));
     Ok(ChatRequest {
         call: Call {
@@ -351,11 +157,8 @@ fn message(fields: &Fields<'_>) -> Read<ChatMessage> {
     if role.is_empty() {
         return Err(fields.needed("role"));
     }
-    let mut message = ChatMessage {
-        name: fields.text("name")?,
-        tool_call_id: fields.text("tool_call_id")?,
-        ..Default::default()
-    };
+    let mut message =
+        ChatMessage { name: fields.text("name")?, tool_call_id: fields.text("tool_call_id")?, ..Default::default() };
     match fields.get("content") {
         Some(Value::String(text)) => message.content = text.clone(),
         Some(Value::Array(_)) => message.parts = fields.objects("content")?.iter().map(part).collect::<Read<_>>()?,
@@ -381,16 +184,10 @@ fn part(fields: &Fields<'_>) -> Read<ContentPart> {
         "refusal" => Part::Text(fields.text("refusal")?),
         "image_url" => Part::ImageUrl(match fields.get("image_url") {
             Some(Value::String(url)) => url.clone(),
-            _ => fields
-                .object("image_url")?
-                .ok_or_else(|| fields.needed("image_url"))?
-                .text("url")?,
+            _ => fields.object("image_url")?.ok_or_else(|| fields.needed("image_url"))?.text("url")?,
         }),
         other => {
-            let text = format!(
-                "Invalid value for '{}': '{other}'; it must be text or image_url.",
-                fields.name("type")
-            );
+            let text = format!("Invalid value for '{}': '{other}'; it must be text or image_url.", fields.name("type"));
             return Err(bad(&fields.name("type"), text, "invalid_value"));
         }
     };
@@ -399,9 +196,7 @@ fn part(fields: &Fields<'_>) -> Read<ContentPart> {
 
 fn tool(fields: &Fields<'_>) -> Read<ToolDefinition> {
     let function = fields.object("function")?.ok_or_else(|| fields.needed("function"))?;
-    let parameters = function
-        .object("parameters")?
-        .filter(|parameters| !parameters.0.is_empty());
+    let parameters = function.object("parameters")?.filter(|parameters| !parameters.0.is_empty());
     Ok(ToolDefinition {
         name: function.text("name")?,
         description: function.text("description")?,
@@ -414,11 +209,7 @@ pub fn feedback(body: &Map<String, Value>) -> Read<Feedback> {
     let fields = Fields(body, String::new());
     let mut score = fields.number("score")?;
     if let Some(rating) = fields.get("rating") {
-        let word = rating
-            .as_str()
-            .map_or_else(|| rating.to_string(), str::to_owned)
-            .trim()
-            .to_lowercase();
+        let word = rating.as_str().map_or_else(|| rating.to_string(), str::to_owned).trim().to_lowercase();
         let thumbs = match &*word {
             "up" | "thumbs_up" | "thumbs-up" | "like" | "good" | "positive" | "+1" | "1" | "👍" => 1.0,
             "down" | "thumbs_down" | "thumbs-down" | "dislike" | "bad" | "negative" | "-1" | "👎" => -1.0,
@@ -429,10 +220,7 @@ pub fn feedback(body: &Map<String, Value>) -> Read<Feedback> {
         };
         if score.is_some_and(|score| score * thumbs < 0.0) {
             let message = format!("rating {rating} and score contradict each other");
-            return Err(ApiError {
-                status: 422,
-                ..bad("score", message, "contradiction")
-            });
+            return Err(ApiError { status: 422, ..bad("score", message, "contradiction") });
         }
         score = score.or(Some(thumbs));
     }

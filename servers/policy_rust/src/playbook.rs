@@ -34,26 +34,13 @@ pub fn parse(data: &[u8]) -> Result<Vec<String>, String> {
     let (mut ids, mut texts, mut size) = (std::collections::HashSet::new(), Vec::new(), 0);
     for entry in entries {
         let entry = entry.as_object().ok_or_else(|| wrong(&"an entry is no object"))?;
-        let known = [
-            "id",
-            "text",
-            "addedIn",
-            "added_in",
-            "turnIds",
-            "turn_ids",
-            "uses",
-            "scoreSum",
-            "score_sum",
-        ];
+        let known = ["id", "text", "addedIn", "added_in", "turnIds", "turn_ids", "uses", "scoreSum", "score_sum"];
         if let Some(name) = entry.keys().find(|name| !known.contains(&name.as_str())) {
             return Err(wrong(&format!("an entry has no field {name:?}")));
         }
         let text = |name: &str| match entry.get(name) {
             None | Some(Value::Null) => Ok(String::new()),
-            Some(value) => value
-                .as_str()
-                .map(str::to_owned)
-                .ok_or_else(|| wrong(&format!("{name} is no text"))),
+            Some(value) => value.as_str().map(str::to_owned).ok_or_else(|| wrong(&format!("{name} is no text"))),
         };
         let (id, words) = (text("id")?, text("text")?);
         if id.is_empty() || !ids.insert(id.clone()) {
@@ -66,17 +53,13 @@ pub fn parse(data: &[u8]) -> Result<Vec<String>, String> {
         let sum =
             number(entry.get("scoreSum").or(entry.get("score_sum"))).ok_or_else(|| wrong(&"scoreSum is no number"))?;
         if !sum.is_finite() || sum.abs() > uses {
-            return Err(format!(
-                "instruction {id}: {uses} uses with scores from -1 to 1 do not add up to {sum}"
-            ));
+            return Err(format!("instruction {id}: {uses} uses with scores from -1 to 1 do not add up to {sum}"));
         }
         size += words.chars().count();
         texts.push(words);
     }
     if size > MAX_CHARACTERS {
-        return Err(format!(
-            "its instructions have {size} characters; at most {MAX_CHARACTERS} are allowed"
-        ));
+        return Err(format!("its instructions have {size} characters; at most {MAX_CHARACTERS} are allowed"));
     }
     Ok(texts)
 }
@@ -95,13 +78,8 @@ pub fn render(texts: &[String]) -> String {
     if texts.is_empty() {
         return String::new();
     }
-    let lines = texts
-        .iter()
-        .map(|text| format!("- {}", text.split_whitespace().collect::<Vec<_>>().join(" ")));
-    std::iter::once(HEAD.to_owned())
-        .chain(lines)
-        .collect::<Vec<_>>()
-        .join("\n")
+    let lines = texts.iter().map(|text| format!("- {}", text.split_whitespace().collect::<Vec<_>>().join(" ")));
+    std::iter::once(HEAD.to_owned()).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
 /// The conversation with a rendered playbook behind the client's first system message, else in one of its own.
@@ -110,14 +88,11 @@ pub fn with_playbook(messages: &[ChatMessage], text: &str) -> Vec<ChatMessage> {
     if text.is_empty() {
         return messages;
     }
-    match messages
-        .first_mut()
-        .filter(|first| matches!(&*first.role, "system" | "developer"))
-    {
+    match messages.first_mut().filter(|first| matches!(&*first.role, "system" | "developer")) {
         None => messages.insert(0, openclaw_rl_client::system(text)),
-        Some(first) if !first.parts.is_empty() => first.parts.push(v1::ContentPart {
-            part: Some(v1::content_part::Part::Text(text.into())),
-        }),
+        Some(first) if !first.parts.is_empty() => {
+            first.parts.push(v1::ContentPart { part: Some(v1::content_part::Part::Text(text.into())) })
+        }
         Some(first) if first.content.is_empty() => first.content = text.into(),
         Some(first) => first.content = format!("{}\n\n{text}", first.content),
     }
@@ -184,10 +159,7 @@ mod tests {
     #[test]
     fn digests_are_those_of_the_mesh() {
         // Worked out by openclaw_rl.weights.digest and openclaw_rl.models.identity.
-        assert_eq!(
-            manifest_digest(&spec(EMPTY)),
-            "c436d943a0a58be3067d721a0fa51c6a65b0910f846c6bbc4922abab8864812b"
-        );
+        assert_eq!(manifest_digest(&spec(EMPTY)), "c436d943a0a58be3067d721a0fa51c6a65b0910f846c6bbc4922abab8864812b");
         assert_eq!(
             model_id("glm-4-flash", "https://open.bigmodel.cn/api/paas/v4/"),
             "a5d5e928fa9d730a4279e25facc13572a278574b6f62d42aa754a5b0be000b58"
@@ -217,28 +189,15 @@ mod tests {
             ("{", "not JSON"),
             (r#"{"more":1}"#, "no field \"more\""),
             (r#"{"entries":[{"text":"a"}]}"#, "an id of its own"),
-            (
-                r#"{"entries":[{"id":"a","text":"a"},{"id":"a","text":"b"}]}"#,
-                "an id of its own",
-            ),
+            (r#"{"entries":[{"id":"a","text":"a"},{"id":"a","text":"b"}]}"#, "an id of its own"),
             (r#"{"entries":[{"id":"a","text":" "}]}"#, "has no text"),
-            (
-                r#"{"entries":[{"id":"a","text":"a","uses":"1","scoreSum":2}]}"#,
-                "do not add up",
-            ),
+            (r#"{"entries":[{"id":"a","text":"a","uses":"1","scoreSum":2}]}"#, "do not add up"),
         ] {
             let found = parse(data.as_bytes()).unwrap_err();
             assert!(found.contains(why), "{data}: {found}");
         }
-        assert!(
-            parse(&vec![b' '; MAX_BYTES + 1])
-                .unwrap_err()
-                .contains("at most 1048576")
-        );
-        let long = format!(
-            r#"{{"entries":[{{"id":"a","text":"{}"}}]}}"#,
-            "x".repeat(MAX_CHARACTERS + 1)
-        );
+        assert!(parse(&vec![b' '; MAX_BYTES + 1]).unwrap_err().contains("at most 1048576"));
+        let long = format!(r#"{{"entries":[{{"id":"a","text":"{}"}}]}}"#, "x".repeat(MAX_CHARACTERS + 1));
         assert!(parse(long.as_bytes()).unwrap_err().contains("characters"));
     }
 }

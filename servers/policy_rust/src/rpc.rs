@@ -19,8 +19,9 @@ use crate::{
     guard::Caller,
     playbook,
     receiver::Receiver,
+    response::{Event, Response as Making},
     sessions,
-    turns::{Call, Desk, Event, Origin, Response as Making},
+    turns::{Call, Desk, Origin},
 };
 
 /// Bytes of a chunk of weights.
@@ -41,11 +42,7 @@ struct Trainer {
 
 impl Policy {
     pub fn new(desk: Arc<Desk>, receiver: Receiver) -> Self {
-        Self {
-            desk,
-            receiver: Arc::new(tokio::sync::Mutex::new(receiver)),
-            trainer: Arc::default(),
-        }
+        Self { desk, receiver: Arc::new(tokio::sync::Mutex::new(receiver)), trainer: Arc::default() }
     }
 
     /// Lets a trainer have the stream. A restarted one takes its own over; another one waits while the first is there.
@@ -63,10 +60,7 @@ impl Policy {
             stream.send_replace(true);
         }
         let stream = Arc::new(watch::Sender::new(false));
-        *current = Trainer {
-            id: id.into(),
-            stream: Arc::downgrade(&stream),
-        };
+        *current = Trainer { id: id.into(), stream: Arc::downgrade(&stream) };
         Ok(stream)
     }
 }
@@ -76,16 +70,8 @@ fn caller<T>(request: &Request<T>) -> Caller {
 }
 
 fn trace(metadata: &tonic::metadata::MetadataMap) -> Option<v1::TraceContext> {
-    let text = |name| {
-        metadata
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .map(str::to_owned)
-    };
-    Some(v1::TraceContext {
-        traceparent: text("traceparent")?,
-        tracestate: text("tracestate").unwrap_or_default(),
-    })
+    let text = |name| metadata.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Some(v1::TraceContext { traceparent: text("traceparent")?, tracestate: text("tracestate").unwrap_or_default() })
 }
 
 #[tonic::async_trait]
@@ -103,12 +89,7 @@ impl v1::policy_service_server::PolicyService for Policy {
         if let Some(asking) = options.on_behalf_of.take() {
             client = asking.client;
         }
-        let origin = Origin {
-            client,
-            api: "grpc.chat",
-            metadata: request.metadata,
-            trace,
-        };
+        let origin = Origin { client, api: "grpc.chat", metadata: request.metadata, trace };
         let head = self.desk.open(options, origin, &request.messages, 1)?;
         let call = Call {
             tool_choice: chat::check_tool_choice(&request.tool_choice, &request.tools)?,
@@ -166,9 +147,7 @@ impl v1::policy_service_server::PolicyService for Policy {
         _: Request<v1::WatchPolicyRequest>,
     ) -> Result<Response<BoxStream<v1::WatchPolicyResponse>>, Status> {
         let states = WatchStream::new(self.desk.versions.subscribe());
-        Ok(Response::new(Box::pin(
-            states.map(|state| Ok(v1::WatchPolicyResponse { state: Some(state) })),
-        )))
+        Ok(Response::new(Box::pin(states.map(|state| Ok(v1::WatchPolicyResponse { state: Some(state) })))))
     }
 
     async fn activate_version(
@@ -182,10 +161,7 @@ impl v1::policy_service_server::PolicyService for Policy {
             return Err(Error::invalid("version", format!("is unset: must be one of {kept:?}")).into());
         }
         let state = versions.activate(request.version, &request.reason, request.pin)?;
-        Ok(Response::new(v1::ActivateVersionResponse {
-            state: Some(state),
-            pause_ms: 0.0,
-        }))
+        Ok(Response::new(v1::ActivateVersionResponse { state: Some(state), pause_ms: 0.0 }))
     }
 
     async fn fetch_weights(
@@ -201,18 +177,10 @@ impl v1::policy_service_server::PolicyService for Policy {
         &self,
         request: Request<Streaming<v1::SyncWeightsRequest>>,
     ) -> Result<Response<BoxStream<v1::SyncWeightsResponse>>, Status> {
-        let id = request
-            .metadata()
-            .get("openclaw-trainer")
-            .and_then(|id| id.to_str().ok())
-            .unwrap_or_default();
+        let id = request.metadata().get("openclaw-trainer").and_then(|id| id.to_str().ok()).unwrap_or_default();
         let stream = self.admit(id)?;
         let (sender, answers) = mpsc::unbounded_channel();
-        let sync = Sync {
-            answers: sender,
-            states: self.desk.versions.subscribe(),
-            told: None,
-        };
+        let sync = Sync { answers: sender, states: self.desk.versions.subscribe(), told: None };
         tokio::spawn(sync.serve(request.into_inner(), stream, Arc::clone(&self.receiver)));
         Ok(Response::new(Box::pin(UnboundedReceiverStream::new(answers))))
     }
@@ -232,11 +200,7 @@ impl Policy {
         let here = &state.kept_versions;
         let found = versions.get(version).filter(|_| here.contains(&version));
         let (manifest, data) = found.ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                "NOT_FOUND",
-                format!("there is no version '{version}'; here are {here:?}"),
-            )
+            Error::new(Code::NotFound, "NOT_FOUND", format!("there is no version '{version}'; here are {here:?}"))
         })?;
         let mut names = request.tensors;
         if let Some(base) = request.base_version {
@@ -251,46 +215,24 @@ impl Policy {
             names.push(playbook::TENSOR.into());
         }
         if let Some(at) = names.iter().position(|name| name != playbook::TENSOR) {
-            let problem = format!(
-                "{:?} is not allowed: must be the name of a tensor of the version",
-                names[at]
-            );
+            let problem = format!("{:?} is not allowed: must be the name of a tensor of the version", names[at]);
             return Err(Error::invalid(format!("tensors[{at}]"), problem));
         }
         if names.len() > 1 {
-            return Err(Error::invalid(
-                "tensors",
-                "'playbook' is not allowed: must be there once only",
-            ));
+            return Err(Error::invalid("tensors", "'playbook' is not allowed: must be there once only"));
         }
         let total = if names.is_empty() { 0 } else { data.len() };
-        let from = usize::try_from(request.from_byte)
-            .ok()
-            .filter(|from| *from <= total)
-            .ok_or_else(|| {
-                let allowed = format!("between 0 and {total}, the bytes of this transfer");
-                Error::invalid(
-                    "from_byte",
-                    format!("{} is not allowed: must be {allowed}", request.from_byte),
-                )
-            })?;
-        let offer = v1::WeightOffer {
-            manifest: Some(manifest),
-            base_version: None,
-            tensors: vec![playbook::spec(&data)],
-        };
+        let from = usize::try_from(request.from_byte).ok().filter(|from| *from <= total).ok_or_else(|| {
+            let allowed = format!("between 0 and {total}, the bytes of this transfer");
+            Error::invalid("from_byte", format!("{} is not allowed: must be {allowed}", request.from_byte))
+        })?;
+        let offer =
+            v1::WeightOffer { manifest: Some(manifest), base_version: None, tensors: vec![playbook::spec(&data)] };
         let chunk = |at: usize| {
             let piece: Bytes = data.slice(at..total.min(at + CHUNK));
-            Fetched::Chunk(v1::WeightChunk {
-                version,
-                offset: at as i64,
-                crc32c: crc32c::crc32c(&piece),
-                data: piece,
-            })
+            Fetched::Chunk(v1::WeightChunk { version, offset: at as i64, crc32c: crc32c::crc32c(&piece), data: piece })
         };
-        Ok(std::iter::once(Fetched::Offer(offer))
-            .chain((from..total).step_by(CHUNK).map(chunk))
-            .collect())
+        Ok(std::iter::once(Fetched::Offer(offer)).chain((from..total).step_by(CHUNK).map(chunk)).collect())
     }
 }
 
@@ -299,21 +241,11 @@ type Piece = (Result<v1::ChatResponse, Status>, (Making, v1::ChatStart));
 async fn next_piece((mut making, start): (Making, v1::ChatStart)) -> Option<Piece> {
     let event = match making.next().await? {
         Err(error) => return Some((Err(error.into()), (making, start))),
-        Ok(Event::Start { version }) => ChatEvent::Start(v1::ChatStart {
-            policy_version: version,
-            ..start.clone()
-        }),
-        Ok(Event::Delta { text, calls, .. }) => ChatEvent::Delta(v1::ChatDelta {
-            content: text,
-            tool_calls: calls,
-            tokens: Vec::new(),
-        }),
-        Ok(Event::End {
-            reason,
-            message,
-            prompt_tokens,
-            completion_tokens,
-        }) => ChatEvent::End(v1::ChatEnd {
+        Ok(Event::Start { version }) => ChatEvent::Start(v1::ChatStart { policy_version: version, ..start.clone() }),
+        Ok(Event::Delta { text, calls, .. }) => {
+            ChatEvent::Delta(v1::ChatDelta { content: text, tool_calls: calls, tokens: Vec::new() })
+        }
+        Ok(Event::End { reason, message, prompt_tokens, completion_tokens }) => ChatEvent::End(v1::ChatEnd {
             generation: Some(v1::GenerationEnd {
                 finish_reason: reason.into(),
                 prompt_tokens,

@@ -5,10 +5,7 @@ use sha2::{Digest as _, Sha256};
 /// What a conversation is known by, once `response` has answered `messages`.
 pub fn key(client: &str, messages: &[ChatMessage], response: &ChatMessage) -> Vec<u8> {
     let mut sha = begin(client);
-    messages
-        .iter()
-        .chain([response])
-        .for_each(|message| add(&mut sha, message));
+    messages.iter().chain([response]).for_each(|message| add(&mut sha, message));
     sha.finalize().to_vec()
 }
 
@@ -37,11 +34,7 @@ fn add(sha: &mut Sha256, message: &ChatMessage) {
     if matches!(&*message.role, "system" | "developer") {
         return;
     }
-    let role = if message.role.is_empty() {
-        "assistant"
-    } else {
-        &message.role
-    };
+    let role = if message.role.is_empty() { "assistant" } else { &message.role };
     let mut text: String = message.content.split_whitespace().collect();
     for part in &message.parts {
         match &part.part {
@@ -71,17 +64,8 @@ mod tests {
 
     #[test]
     fn a_conversation_is_recognised_by_its_beginning() {
-        let known = key(
-            "me",
-            &[system("It is 9:00."), user("What is a heron?")],
-            &assistant("A bird."),
-        );
-        let next = [
-            system("It is 9:05."),
-            user("What is a heron?"),
-            assistant(" A  bird.\n"),
-            user("Thanks"),
-        ];
+        let known = key("me", &[system("It is 9:00."), user("What is a heron?")], &assistant("A bird."));
+        let next = [system("It is 9:05."), user("What is a heron?"), assistant(" A  bird.\n"), user("Thanks")];
         assert_eq!(candidates("me", &next), std::slice::from_ref(&known));
         assert_ne!(candidates("you", &next), std::slice::from_ref(&known));
         let other = [user("What is a heron?"), assistant("A fish."), user("Thanks")];

@@ -101,17 +101,13 @@ impl Store {
     /// The session of a conversation; `None` when it is not known, or of more than one.
     pub fn conversation(&self, key: &[u8]) -> Option<String> {
         let db = self.db();
-        let mut rows = db
-            .prepare_cached("SELECT session FROM conversations WHERE key = ?")
-            .ok()?;
+        let mut rows = db.prepare_cached("SELECT session FROM conversations WHERE key = ?").ok()?;
         rows.query_row([key], |row| row.get(0)).optional().ok()??
     }
 
     /// Age of the oldest message that waits, in seconds.
     pub fn oldest(&self) -> Option<f64> {
-        self.db()
-            .query_row("SELECT unixepoch('subsec') - min(at) FROM outbox", [], |row| row.get(0))
-            .ok()?
+        self.db().query_row("SELECT unixepoch('subsec') - min(at) FROM outbox", [], |row| row.get(0)).ok()?
     }
 
     /// Removes a session, and what comes late of it: what was asked for before `before` (seconds since 1970). Gives the
@@ -124,41 +120,31 @@ impl Store {
                 .collect::<rusqlite::Result<_>>()?;
             step.execute("DELETE FROM aside WHERE session = ?", [session])?;
             let conversations = step.execute("DELETE FROM conversations WHERE session = ?", [session])?;
-            step.execute(
-                "INSERT OR REPLACE INTO forgotten VALUES (?, ?)",
-                params![session, before],
-            )?;
+            step.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", params![session, before])?;
             Ok((ids, conversations))
         })?;
         // Or its words stay in the log beside the file.
-        self.db()
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-            .map_err(lost)?;
+        self.db().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(lost)?;
         Ok(found)
     }
 
     /// Whether a session was forgotten after this moment (seconds since 1970).
     pub fn forgot(&self, session: &str, at: f64) -> bool {
         let db = self.db();
-        let found = db.query_row("SELECT before FROM forgotten WHERE session = ?", [session], |row| {
-            row.get::<_, f64>(0)
-        });
+        let found =
+            db.query_row("SELECT before FROM forgotten WHERE session = ?", [session], |row| row.get::<_, f64>(0));
         found.is_ok_and(|before| at < before)
     }
 
     pub fn meta(&self, name: &str) -> io::Result<Option<String>> {
-        let found = self
-            .db()
-            .query_row("SELECT value FROM meta WHERE name = ?", [name], |row| row.get(0));
+        let found = self.db().query_row("SELECT value FROM meta WHERE name = ?", [name], |row| row.get(0));
         found.optional().map_err(lost)
     }
 
     /// Every version on disk: number, manifest, playbook.
     pub fn versions(&self) -> io::Result<Vec<(i64, Bytes, Bytes)>> {
         let db = self.db();
-        let mut rows = db
-            .prepare("SELECT version, manifest, playbook FROM versions")
-            .map_err(lost)?;
+        let mut rows = db.prepare("SELECT version, manifest, playbook FROM versions").map_err(lost)?;
         let row = |row: &rusqlite::Row<'_>| {
             let (manifest, playbook): (Vec<u8>, Vec<u8>) = (row.get(1)?, row.get(2)?);
             Ok((row.get(0)?, manifest.into(), playbook.into()))
@@ -170,10 +156,7 @@ impl Store {
     /// A version that is complete, in place of the bytes that came of it.
     pub fn add_version(&self, version: i64, manifest: &[u8], playbook: &[u8]) -> io::Result<()> {
         self.step(|step| {
-            step.execute(
-                "INSERT OR REPLACE INTO versions VALUES (?, ?, ?)",
-                params![version, manifest, playbook],
-            )?;
+            step.execute("INSERT OR REPLACE INTO versions VALUES (?, ?, ?)", params![version, manifest, playbook])?;
             step.execute("DELETE FROM incoming", [])?;
             step.execute("DELETE FROM meta WHERE name = 'incoming'", [])?;
             Ok(())
@@ -206,9 +189,7 @@ impl Store {
 
     /// The next bytes of the transfer.
     pub fn add_incoming(&self, at: usize, data: &[u8]) -> io::Result<()> {
-        self.db()
-            .execute("INSERT INTO incoming VALUES (?, ?)", params![at as i64, data])
-            .map_err(lost)?;
+        self.db().execute("INSERT INTO incoming VALUES (?, ?)", params![at as i64, data]).map_err(lost)?;
         Ok(())
     }
 
@@ -276,19 +257,14 @@ impl delivery::Store for Store {
                 params![id, reason],
             )?;
             step.execute("DELETE FROM outbox WHERE id = ?", [id])?;
-            step.execute(
-                "DELETE FROM aside WHERE seq <= (SELECT max(seq) FROM aside) - ?",
-                [ASIDE],
-            )?;
+            step.execute("DELETE FROM aside WHERE seq <= (SELECT max(seq) FROM aside) - ?", [ASIDE])?;
             Ok(())
         })
     }
 
     fn pending(&self) -> io::Result<(u64, u64)> {
         let sums = "SELECT count(*), coalesce(sum(length(payload)), 0) FROM outbox";
-        let found = self
-            .db()
-            .query_row(sums, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+        let found = self.db().query_row(sums, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
         found.map(|(count, bytes)| (count as u64, bytes as u64)).map_err(lost)
     }
 }

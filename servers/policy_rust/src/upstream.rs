@@ -106,10 +106,7 @@ impl Upstream {
         let mut request = Request::post(&self.url)
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "text/event-stream")
-            .header(
-                header::USER_AGENT,
-                concat!("openclaw-rl-policy/", env!("CARGO_PKG_VERSION")),
-            );
+            .header(header::USER_AGENT, concat!("openclaw-rl-policy/", env!("CARGO_PKG_VERSION")));
         if let Some(key) = &self.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }
@@ -123,17 +120,11 @@ impl Upstream {
         if !response.status().is_success() {
             return Err(self.refused(response).await);
         }
-        let kind = response
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .and_then(|kind| kind.to_str().ok());
+        let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         if kind.is_some_and(|kind| kind.starts_with("application/json")) {
             return whole(response).await;
         }
-        let mut pieces = Pieces {
-            body: Some(response.into_body()),
-            buffer: Vec::new(),
-        };
+        let mut pieces = Pieces { body: Some(response.into_body()), buffer: Vec::new() };
         match pieces.next().await? {
             Some(first) => Ok((pieces, first)),
             None => Err(failed("it ended its answer before it began")),
@@ -143,20 +134,11 @@ impl Upstream {
     /// What our client gets: the API's own status where the fault is the client's, else that the API is at fault.
     async fn refused(&self, response: Response<Incoming>) -> Error {
         let (head, body) = response.into_parts();
-        let retry_after = head
-            .headers
-            .get(header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let retry_after = Duration::from_secs_f64(retry_after.unwrap_or(1.0_f64).clamp(0.0, 3600.0));
-        let body = http_body_util::Limited::new(body, MOST)
-            .collect()
-            .await
-            .map(|body| body.to_bytes());
+        let body = http_body_util::Limited::new(body, MOST).collect().await.map(|body| body.to_bytes());
         let body: Value = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
-        let said = body["error"]["message"]
-            .as_str()
-            .or(body["message"].as_str())
-            .unwrap_or_default();
+        let said = body["error"]["message"].as_str().or(body["message"].as_str()).unwrap_or_default();
         let mut text = format!("the API answered {}: {said}", head.status.as_u16());
         if let Some(key) = &self.key {
             text = text.replace(key, "***");
@@ -240,9 +222,7 @@ impl Pieces {
 /// An answer of an API that does not stream, as one chunk.
 async fn whole(response: Response<Incoming>) -> Result<(Pieces, Value)> {
     let body = http_body_util::Limited::new(response.into_body(), MOST).collect();
-    let body = timeout(SILENCE, body)
-        .await
-        .map_err(|_| failed("it stopped in the middle of an answer"))?;
+    let body = timeout(SILENCE, body).await.map_err(|_| failed("it stopped in the middle of an answer"))?;
     let body = body.map_err(|error| failed(&error.to_string()))?.to_bytes();
     let mut answer: Value = serde_json::from_slice(&body).map_err(|error| failed(&format!("its answer: {error}")))?;
     let choice = answer["choices"][0].take();
@@ -257,10 +237,7 @@ async fn whole(response: Response<Incoming>) -> Result<(Pieces, Value)> {
         "choices": [{"delta": delta, "finish_reason": choice["finish_reason"], "logprobs": choice["logprobs"]}],
         "usage": answer["usage"],
     });
-    let pieces = Pieces {
-        body: None,
-        buffer: Vec::new(),
-    };
+    let pieces = Pieces { body: None, buffer: Vec::new() };
     Ok((pieces, chunk))
 }
 

@@ -100,12 +100,7 @@ impl Versions {
             store,
             model: model.into(),
             model_id: model_id.into(),
-            inner: Mutex::new(Inner {
-                record: record.clone(),
-                versions,
-                active: Arc::default(),
-                problems,
-            }),
+            inner: Mutex::new(Inner { record: record.clone(), versions, active: Arc::default(), problems }),
             changed: watch::Sender::new(PolicyState::default()),
         };
         this.take(&mut this.inner(), record);
@@ -137,11 +132,7 @@ impl Versions {
     /// Since when, and why, the active version is pinned; empty when it is not.
     pub fn pin(&self) -> String {
         let record = &self.inner().record;
-        let why = if record.pin_reason.is_empty() {
-            "no reason given"
-        } else {
-            &record.pin_reason
-        };
+        let why = if record.pin_reason.is_empty() { "no reason given" } else { &record.pin_reason };
         match record.pinned_at {
             None => String::new(),
             Some(_) => format!("version {} is pinned ({why})", record.active),
@@ -152,8 +143,7 @@ impl Versions {
     pub fn manifests(&self) -> Vec<VersionManifest> {
         let inner = self.inner();
         let kept = std::iter::once(0).chain(inner.record.kept.iter().copied());
-        kept.filter_map(|version| Some(inner.versions.get(&version)?.0.clone()))
-            .collect()
+        kept.filter_map(|version| Some(inner.versions.get(&version)?.0.clone())).collect()
     }
 
     /// Manifest and playbook of a version on disk, whether or not it was ever active.
@@ -164,8 +154,7 @@ impl Versions {
     /// A version that is complete and checked; it answers when it is committed.
     pub fn add(&self, manifest: &VersionManifest, data: Bytes) -> io::Result<()> {
         let mut inner = self.inner();
-        self.store
-            .add_version(manifest.version, &manifest.encode_to_vec(), &data)?;
+        self.store.add_version(manifest.version, &manifest.encode_to_vec(), &data)?;
         inner.versions.insert(manifest.version, (manifest.clone(), data));
         Ok(())
     }
@@ -191,12 +180,7 @@ impl Versions {
         after.active = version;
         after.highest = after.highest.max(version);
         after.activated_at = clock::seconds();
-        let gone: Vec<i64> = inner
-            .versions
-            .keys()
-            .copied()
-            .filter(|v| *v != 0 && !after.kept.contains(v))
-            .collect();
+        let gone: Vec<i64> = inner.versions.keys().copied().filter(|v| *v != 0 && !after.kept.contains(v)).collect();
         self.store.write_record(&write(&after), &gone)?;
         gone.iter().for_each(|version| drop(inner.versions.remove(version)));
         self.take(&mut inner, after);
@@ -217,10 +201,8 @@ impl Versions {
             Some(false) => after.pinned_at = None,
             None if target != before.active && before.pinned_at.is_some() => {
                 drop(inner);
-                let text = format!(
-                    "{}: `openclaw-rl unpin` lifts the pin, `openclaw-rl pin {target}` moves it",
-                    self.pin()
-                );
+                let text =
+                    format!("{}: `openclaw-rl unpin` lifts the pin, `openclaw-rl pin {target}` moves it", self.pin());
                 return Err(Error::new(Code::FailedPrecondition, "PINNED", text));
             }
             None => {}
@@ -250,10 +232,7 @@ impl Versions {
             Error::unavailable(text, std::time::Duration::from_secs(1))
         })?;
         if target != before.active {
-            eprintln!(
-                "version {target} was activated in place of {} by an operator: {reason}",
-                before.active
-            );
+            eprintln!("version {target} was activated in place of {} by an operator: {reason}", before.active);
         }
         self.take(&mut inner, after);
         Ok(self.state())
@@ -271,12 +250,8 @@ impl Versions {
         after.kept.retain(|version| !gone.contains(version));
         after.withdrawn.extend(&gone);
         after.highest = after.highest.max(highest);
-        self.store
-            .write_record(&write(&after), &gone.iter().copied().collect::<Vec<_>>())?;
-        let there = gone
-            .iter()
-            .filter(|version| inner.versions.remove(version).is_some())
-            .count();
+        self.store.write_record(&write(&after), &gone.iter().copied().collect::<Vec<_>>())?;
+        let there = gone.iter().filter(|version| inner.versions.remove(version).is_some()).count();
         self.take(&mut inner, after);
         Ok(there)
     }
@@ -299,11 +274,8 @@ impl Versions {
             pinned: record.pinned_at.is_some(),
             ..Default::default()
         };
-        inner.active = Arc::new(Active {
-            version: record.active,
-            text: playbook::render(&texts),
-            entries: texts.len(),
-        });
+        inner.active =
+            Arc::new(Active { version: record.active, text: playbook::render(&texts), entries: texts.len() });
         inner.record = record;
         self.changed.send_if_modified(|known| {
             let other = *known != state;

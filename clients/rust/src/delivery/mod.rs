@@ -125,11 +125,7 @@ impl<M: RingMessage> Builder<M> {
             state: Mutex::default(),
         });
         let task = tokio::spawn(sender::run::<M>(Arc::clone(&shared)));
-        Delivery {
-            shared,
-            _task: AbortOnDrop(task),
-            message: PhantomData,
-        }
+        Delivery { shared, _task: AbortOnDrop(task), message: PhantomData }
     }
 }
 
@@ -170,11 +166,7 @@ impl<M: RingMessage> Delivery<M> {
         Builder {
             connection: connection.clone(),
             store: Arc::new(MemoryStore::default()),
-            options: Options {
-                window: 256,
-                batch: 64,
-                ack_timeout: Duration::from_secs(60),
-            },
+            options: Options { window: 256, batch: 64, ack_timeout: Duration::from_secs(60) },
             message: PhantomData,
         }
     }

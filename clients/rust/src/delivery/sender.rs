@@ -106,9 +106,7 @@ impl<'a, M: RingMessage> Stream<'a, M> {
                 return Ok(None);
             }
             let cursor = self.cursor;
-            let entries = self
-                .store(move |store| store.after(cursor, limit, REQUEST_BYTES))
-                .await?;
+            let entries = self.store(move |store| store.after(cursor, limit, REQUEST_BYTES)).await?;
             let Some(last) = entries.last() else {
                 return Ok(None);
             };
@@ -153,11 +151,7 @@ impl<'a, M: RingMessage> Stream<'a, M> {
                 continue;
             };
             self.remember(&ack.id);
-            if self
-                .in_flight
-                .first_key_value()
-                .is_some_and(|(&first, _)| first == place)
-            {
+            if self.in_flight.first_key_value().is_some_and(|(&first, _)| first == place) {
                 self.oldest_since = Instant::now();
             }
             self.in_flight.remove(&place);
@@ -216,13 +210,7 @@ impl<'a, M: RingMessage> Stream<'a, M> {
         tokio::task::spawn_blocking(move || work(&*store))
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)))
-            .map_err(|error| {
-                Error::new(
-                    Code::Internal,
-                    "STORE_UNUSABLE",
-                    format!("the store can't be used: {error}"),
-                )
-            })
+            .map_err(|error| Error::new(Code::Internal, "STORE_UNUSABLE", format!("the store can't be used: {error}")))
     }
 }
 

@@ -81,11 +81,7 @@ impl Store for MemoryStore {
             if size > bytes && !entries.is_empty() {
                 break;
             }
-            entries.push(Entry {
-                position,
-                id: id.clone(),
-                payload: payload.clone(),
-            });
+            entries.push(Entry { position, id: id.clone(), payload: payload.clone() });
         }
         Ok(entries)
     }

@@ -27,10 +27,7 @@ async fn a_chat_comes_in_pieces() {
 async fn a_servers_error_has_its_details() {
     let policy = PolicyClient::connect(Policy::default().start().await).await.unwrap();
     let error = policy.chat(Chat::user("refuse")).await.err().unwrap();
-    assert_eq!(
-        (error.code(), error.reason()),
-        (Code::InvalidArgument, "INVALID_ARGUMENT")
-    );
+    assert_eq!((error.code(), error.reason()), (Code::InvalidArgument, "INVALID_ARGUMENT"));
     assert_eq!(error.violations()[0].field, "messages[0].role");
     assert_eq!(error.retry_after(), Some(Duration::from_millis(2500)));
 }
@@ -50,17 +47,10 @@ async fn dropping_an_answer_cancels_it_at_the_server() {
 async fn deadlines_hold_for_calls_and_for_streams() {
     let server = Policy::default();
     let address = server.start().await;
-    let policy = PolicyClient::builder()
-        .address(&address)
-        .deadline(Duration::from_millis(200))
-        .connect()
-        .await
-        .unwrap();
+    let policy =
+        PolicyClient::builder().address(&address).deadline(Duration::from_millis(200)).connect().await.unwrap();
     let error = policy.score(vec![], None).await.unwrap_err();
-    assert_eq!(
-        (error.code(), error.reason()),
-        (Code::DeadlineExceeded, "DEADLINE_EXCEEDED")
-    );
+    assert_eq!((error.code(), error.reason()), (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"));
     assert!(error.message().contains(&address), "{error}");
 
     let chat = Chat::user("forever").deadline(Duration::from_millis(300));
@@ -76,10 +66,7 @@ async fn deadlines_hold_for_calls_and_for_streams() {
 async fn a_message_beyond_the_limit_fails_that_call_only() {
     let policy = PolicyClient::connect(Policy::default().start().await).await.unwrap();
     let error = policy.score(vec![1, 2], None).await.unwrap_err(); // 24 MiB come back
-    assert_eq!(
-        (error.code(), error.reason()),
-        (Code::ResourceExhausted, "RESOURCE_EXHAUSTED")
-    );
+    assert_eq!((error.code(), error.reason()), (Code::ResourceExhausted, "RESOURCE_EXHAUSTED"));
     let error = policy.chat(Chat::user("x".repeat(17 << 20))).await.err().unwrap();
     assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     let large = "x".repeat(7 << 20);
@@ -102,12 +89,7 @@ async fn a_watch_begins_anew_until_that_is_of_no_use() {
     assert!(watch.next().await.is_none());
 
     server.watches.store(0, Ordering::Relaxed);
-    let policy = PolicyClient::builder()
-        .address(&address)
-        .reconnect(false)
-        .connect()
-        .await
-        .unwrap();
+    let policy = PolicyClient::builder().address(&address).reconnect(false).connect().await.unwrap();
     let mut watch = policy.watch_policy();
     assert!(watch.next().await.unwrap().is_ok());
     assert_eq!(watch.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
@@ -118,10 +100,7 @@ async fn a_watch_begins_anew_until_that_is_of_no_use() {
 async fn a_conversation_does_not_wait_for_headers() {
     let server = Environment::new(Manners::Good);
     let environment = EnvironmentClient::connect(server.start().await).await.unwrap();
-    let mut conversation = environment.interact(v1::TurnOptions {
-        session_id: "s-2".into(),
-        ..Default::default()
-    });
+    let mut conversation = environment.interact(v1::TurnOptions { session_id: "s-2".into(), ..Default::default() });
     for text in ["one", "two"] {
         conversation.send([user(text)]).await.unwrap();
         let turn = conversation.turn().await.unwrap().unwrap();
@@ -144,22 +123,11 @@ async fn the_contracts_version_is_checked() {
     }
     let error = check("prm_judge", "2.0").await.unwrap_err();
     assert_eq!(error.reason(), "CONTRACT_MISMATCH");
-    assert!(
-        error.message().contains("2.0") && error.message().contains("1.0"),
-        "{error}"
-    );
+    assert!(error.message().contains("2.0") && error.message().contains("1.0"), "{error}");
     let error = check("trainer", "1.0").await.unwrap_err();
-    assert_eq!(
-        (error.reason(), &*error.metadata()["served"]),
-        ("WRONG_COMPONENT", "trainer")
-    );
+    assert_eq!((error.reason(), &*error.metadata()["served"]), ("WRONG_COMPONENT", "trainer"));
 
-    let address = Component {
-        name: "trainer",
-        contract: "1.7",
-    }
-    .start()
-    .await;
+    let address = Component { name: "trainer", contract: "1.7" }.start().await;
     let any = ComponentClient::connect(address).await.unwrap();
     assert_eq!(any.connection().role(), Role::Any);
     assert_eq!(any.check().await.unwrap().status.name, "trainer");

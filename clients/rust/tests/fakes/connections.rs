@@ -29,10 +29,7 @@ async fn nothing_listens() {
     drop(listener);
     let error = PolicyClient::connect(&address).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
-    assert!(
-        error.message().contains(&address) && error.message().contains("nothing listens there"),
-        "{error}"
-    );
+    assert!(error.message().contains(&address) && error.message().contains("nothing listens there"), "{error}");
     assert!(error.retryable());
     let lazy = PolicyClient::builder().address(&address).connect_lazy().unwrap();
     let error = lazy.get_policy().await.unwrap_err();
@@ -44,10 +41,7 @@ async fn an_address_that_speaks_http1() {
     let address = says(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
     let policy = PolicyClient::builder().address(&address).connect_lazy().unwrap();
     let error = policy.get_policy().await.unwrap_err();
-    assert!(
-        error.message().contains("speaks HTTP/1, not gRPC") && error.message().contains(&address),
-        "{error}"
-    );
+    assert!(error.message().contains("speaks HTTP/1, not gRPC") && error.message().contains(&address), "{error}");
     assert_eq!(error.code(), Code::Unavailable);
 }
 
@@ -59,11 +53,7 @@ async fn plain_text_against_tls_and_the_reverse() {
     assert!(error.message().contains("expects TLS"), "{error}");
 
     let plain = Policy::default().start().await;
-    let policy = PolicyClient::builder()
-        .address(&plain)
-        .tls(Tls::new(CA))
-        .connect_lazy()
-        .unwrap();
+    let policy = PolicyClient::builder().address(&plain).tls(Tls::new(CA)).connect_lazy().unwrap();
     let error = policy.get_policy().await.unwrap_err();
     assert!(error.message().contains("speaks plain text"), "{error}");
     assert_eq!(error.code(), Code::Unavailable);
@@ -75,31 +65,16 @@ async fn a_server_of_another_service() {
     let judge = JudgeClient::connect(&address).await.unwrap();
     let error = judge.judge(Default::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);
-    assert!(
-        error.message().contains(&address) && error.message().contains("prm_judge"),
-        "{error}"
-    );
+    assert!(error.message().contains(&address) && error.message().contains("prm_judge"), "{error}");
 }
 
 #[tokio::test]
 async fn a_key_is_shown_and_never_sent_in_plain_text_to_others() {
     let address = Policy::default().start().await;
-    let policy = PolicyClient::builder()
-        .address(&address)
-        .key("k-1")
-        .connect()
-        .await
-        .unwrap();
+    let policy = PolicyClient::builder().address(&address).key("k-1").connect().await.unwrap();
     assert_eq!(policy.rate("turn_1", 1.0, "").await.unwrap(), "Bearer k-1");
-    let error = PolicyClient::builder()
-        .address("mesh.example:50051")
-        .key("k-1")
-        .connect_lazy()
-        .unwrap_err();
-    assert_eq!(
-        (error.reason(), &*error.violations()[0].field),
-        ("INVALID_ARGUMENT", "key")
-    );
+    let error = PolicyClient::builder().address("mesh.example:50051").key("k-1").connect_lazy().unwrap_err();
+    assert_eq!((error.reason(), &*error.violations()[0].field), ("INVALID_ARGUMENT", "key"));
     assert!(!format!("{error:?}").contains("k-1"));
 }
 
@@ -110,17 +85,11 @@ async fn options_that_can_not_be_used() {
         assert_eq!(error.violations()[0].field, "address", "{address}");
         assert!(error.message().contains(address), "{error}");
     }
-    let error = PolicyClient::builder()
-        .deadline(Duration::ZERO)
-        .connect_lazy()
-        .unwrap_err();
+    let error = PolicyClient::builder().deadline(Duration::ZERO).connect_lazy().unwrap_err();
     assert_eq!(error.violations()[0].field, "deadline");
     let error = Tls::from_folder("/nowhere", "operator").unwrap_err();
     assert!(error.message().contains("/nowhere/ca.crt"), "{error}");
-    let error = PolicyClient::builder()
-        .tls(Tls::new("no certificate"))
-        .connect_lazy()
-        .unwrap_err();
+    let error = PolicyClient::builder().tls(Tls::new("no certificate")).connect_lazy().unwrap_err();
     assert_eq!(error.violations()[0].field, "tls", "{error}");
 }
 
@@ -134,11 +103,7 @@ async fn a_connection_comes_back() {
     let listener = tokio::net::TcpListener::bind(&address).await.unwrap();
     let service = openclaw_rl_client::v1::policy_service_server::PolicyServiceServer::new(Policy::default());
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-    tokio::spawn(
-        tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming(incoming),
-    );
+    tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
     let answer = policy.chat(Chat::user("late")).await.unwrap().finish().await.unwrap();
     assert_eq!(answer.text(), "you said late");
 }

@@ -10,23 +10,13 @@ use crate::servers::{Environment, Manners, until};
 
 fn turn(id: &str) -> v1::PolicyEvent {
     v1::PolicyEvent {
-        event: Some(v1::policy_event::Event::Turn(v1::Turn {
-            turn_id: id.into(),
-            ..Default::default()
-        })),
+        event: Some(v1::policy_event::Event::Turn(v1::Turn { turn_id: id.into(), ..Default::default() })),
     }
 }
 
 async fn deliver(server: &Environment, timeout: Duration) -> Delivery<v1::PolicyEvent> {
-    let environment = EnvironmentClient::builder()
-        .address(server.start().await)
-        .connect_lazy()
-        .unwrap();
-    Delivery::builder(environment.connection())
-        .window(8)
-        .batch(4)
-        .ack_timeout(timeout)
-        .start()
+    let environment = EnvironmentClient::builder().address(server.start().await).connect_lazy().unwrap();
+    Delivery::builder(environment.connection()).window(8).batch(4).ack_timeout(timeout).start()
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -66,9 +56,7 @@ async fn a_peer_that_never_acknowledges_is_told_and_connected_again() {
     let delivery = deliver(&server, Duration::from_millis(200)).await;
     let mut events = delivery.events();
     delivery.put(&turn("turn-1")).unwrap();
-    let Event::Broken(error) = events.recv().await.unwrap() else {
-        panic!()
-    };
+    let Event::Broken(error) = events.recv().await.unwrap() else { panic!() };
     assert_eq!(error.reason(), "NOT_ACKNOWLEDGED");
     assert!(error.message().contains("no answer to turn-1 for 0.2 s"), "{error}");
     until("it connects again", || server.streams.load(Ordering::Relaxed) > 1).await;
@@ -82,25 +70,17 @@ async fn an_answer_to_what_was_never_sent_settles_nothing() {
     let delivery = deliver(&server, LONG).await;
     let mut events = delivery.events();
     delivery.put(&turn("turn-1")).unwrap();
-    let Event::Broken(error) = events.recv().await.unwrap() else {
-        panic!()
-    };
+    let Event::Broken(error) = events.recv().await.unwrap() else { panic!() };
     assert_eq!(error.reason(), "PROTOCOL");
-    assert!(
-        error.message().contains("\"not-turn-1\", which was never sent"),
-        "{error}"
-    );
+    assert!(error.message().contains("\"not-turn-1\", which was never sent"), "{error}");
     assert_eq!(delivery.stats().pending, 1);
 }
 
 #[tokio::test]
 async fn rejected_and_too_large_ones_are_told_and_hold_nobody_up() {
     let server = Environment::new(Manners::Rejects);
-    let environment = EnvironmentClient::builder()
-        .address(server.start().await)
-        .message_limit(100_000)
-        .connect_lazy()
-        .unwrap();
+    let environment =
+        EnvironmentClient::builder().address(server.start().await).message_limit(100_000).connect_lazy().unwrap();
     let delivery = Delivery::builder(environment.connection()).start();
     let mut events = delivery.events();
     for id in ["good-1", "bad-1", &"x".repeat(200_000), "good-2"] {
@@ -116,10 +96,7 @@ async fn rejected_and_too_large_ones_are_told_and_hold_nobody_up() {
     }
     told.sort();
     assert_eq!(told[0], (5, "it is bad".to_owned()));
-    assert!(
-        told[1].0 == 200_000 && told[1].1.contains("more than 98976"),
-        "{told:?}"
-    );
+    assert!(told[1].0 == 200_000 && told[1].1.contains("more than 98976"), "{told:?}");
     assert_eq!(delivery.stats().rejected, 2);
 }
 
@@ -136,11 +113,7 @@ async fn a_neighbour_that_is_away_holds_messages_up_and_loses_none() {
     let listener = tokio::net::TcpListener::bind(&address).await.unwrap();
     let service = v1::environment_service_server::EnvironmentServiceServer::new(server.clone());
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-    tokio::spawn(
-        tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming(incoming),
-    );
+    tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
     delivery.flushed().await;
     assert_eq!(*server.stored.lock().unwrap(), ["turn-1"]);
     assert_eq!(delivery.stats().last_error, "");

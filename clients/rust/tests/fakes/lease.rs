@@ -20,11 +20,7 @@ async fn a_lease_renews_itself_and_is_given_back() {
     assert_eq!(server.released.load(Ordering::Relaxed), 1);
     let renewed = server.renewed.load(Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(250)).await;
-    assert_eq!(
-        server.renewed.load(Ordering::Relaxed),
-        renewed,
-        "not renewed after its end"
-    );
+    assert_eq!(server.renewed.load(Ordering::Relaxed), renewed, "not renewed after its end");
 }
 
 #[tokio::test]
@@ -34,14 +30,8 @@ async fn a_dropped_lease_is_given_back_too() {
     drop(environment.acquire(Acquire::new("tool_call")).await.unwrap());
     until("it is released", || server.released.load(Ordering::Relaxed) == 1).await;
     let waiting = environment.acquire(Acquire::new("slow").wait(Duration::from_secs(60)));
-    tokio::time::timeout(Duration::from_millis(100), waiting)
-        .await
-        .err()
-        .unwrap();
-    until("one that may come later is, too", || {
-        server.released.load(Ordering::Relaxed) == 2
-    })
-    .await;
+    tokio::time::timeout(Duration::from_millis(100), waiting).await.err().unwrap();
+    until("one that may come later is, too", || server.released.load(Ordering::Relaxed) == 2).await;
 }
 
 #[tokio::test]

@@ -93,24 +93,14 @@ impl policy::PolicyService for Policy {
             });
             return Ok(Response::new(Box::pin(tokio_stream::iter([start]).chain(rest))));
         }
-        let delta = |content: &str| {
-            event(Event::Delta(v1::ChatDelta {
-                content: content.into(),
-                ..Default::default()
-            }))
-        };
+        let delta =
+            |content: &str| event(Event::Delta(v1::ChatDelta { content: content.into(), ..Default::default() }));
         let end = event(Event::End(v1::ChatEnd {
             message: Some(openclaw_rl_client::assistant(format!("you said {text}"))),
             ..Default::default()
         }));
         // One without an event, as of a newer contract, comes between.
-        let pieces = [
-            start,
-            delta("you said "),
-            Ok(v1::ChatResponse { event: None }),
-            delta(&text),
-            end,
-        ];
+        let pieces = [start, delta("you said "), Ok(v1::ChatResponse { event: None }), delta(&text), end];
         Ok(Response::new(Box::pin(tokio_stream::iter(pieces))))
     }
 
@@ -118,23 +108,15 @@ impl policy::PolicyService for Policy {
         if request.get_ref().token_ids.is_empty() {
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
-        Ok(Response::new(v1::ScoreResponse {
-            logprobs: vec![0.5; 6 << 20],
-            version: 0,
-        }))
+        Ok(Response::new(v1::ScoreResponse { logprobs: vec![0.5; 6 << 20], version: 0 }))
     }
 
     async fn submit_feedback(
         &self,
         request: Request<v1::SubmitFeedbackRequest>,
     ) -> Result<Response<v1::SubmitFeedbackResponse>, Status> {
-        let key = request
-            .metadata()
-            .get("authorization")
-            .map_or("", |value| value.to_str().unwrap());
-        Ok(Response::new(v1::SubmitFeedbackResponse {
-            feedback_id: key.to_owned(),
-        }))
+        let key = request.metadata().get("authorization").map_or("", |value| value.to_str().unwrap());
+        Ok(Response::new(v1::SubmitFeedbackResponse { feedback_id: key.to_owned() }))
     }
 
     async fn watch_policy(
@@ -143,21 +125,10 @@ impl policy::PolicyService for Policy {
     ) -> Result<Response<Answers<v1::WatchPolicyResponse>>, Status> {
         let version = self.watches.fetch_add(1, Ordering::Relaxed) as i64;
         if version == 3 {
-            return Err(Error::new(
-                Code::PermissionDenied,
-                "WRONG_SCOPE",
-                "the key's scopes don't open this",
-            )
-            .into());
+            return Err(Error::new(Code::PermissionDenied, "WRONG_SCOPE", "the key's scopes don't open this").into());
         }
-        let state = v1::PolicyState {
-            active_version: version,
-            ..Default::default()
-        };
-        let answers = [
-            Ok(v1::WatchPolicyResponse { state: Some(state) }),
-            Err(Status::unavailable("it stops")),
-        ];
+        let state = v1::PolicyState { active_version: version, ..Default::default() };
+        let answers = [Ok(v1::WatchPolicyResponse { state: Some(state) }), Err(Status::unavailable("it stops"))];
         Ok(Response::new(Box::pin(tokio_stream::iter(answers))))
     }
 }
@@ -264,17 +235,9 @@ impl environment::EnvironmentService for Environment {
                         return;
                     }
                     acks.push(v1::Ack {
-                        id: if this.manners == Manners::AcksOthers {
-                            format!("not-{id}")
-                        } else {
-                            id
-                        },
+                        id: if this.manners == Manners::AcksOthers { format!("not-{id}") } else { id },
                         status: status.into(),
-                        reason: if status == v1::AckStatus::Rejected {
-                            "it is bad".into()
-                        } else {
-                            String::new()
-                        },
+                        reason: if status == v1::AckStatus::Rejected { "it is bad".into() } else { String::new() },
                     });
                 }
                 if this.manners != Manners::NeverAcks {
@@ -294,14 +257,9 @@ impl environment::EnvironmentService for Environment {
         let first = requests.message().await?.unwrap();
         let session = first.turn.clone().unwrap_or_default().session_id;
         let answers = tokio_stream::once(Ok(first)).chain(requests).map(move |request| {
-            let turn = v1::Turn {
-                session_id: session.clone(),
-                response: request?.messages.pop(),
-                ..Default::default()
-            };
-            Ok(v1::InteractResponse {
-                event: Some(v1::interact_response::Event::Turn(turn)),
-            })
+            let turn =
+                v1::Turn { session_id: session.clone(), response: request?.messages.pop(), ..Default::default() };
+            Ok(v1::InteractResponse { event: Some(v1::interact_response::Event::Turn(turn)) })
         });
         Ok(Response::new(Box::pin(answers)))
     }
@@ -329,17 +287,10 @@ impl environment::EnvironmentService for Environment {
 
     async fn renew(&self, _: Request<v1::RenewRequest>) -> Result<Response<v1::RenewResponse>, Status> {
         if self.lost.load(Ordering::Relaxed) {
-            return Err(Error::new(
-                Code::NotFound,
-                "LEASE_LOST",
-                "there is no such lease; acquire another one",
-            )
-            .into());
+            return Err(Error::new(Code::NotFound, "LEASE_LOST", "there is no such lease; acquire another one").into());
         }
         self.renewed.fetch_add(1, Ordering::Relaxed);
-        Ok(Response::new(v1::RenewResponse {
-            expires_at: Some(soon()),
-        }))
+        Ok(Response::new(v1::RenewResponse { expires_at: Some(soon()) }))
     }
 
     async fn release(&self, _: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseResponse>, Status> {

@@ -1,0 +1,7 @@
+//! The server as a process, between an API and an environment server in this one.
+mod chat;
+mod ends;
+mod fakes;
+mod http;
+mod secure;
+mod weights;
