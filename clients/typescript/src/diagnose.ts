@@ -4,13 +4,20 @@ import * as net from "node:net";
 export type Spoken = "http/2" | "http/1" | "tls" | "nothing" | "unknown";
 
 const PREFACE = Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", "latin1");
+const GET = Buffer.from("GET / HTTP/1.0\r\n\r\n", "latin1");
 const PROBE_MS = 1500;
 
 /**
- * Ask an address what it speaks, by the beginning of an HTTP/2 connection in plain text: an HTTP/1 server answers that
- * with an error page, a TLS server with an alert. For the words of an error only; it changes nothing there.
+ * Ask an address what it speaks, by the beginning of an HTTP/2 connection in plain text: a TLS server answers that with
+ * an alert, most HTTP/1 servers with an error page, the others at least a request of HTTP/1. For the words of an error
+ * only; it changes nothing there.
  */
-export function probe(host: string, port: number): Promise<Spoken> {
+export async function probe(host: string, port: number): Promise<Spoken> {
+  const spoken = await answerTo(PREFACE, host, port);
+  return spoken === "unknown" ? answerTo(GET, host, port) : spoken;
+}
+
+function answerTo(greeting: Buffer, host: string, port: number): Promise<Spoken> {
   return new Promise((resolve) => {
     const socket = net.connect({ host, port });
     const done = (spoken: Spoken): void => {
@@ -18,7 +25,7 @@ export function probe(host: string, port: number): Promise<Spoken> {
       resolve(spoken);
     };
     socket.setTimeout(PROBE_MS, () => done("unknown"));
-    socket.once("connect", () => socket.write(PREFACE));
+    socket.once("connect", () => socket.write(greeting));
     socket.once("data", (data: Buffer) => {
       if (data.subarray(0, 5).toString("latin1") === "HTTP/") done("http/1");
       else if (data[0] === 0x15 || data[0] === 0x16) done("tls");

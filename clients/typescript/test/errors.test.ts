@@ -61,22 +61,35 @@ test("nothing listens there", async () => {
   assert.match(String(error), /Nothing listens there/);
 });
 
-test("an address that speaks HTTP/1", async () => {
-  const server = http.createServer((_, response) => response.end("hello")).listen(0, "127.0.0.1");
-  await new Promise((resolve) => server.once("listening", resolve));
-  try {
-    await using policy = new PolicyClient({ address: `127.0.0.1:${(server.address() as AddressInfo).port}` });
-    for (const call of [() => policy.status(), () => policy.chat("Hi").text()]) {
-      const error = await failure(call());
-      assert.equal(error.reason, "HTTP1", String(error));
-      assert.match(String(error), /speaks HTTP\/1, and gRPC needs HTTP\/2/);
-      assert.equal(error.retryable, false);
+const HTTP1 = {
+  "Node's": () => http.createServer((_, response) => response.end("hello")),
+  // Some answer a version that they don't know with a page without a head.
+  "one that answers HTTP/2 with a bare page": () =>
+    net.createServer((socket) =>
+      socket.once("data", (data) =>
+        socket.end(`${/HTTP\/1/.test(String(data)) ? "HTTP/1.0 200 OK\r\n\r\n" : ""}<html>`),
+      ),
+    ),
+};
+
+for (const [name, make] of Object.entries(HTTP1)) {
+  test(`an address that speaks HTTP/1: ${name}`, async () => {
+    const server = make().listen(0, "127.0.0.1");
+    await new Promise((resolve) => server.once("listening", resolve));
+    try {
+      await using policy = new PolicyClient({ address: `127.0.0.1:${(server.address() as AddressInfo).port}` });
+      for (const call of [() => policy.status(), () => policy.chat("Hi").text()]) {
+        const error = await failure(call());
+        assert.equal(error.reason, "HTTP1", String(error));
+        assert.match(String(error), /speaks HTTP\/1, and gRPC needs HTTP\/2/);
+        assert.equal(error.retryable, false);
+      }
+    } finally {
+      if (server instanceof http.Server) server.closeAllConnections();
+      server.close();
     }
-  } finally {
-    server.closeAllConnections();
-    server.close();
-  }
-});
+  });
+}
 
 test("TLS against plain text", async () => {
   await using server = await serve((router) => router.service(ComponentService, {}));

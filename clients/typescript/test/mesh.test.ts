@@ -156,7 +156,10 @@ needing("an address of another component is told", ["TRAINER"], async (at) => {
   assert.match(String(wrong), /Another service may be behind the address/);
 });
 
-const transition = { turn: { turnId: "t", messages: [{ role: "user", content: "Hi" }], response: { content: "Hi" } } };
+const transition = {
+  turn: { turnId: "t", messages: [{ role: "user", content: "Hi" }], response: { role: "assistant", content: "Hello" } },
+  nextState: { messages: [{ role: "user", content: "Thank you." }] },
+};
 
 needing("mutual TLS: an operator may, another role and a stranger may not", ["SECURE_JUDGE", "CERTS"], async (at) => {
   const address = at.SECURE_JUDGE;

@@ -55,6 +55,9 @@ export class Store {
   }
 
   close(): void {
+    // The file's lock is given back with the next read: statements that are still held keep it beyond `close`.
+    this.db.exec("PRAGMA locking_mode = NORMAL; SELECT count(*) FROM counters;");
+    this.statements.clear();
     this.db.close();
   }
 
