@@ -111,6 +111,8 @@ async def wanted_version(kit: Context) -> None:
                                     what=f"a chat with {field} {value}, where version {active} is active,")
         kit.expect(refused.reason == "VERSION_NOT_ACTIVE", f"a chat with {field} {value} was refused for the reason "
                    f"{refused.reason!r}, not VERSION_NOT_ACTIVE")
+        kit.expect(refused.retry_after is not None, f"a chat with {field} {value} was refused without a RetryInfo, "
+                   "though the version may become active")
 
 
 @check("policy.chat.tools", "Tools are offered to the model; the calls of a response are complete, and its "

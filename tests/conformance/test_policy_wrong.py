@@ -11,7 +11,7 @@ from openclaw_rl.conformance.runner import chosen, run
 from openclaw_rl.conformance.services import SERVICES
 
 from .policy_rig import PYTHON, VALUES, check, check_process, exactly, failures, skipped
-from .wrong_weights.faults import FAULTS, Tokens
+from .wrong_weights.faults import FAULTS, Fixed, Tokens
 from .wrong_weights.right import Serving, SmallPolicy
 
 #: Those that are tried with each change; the others with the slow tests.
@@ -30,16 +30,19 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", [SmallPolicy, Tokens])
+@pytest.mark.parametrize("server", [SmallPolicy, Tokens, Fixed])
 async def test_a_right_one_passes(server, tmp_path, monkeypatch):
     for module, name in ((policy_turns, "ARRIVES"), (weights_stream, "ANSWER")):
         monkeypatch.setattr(module, name, 30.0)
     report = await check(server, tmp_path)
     assert not report.could_not and failures(report) == {}
-    needless = {id: why for id, why in skipped(report).items() if not any(word in why for word in (
-        "--start", "API model", "HTTP", "the engine takes weights", "stands on"))}
+    allowed = ["--start", "API model", "HTTP", "the engine takes weights", "stands on"]
+    if server is Fixed:
+        assert "weights.refuses.unsupported_engine" not in skipped(report)
+        allowed.append("takes no weights (accepts_weights)")
+    needless = {id: why for id, why in skipped(report).items() if not any(word in why for word in allowed)}
     assert not needless
-    assert len(report.of(Outcome.PASSED)) > 40
+    assert len(report.of(Outcome.PASSED)) > (25 if server is Fixed else 40)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -79,4 +82,21 @@ async def test_versions_are_made_only_where_they_may_be(tmp_path):
         await serving.stop()
     assert {one.outcome for one in report.results if one.check.id.startswith("weights.")} == {Outcome.SKIPPED}
     assert "needs --weights or --start" in {one.seen for one in report.results}
+    assert serving.policy.versions.kept() == [0]
+
+
+async def test_a_trainer_that_is_connected_is_left_alone(tmp_path):
+    serving = Serving(SmallPolicy(tmp_path))
+    await serving.start()
+    kit = Context(SERVICES["policy"], serving.address)
+    kit.weights = True
+    trainer = weights_stream.Sync(kit, "trainer_" + "ab" * 16)
+    try:
+        async with trainer:
+            report = await run(kit, chosen(checks_of("policy"), ["weights.*"]))
+            assert not trainer.ended
+    finally:
+        await kit.close()
+        await serving.stop()
+    assert failures(report) == {} and "ANOTHER_TRAINER" in skipped(report)["weights.state"]
     assert serving.policy.versions.kept() == [0]

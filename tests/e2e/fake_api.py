@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
 class FakeApi:
-    """`url` ends with /v1; `keys` are the bearer keys that it was shown, `asked` the messages of each request."""
+    """`url` ends with /v1; `keys` are the bearer keys that it was shown, `asked` the messages of each request.
+    A long story takes a second or two."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
@@ -28,8 +31,11 @@ class FakeApi:
                 api.asked.append(body["messages"])
                 # Only a judge's prompt speaks of scores.
                 text = r"Score: \boxed{-1}" if "score" in json.dumps(body).lower() else "A heron is a bird."
+                if "long story" in str(body["messages"][-1]["content"]):
+                    text = " ".join([text] * 60)
                 if body.get("stream"):
-                    self._stream(body, text)
+                    with contextlib.suppress(ConnectionError):  # who asked has gone
+                        self._stream(body, text)
                 else:
                     self._json({"id": "c1", "object": "chat.completion", "created": 1, "model": body["model"],
                                 "choices": [{"index": 0, "finish_reason": "stop",
@@ -56,6 +62,8 @@ class FakeApi:
                              "choices": [{"index": 0, "delta": {"role": "assistant", **delta} if i == 0 else delta,
                                           "finish_reason": None if word else "stop"}]}
                     self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                    if len(words) > 100:
+                        time.sleep(0.005)
                 self.wfile.write(b"data: [DONE]\n\n")
                 self.close_connection = True
 

@@ -57,6 +57,16 @@ class Tokens(SmallPolicy):
     tokens = True
 
 
+class _Fixed(Versions):
+    accepts_weights = False
+
+
+class Fixed(SmallPolicy):
+    """The right one with an engine that takes no weights."""
+
+    versions_type = _Fixed
+
+
 # -- chat --------------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +317,16 @@ class StopsWhileStaging(SmallPolicy):
 class WantsAll(Receiver):
     def lacking(self) -> bool:
         return True
+
+
+@fault("weights.refuses.unsupported_engine", "not as UNSUPPORTED")
+class AnyEngine(Fixed):
+    class receiver_type(Receiver):
+        def takes_weights(self) -> None:
+            pass
+
+        def lacking(self) -> bool:
+            return False
 
 
 @fault("weights.refuses.credit", "a chunk of 65537 bytes, where 65536 were granted, was answered `progress`")

@@ -231,6 +231,8 @@ class SmallPolicy(policy_pb2_grpc.PolicyServiceServicer, component_pb2_grpc.Comp
 
     async def FetchWeights(self, request: pb.PolicyServiceFetchWeightsRequest, context: Any
                            ) -> AsyncIterator[pb.PolicyServiceFetchWeightsResponse]:
+        if not self.versions.accepts_weights:
+            raise failed_precondition("NO_WEIGHTS", "there are no weights to fetch")
         version = request.version if request.HasField("version") else self.versions.active
         if version not in self.versions.kept():
             raise not_found("version", str(version))

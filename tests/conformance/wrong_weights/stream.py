@@ -81,6 +81,7 @@ class Receiver:
     def admit(self, manifest: pb.VersionManifest) -> None:
         state = self.versions.state()
         version, active = manifest.version, state.active_version
+        self.takes_weights()
         if manifest.model_id != MODEL_ID:
             raise Rejected("WRONG_MODEL", "it is of another model")
         if version == active and manifest.digest == state.active_digest:
@@ -92,6 +93,10 @@ class Receiver:
         self.not_too_old(version)
         if manifest.parent in state.withdrawn_versions:
             raise Rejected("WRONG_BASE", f"it was made from {manifest.parent}, which was taken back")
+
+    def takes_weights(self) -> None:
+        if not self.versions.accepts_weights:
+            raise Rejected("UNSUPPORTED", "the engine takes no weights")
 
     def not_too_old(self, version: int) -> None:
         if version < self.versions.active or version <= max(self.versions.withdrawn, default=0):

@@ -26,6 +26,8 @@ def spec_of(data: bytes) -> weights_pb2.TensorSpec:
 class Versions:
     """Playbooks by version: `state.json` says which is active, beside it are the manifests and the playbooks."""
 
+    accepts_weights = True
+
     def __init__(self, folder: Path, tokens: bool) -> None:
         self.folder, self.tokens = folder, tokens
         self.pinned = False
@@ -65,8 +67,8 @@ class Versions:
         return pb.PolicyState(
             active_version=self.active, active_digest=self.manifest(self.active).digest, kept_versions=self.kept(),
             highest_version=self.highest, withdrawn_versions=sorted(self.withdrawn), model="small", model_id=MODEL_ID,
-            engine="small", context_length=1000, vocab_size=256 if self.tokens else 0, accepts_weights=True,
-            pinned=self.pinned)
+            engine="small", context_length=1000, vocab_size=256 if self.tokens else 0,
+            accepts_weights=self.accepts_weights, pinned=self.pinned)
 
     async def subscribe(self) -> AsyncIterator[pb.PolicyState]:
         while True:
