@@ -21,7 +21,7 @@ _TOO_LARGE = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE)
 
 
 @check("component.deadline", "A call whose deadline has passed is ended by the server itself.",
-       where="design, Contracts: deadlines are honoured")
+       where="design, Contracts: deadlines are honoured", after=["component.stats.cancel"])
 async def deadline(kit: Context) -> None:
     if kit.secure:
         kit.skip("asked without a gRPC library, which the kit does in plain text only")
@@ -44,7 +44,7 @@ async def big(kit: Context) -> None:
 
 @check("component.big.refused", "A message of more than 16 MiB is refused; only its own call fails by it.",
        where=_LIMIT,
-       after=["component.big"], seconds=30)
+       after=["component.big", "component.stats.cancel"], seconds=30)
 async def big_refused(kit: Context) -> None:
     channel = kit.connect()
     request = component_pb2.WatchStatsRequest(interval=Duration(nanos=100_000_000))
@@ -104,7 +104,7 @@ async def unknown_fields(kit: Context) -> None:
 
 
 @check("component.slow", "A caller that does not read its answers holds up nobody else.",
-       where="design, Guarantees 3: the reply path waits for nobody")
+       where="design, Guarantees 3: the reply path waits for nobody", after=["component.stats.cancel"])
 async def slow(kit: Context) -> None:
     channel = kit.connect()
     request = component_pb2.WatchStatsRequest(interval=Duration(nanos=100_000_000))

@@ -41,7 +41,8 @@ async def drain_grace(kit: Context) -> None:
 
 @check("component.sigterm", "SIGTERM ends the server gracefully: with exit code 0, within 20 s; it can be started "
        "again.",
-       where="design, Habits; deploy: how systemd and containers end a server", needs=[Need.START], seconds=120)
+       where="design, Habits; deploy: how systemd and containers end a server", needs=[Need.START],
+       after=["component.stats.cancel"], seconds=120)
 async def sigterm(kit: Context) -> None:
     assert kit.process is not None
     call = kit.stream("ComponentService/WatchStats")
@@ -56,7 +57,7 @@ async def sigterm(kit: Context) -> None:
 
 @check("component.drain", "Drain is answered, and the server ends: it takes no new connections within 20 s.",
        where=_WHERE,
-       needs=[Need.DRAIN], last=True, seconds=60)
+       needs=[Need.DRAIN], after=["component.stats.cancel"], last=True, seconds=60)
 async def drain(kit: Context) -> None:
     seen = kit.memo["drained"] = _Drained()
     streams = {"WatchStats": kit.stream("ComponentService/WatchStats")}

@@ -134,7 +134,13 @@ async def cut(kit: Context) -> None:
     listener.cut()
     messages, ids = traffic(kit, 3)
     await accepted(kit, messages)
-    await listener.wait(ids[:1], _ARRIVE, _what(kit))
+    end = time.monotonic() + _ARRIVE
+    while not listener.first(ids):
+        if time.monotonic() > end:
+            break
+        await asyncio.sleep(0.02)
+    # Whichever comes first: a judge that asks a model may be done with another one before.
+    await listener.wait(listener.first(ids) or ids[:1], 0, _what(kit))
     listener.behave()
     began = time.monotonic()
     await _again(kit, ids, began, "that were sent on a stream which broke before an acknowledgement")
@@ -245,13 +251,12 @@ async def settled(kit: Context) -> None:
     while True:
         outboxes = (await kit.status()).outboxes
         kit.expect(outboxes, "GetStatus tells no outbox")
-        if not sum(outbox.pending for outbox in outboxes):
-            break
-        kit.expect(time.monotonic() < end, f"{outboxes[0].name}: {outboxes[0].pending} messages are pending 10 s after "
-                   "the last one was acknowledged")
+        box = outboxes[0]
+        if not box.pending and box.connected and box.delivered:
+            return
+        kit.expect(time.monotonic() < end, f"{box.name}, 10 s after the last acknowledgement: pending {box.pending}, "
+                   f"connected {box.connected}, delivered {box.delivered}")
         await asyncio.sleep(0.1)
-    kit.expect(outboxes[0].delivered > 0 and outboxes[0].connected, f"{outboxes[0].name}: delivered is "
-               f"{outboxes[0].delivered}, connected {outboxes[0].connected}")
 
 
 async def _again(kit: Context, ids: list[str], since: float, which: str) -> None:

@@ -157,6 +157,7 @@ async def statuses(kit: Context, messages: list[Any], *, size: int = 16,
                    channel: grpc.aio.Channel | None = None) -> dict[str, int]:
     """Send messages on a stream of their own; what each was answered."""
     stream = RingStream(kit, channel)
-    acks = await stream.acked(await stream.send(messages, size))
+    ids = await stream.send(messages, size)
+    acks = await stream.acked(ids)
     stream.cut()
-    return {id: ack.status for id, ack in acks.items()}
+    return {id: acks[id].status for id in ids}

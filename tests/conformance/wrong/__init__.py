@@ -1,0 +1,1 @@
+"""Small servers, each with one fault: the kit must find it, and nothing else."""
