@@ -11,6 +11,7 @@ from openclaw_rl.conformance.runner import chosen, run
 from openclaw_rl.conformance.services import SERVICES
 
 from .policy_rig import PYTHON, VALUES, check, check_process, exactly, failures, skipped
+from .wrong_weights.door import DOORS, WithDoor
 from .wrong_weights.faults import FAULTS, Fixed, Tokens
 from .wrong_weights.right import Serving, SmallPolicy
 
@@ -53,6 +54,20 @@ async def test_a_wrong_one_fails(name, tmp_path):
     assert list(seen) == [fault.check] and fault.seen in seen[fault.check], seen
     level = next(one.check.level for one in report.results if one.check.id == fault.check)
     assert report.exit_code == (1 if level is Level.MUST else 0)
+
+
+@pytest.mark.slow
+async def test_a_right_door_passes(tmp_path):
+    report = await check(WithDoor, tmp_path, "policy.http*")
+    assert failures(report) == {} == skipped(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", DOORS)
+async def test_a_wrong_door_fails(wrong, tmp_path):
+    id, seen = DOORS[wrong]
+    found = failures(await check(wrong, tmp_path, exactly(id)))
+    assert list(found) == [id] and seen in found[id], found
 
 
 @pytest.mark.slow

@@ -63,6 +63,9 @@ class SmallPolicy(policy_pb2_grpc.PolicyServiceServicer, component_pb2_grpc.Comp
         self.running = 0
         self.stream: _Stream | None = None
 
+    def close(self) -> None:
+        """Nothing to close here."""
+
     # -- chat ----------------------------------------------------------------------------------------------------
 
     async def Chat(self, request: pb.ChatRequest, context: Any) -> AsyncIterator[pb.ChatResponse]:
@@ -311,6 +314,7 @@ class Serving:
         self._sending = asyncio.create_task(self.policy.outbox.run())
 
     async def stop(self) -> None:
+        self.policy.close()
         self._sending.cancel()
         await asyncio.gather(self._sending, return_exceptions=True)
         await self._server.stop(0)
