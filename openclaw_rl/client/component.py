@@ -35,7 +35,7 @@ class ComponentServiceClient(_ComponentRpcs, Client):
 
     def follow_stats(self, interval: float = 1.0, on_break: OnBreak | None = None) -> Iterator[pb.ComponentStatus]:
         """WatchStats, every `interval` seconds (0.1 to 3600), and again when that breaks; see `follow.follow`."""
-        return (told.status for told in follow(lambda: self.watch_stats(interval=_duration(interval)), on_break))
+        return follow(lambda: self.watch_stats(interval=_duration(interval)), lambda told: told.status, on_break)
 
 
 class AsyncComponentServiceClient(_ComponentRpcs, AsyncClient):
@@ -44,8 +44,7 @@ class AsyncComponentServiceClient(_ComponentRpcs, AsyncClient):
     def follow_stats(self, interval: float = 1.0, on_break: OnBreak | None = None
                      ) -> AsyncIterator[pb.ComponentStatus]:
         """As `ComponentServiceClient.follow_stats`."""
-        return (told.status async for told in follow_async(
-            lambda: self.watch_stats(interval=_duration(interval)), on_break))
+        return follow_async(lambda: self.watch_stats(interval=_duration(interval)), lambda told: told.status, on_break)
 
 
 def _duration(seconds: float) -> Duration:

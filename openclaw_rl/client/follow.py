@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from ..mesh.errors import MeshError, unavailable
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: Seconds of the first pause, and of the longest one.
 FIRST, LONGEST = 0.1, 5.0
@@ -42,11 +43,13 @@ class _Pauses:
         return max(pause, min(error.retry_after or 0, LONGEST)) * random.uniform(0.8, 1.2)
 
 
-def follow(open_stream: Callable[[], Iterator[T]], on_break: OnBreak | None = None) -> Iterator[T]:
+def follow(open_stream: Callable[[], Iterator[T]], tell: Callable[[T], R],
+           on_break: OnBreak | None = None) -> Iterator[R]:
     """Everything that the stream tells, opened again whenever it breaks. Closing the iterator ends it.
 
     Args:
         open_stream: opens it, each time anew.
+        tell: what is wanted of a message.
         on_break: told of each break.
 
     Raises:
@@ -58,22 +61,22 @@ def follow(open_stream: Callable[[], Iterator[T]], on_break: OnBreak | None = No
             with closing(cast("Any", open_stream())) as stream:
                 for message in stream:
                     pauses.reset()
-                    yield message
+                    yield tell(message)
             raise unavailable("the component has ended the watch")
         except MeshError as error:
             time.sleep(pauses.after(error, on_break))
 
 
-async def follow_async(open_stream: Callable[[], AsyncIterator[T]],
-                       on_break: OnBreak | None = None) -> AsyncIterator[T]:
-    """As `follow`."""
+async def follow_async(open_stream: Callable[[], AsyncIterator[T]], tell: Callable[[T], R],
+                       on_break: OnBreak | None = None) -> AsyncIterator[R]:
+    """As `follow`. Its `aclose` cancels the call at once; leaving a loop over it does so a moment later."""
     pauses = _Pauses()
     while True:
         try:
             async with aclosing(cast("Any", open_stream())) as stream:
                 async for message in stream:
                     pauses.reset()
-                    yield message
+                    yield tell(message)
             raise unavailable("the component has ended the watch")
         except MeshError as error:
             await asyncio.sleep(pauses.after(error, on_break))

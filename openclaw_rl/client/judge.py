@@ -31,7 +31,7 @@ class JudgeServiceClient(_JudgeRpcs, Client):
                           ) -> Iterator[pb.WatchJudgementsResponse]:
         """WatchJudgements that connects again when it breaks; see `follow.follow`. What was judged meanwhile is not
         told: ListJudgements has it."""
-        return follow(lambda: self.watch_judgements(session_id=session_id), on_break)
+        return follow(lambda: self.watch_judgements(session_id=session_id), lambda told: told, on_break)
 
 
 class AsyncJudgeServiceClient(_JudgeRpcs, AsyncClient):
@@ -40,4 +40,4 @@ class AsyncJudgeServiceClient(_JudgeRpcs, AsyncClient):
     def follow_judgements(self, session_id: str = "", on_break: OnBreak | None = None
                           ) -> AsyncIterator[pb.WatchJudgementsResponse]:
         """As `JudgeServiceClient.follow_judgements`."""
-        return follow_async(lambda: self.watch_judgements(session_id=session_id), on_break)
+        return follow_async(lambda: self.watch_judgements(session_id=session_id), lambda told: told, on_break)

@@ -70,7 +70,7 @@ class PolicyServiceClient(_PolicyRpcs, Client):
 
     def follow_policy(self, on_break: OnBreak | None = None) -> Iterator[pb.PolicyState]:
         """WatchPolicy that connects again when it breaks; see `follow.follow`."""
-        return (change.state for change in follow(self.watch_policy, on_break))
+        return follow(self.watch_policy, lambda change: change.state, on_break)
 
 
 class AsyncPolicyServiceClient(_PolicyRpcs, AsyncClient):
@@ -100,7 +100,7 @@ class AsyncPolicyServiceClient(_PolicyRpcs, AsyncClient):
 
     def follow_policy(self, on_break: OnBreak | None = None) -> AsyncIterator[pb.PolicyState]:
         """As `PolicyServiceClient.follow_policy`."""
-        return (change.state async for change in follow_async(self.watch_policy, on_break))
+        return follow_async(self.watch_policy, lambda change: change.state, on_break)
 
 
 def _feedback(turn_id: str, score: float | None, comment: str, session_id: str) -> Feedback:

@@ -51,7 +51,7 @@ class TrainerServiceClient(_TrainerRpcs, Client):
 
     def follow_training(self, on_break: OnBreak | None = None) -> Iterator[pb.WatchTrainingResponse]:
         """WatchTraining that connects again when it breaks; see `follow.follow`."""
-        return follow(self.watch_training, on_break)
+        return follow(self.watch_training, lambda event: event, on_break)
 
 
 class AsyncTrainerServiceClient(_TrainerRpcs, AsyncClient):
@@ -59,4 +59,4 @@ class AsyncTrainerServiceClient(_TrainerRpcs, AsyncClient):
 
     def follow_training(self, on_break: OnBreak | None = None) -> AsyncIterator[pb.WatchTrainingResponse]:
         """As `TrainerServiceClient.follow_training`."""
-        return follow_async(self.watch_training, on_break)
+        return follow_async(self.watch_training, lambda event: event, on_break)

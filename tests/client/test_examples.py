@@ -21,6 +21,15 @@ def test_types_are_shipped() -> None:
     assert (ROOT / "openclaw_rl/py.typed").exists()
 
 
+def test_importing_the_clients_loads_nothing_heavy() -> None:
+    heavy = ("pydantic", "cryptography", "opentelemetry", "openai", "httpx", "starlette", "tenacity", "yaml", "numpy",
+             "torch")
+    done = subprocess.run([sys.executable, "-c", "import sys, openclaw_rl.client; "
+                           f"print([name for name in {heavy} if name in sys.modules])"], capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_they_are_strictly_typed(tmp_path: Path) -> None:
