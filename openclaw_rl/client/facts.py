@@ -147,7 +147,8 @@ def fate(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus
     result, trained, reason = _outcome(summary, judgement, sample, down or [], needs)
     return TurnFate(summary.turn_id, summary.session_id, _CLASSES.get(summary.turn_class, "unknown"),
                     summary.policy_version, score, result, trained, reason, summary.request_text,
-                    summary.response_text, summary.branch_id, summary.flaw, summary.context_change, summary.class_reason)
+                    summary.response_text, summary.branch_id, summary.flaw, summary.context_change,
+                    summary.class_reason)
 
 
 def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,
