@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -15,10 +16,12 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from openclaw_rl.config import ConfigError
 from openclaw_rl.conformance.frame import Failed, Skipped
 from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import START_SECONDS, ServerProcess
 from openclaw_rl.conformance.services import Service
+from openclaw_rl.mesh import tls
 from openclaw_rl.mesh.channel import Credentials, connect, with_true_status
 from openclaw_rl.mesh.errors import DOMAIN, STATUS_KEY
 from openclaw_rl.v1 import component_pb2
@@ -135,6 +138,24 @@ class Context:
         else:
             secrets_, options = self._credentials.channel(self.service.component)
             channel = grpc.aio.secure_channel(self.address, secrets_, options=[*_UNLIMITED, *options])
+        self._more.append(channel)
+        return channel
+
+    def channel_as(self, role: str) -> grpc.aio.Channel:
+        """A connection as a component of the mesh, whose RPCs are open to nobody else; closed behind the check. Without
+        TLS it is the run's own.
+
+        Raises:
+            Skipped: there is no certificate of that role in the folder of --certs.
+        """
+        if not self.secure:
+            return self.channel
+        try:
+            credentials = tls.Credentials(Path(self.certs or ""), role)
+        except (ConfigError, OSError) as error:
+            raise Skipped(f"only the {role} of the mesh may call this, and the kit has no certificate of its: {error}"
+                          ) from None
+        channel = connect(self.address, self.service.component, credentials)
         self._more.append(channel)
         return channel
 

@@ -128,7 +128,7 @@ async def fetch(kit: Context, names: Sequence[str], *, version: int | None = Non
     request = pb.PolicyServiceFetchWeightsRequest(tensors=names, from_byte=from_byte)
     if version is not None:
         request.version = version
-    call = kit.stream("FetchWeights", request, timeout=60)
+    call = kit.stream("FetchWeights", request, timeout=60, channel=kit.channel_as("policy_server"))
     offer: WeightOffer | None = None
     data = bytearray()
     async for answer in call:

@@ -46,7 +46,7 @@ class Sync:
         self.error: grpc.RpcError | None = None
         self._kit = kit
         who = ((TRAINER_KEY, trainer),) if trainer else ()
-        self._call: Any = with_true_status(PolicyServiceStub(kit.channel).SyncWeights(metadata=who))
+        self._call: Any = with_true_status(PolicyServiceStub(kit.channel_as("trainer")).SyncWeights(metadata=who))
         self._answers: asyncio.Queue[SyncWeightsResponse | None] = asyncio.Queue()
         self._ended = asyncio.Event()
         self._reader = asyncio.create_task(self._read())

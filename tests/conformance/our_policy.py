@@ -1,5 +1,5 @@
 """Our policy server as the kit starts it: `python our_policy.py --address HOST:PORT --data DIR --listen HOST:PORT
-(--upstream URL | --models FOLDER)`."""
+(--upstream URL | --models FOLDER) [--certs DIR]`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--listen", default="")
     parser.add_argument("--upstream", help="base_url of an API")
     parser.add_argument("--models", help="folder of the embedded model")
+    parser.add_argument("--certs", help="folder of the mesh's certificates")
     options = parser.parse_args()
     home = Home(options.data / "home").create()
     settings = {"port": 0, "grpc_port": int(options.address.rpartition(":")[2])}
@@ -30,7 +31,9 @@ def main() -> None:
     elif not (home.models / EMBEDDED_MODEL).exists():
         (home.models / EMBEDDED_MODEL).symlink_to(options.models)
     environment = {"address": options.listen} if options.listen else {"port": 0}
-    home.config_file.write_text(yaml.safe_dump({"components": {"policy_server": settings, "env_server": environment}}))
+    home.config_file.write_text(yaml.safe_dump({
+        "components": {"policy_server": settings, "env_server": environment},
+        "security": {"tls": "on", "certs": options.certs} if options.certs else {}}))
     os.environ["OPENCLAW_RL_HOME"] = str(home.root)
     os.execv(sys.executable, [sys.executable, "-m", "openclaw_rl.launch.component", "policy_server",
                               "--config", str(home.config_file)])
