@@ -35,7 +35,8 @@ impl FirstBytes {
     /// What the other side speaks when it isn't what was expected, for a person.
     pub(crate) fn explain(&self, tls: bool) -> Option<&'static str> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.starts_with(b"HTTP") {
+        // Some answer with the page alone, as HTTP was in its beginnings.
+        if known.starts_with(b"HTTP") || known.starts_with(b"<") {
             Some("speaks HTTP/1, not gRPC: the OpenAI door has another port than the gRPC services")
         } else if !tls && matches!(known.as_slice(), [0x15 | 0x16, 3, ..]) {
             Some("expects TLS, and this client speaks plain text: give it `tls` with the mesh's certificates")

@@ -38,11 +38,13 @@ async fn nothing_listens() {
 
 #[tokio::test]
 async fn an_address_that_speaks_http1() {
-    let address = says(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
-    let policy = PolicyClient::builder().address(&address).connect_lazy().unwrap();
-    let error = policy.get_policy().await.unwrap_err();
-    assert!(error.message().contains("speaks HTTP/1, not gRPC") && error.message().contains(&address), "{error}");
-    assert_eq!(error.code(), Code::Unavailable);
+    for answer in [&b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..], b"<!DOCTYPE HTML>\n<html></html>"] {
+        let address = says(answer).await;
+        let policy = PolicyClient::builder().address(&address).connect_lazy().unwrap();
+        let error = policy.get_policy().await.unwrap_err();
+        assert!(error.message().contains("speaks HTTP/1, not gRPC") && error.message().contains(&address), "{error}");
+        assert_eq!(error.code(), Code::Unavailable);
+    }
 }
 
 #[tokio::test]
