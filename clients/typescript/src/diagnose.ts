@@ -1,4 +1,5 @@
 import * as net from "node:net";
+import * as tls from "node:tls";
 
 /** What an address speaks, as far as a few bytes tell. */
 export type Spoken = "http/2" | "http/1" | "tls" | "nothing" | "unknown";
@@ -9,12 +10,28 @@ const PROBE_MS = 1500;
 
 /**
  * Ask an address what it speaks, by the beginning of an HTTP/2 connection in plain text: a TLS server answers that with
- * an alert, most HTTP/1 servers with an error page, the others at least a request of HTTP/1. For the words of an error
+ * an alert or by closing, most HTTP/1 servers with an error page, the others at least a request of HTTP/1. For the words of an error
  * only; it changes nothing there.
  */
 export async function probe(host: string, port: number): Promise<Spoken> {
-  const spoken = await answerTo(PREFACE, host, port);
-  return spoken === "unknown" ? answerTo(GET, host, port) : spoken;
+  let spoken = await answerTo(PREFACE, host, port);
+  if (spoken === "unknown") spoken = await answerTo(GET, host, port);
+  return spoken === "unknown" && (await handshakes(host, port)) ? "tls" : spoken;
+}
+
+/** Some TLS servers close without a word what is none; whether it is one is seen by a handshake. */
+function handshakes(host: string, port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = tls.connect({ host, port, rejectUnauthorized: false, ALPNProtocols: ["h2"] });
+    const done = (is: boolean): void => {
+      socket.destroy();
+      resolve(is);
+    };
+    socket.setTimeout(PROBE_MS, () => done(false));
+    socket.once("secureConnect", () => done(true));
+    socket.once("error", (error: NodeJS.ErrnoException) => done(/ALERT/.test(error.code ?? "")));
+    socket.once("close", () => done(false));
+  });
 }
 
 function answerTo(greeting: Buffer, host: string, port: number): Promise<Spoken> {

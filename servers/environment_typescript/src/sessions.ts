@@ -7,7 +7,7 @@
  * them is continued. A turn that comes before the one that it continues waits for it.
  */
 import { randomUUID } from "node:crypto";
-import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { clone, create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { timestampMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { eventId } from "@openclaw-rl/client";
 import {
@@ -156,7 +156,8 @@ export class SessionBook {
       return refused(id, "this id was used before, for a message with another content; the first one stands");
     }
     const { event: of } = event;
-    if (of.case === "turn") this.turn(of.value);
+    if (of.case === "turn")
+      this.turn(clone(TurnSchema, of.value)); // a copy: a batch that fails is handled again as it came
     else if (of.case === "feedback") this.feedback(of.value);
     else if (of.case === "sessionEnd") this.endWith(of.value.sessionId, NextStateKind.SESSION_ENDED);
     else if (of.case === "sessionActive") {

@@ -1,6 +1,7 @@
 import { mkdirSync } from "node:fs";
 import { createHash } from "node:crypto";
 import { DatabaseSync } from "@photostructure/sqlite";
+import { BadOptions } from "./options.js";
 import type { Ack } from "@openclaw-rl/client/v1";
 import { AckStatus } from "@openclaw-rl/client/v1";
 import type { Outbox, OutboxEntry } from "@openclaw-rl/client";
@@ -41,24 +42,29 @@ type Value = string | number | Uint8Array | null;
 
 /** The server's SQLite file. A transaction is on the disk when it returns. */
 export class Store {
+  private readonly lock: Connection;
   private readonly db: Connection;
   private readonly statements = new Map<string, Statement>();
   private taken = 0;
 
   constructor(folder: string) {
     mkdirSync(folder, { recursive: true, mode: 0o700 });
+    // One process for one folder: a transaction that never ends keeps a second one out, and ends with this process.
+    this.lock = new DatabaseSync(`${folder}/lock.db`);
+    try {
+      this.lock.exec("PRAGMA busy_timeout = 0; BEGIN EXCLUSIVE;");
+    } catch {
+      throw new BadOptions(`--data ${folder}: another process uses it; stop that, or take another folder`);
+    }
     this.db = new DatabaseSync(`${folder}/state.db`);
-    this.db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 0;");
-    // One process for one folder: a second one fails here, and not at its first message.
-    this.db.exec("PRAGMA locking_mode = EXCLUSIVE;");
+    this.db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;");
     this.db.exec(`BEGIN IMMEDIATE; ${SCHEMA} COMMIT;`);
   }
 
   close(): void {
-    // The file's lock is given back with the next read: statements that are still held keep it beyond `close`.
-    this.db.exec("PRAGMA locking_mode = NORMAL; SELECT count(*) FROM counters;");
     this.statements.clear();
     this.db.close();
+    this.lock.close();
   }
 
   /** All or nothing. */

@@ -91,6 +91,12 @@ test("bad options end it with 2 and say what is allowed", async () => {
   const server = new Server("--capacity", "many");
   assert.equal(await server.exit, 2);
   assert.match(server.output, /--capacity many: must be a whole number/);
+  const data = folder();
+  const first = await Server.start("--data", data, "--judge", "127.0.0.1:1");
+  const second = new Server("--listen", "127.0.0.1:0", "--data", data);
+  assert.equal(await second.exit, 2);
+  assert.match(second.output, /another process uses it/);
+  assert.equal(await first.kill("SIGTERM"), 0);
 });
 
 const openssl = (() => {
