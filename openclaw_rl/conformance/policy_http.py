@@ -27,7 +27,9 @@ async def _door(kit: Context) -> httpx.AsyncClient:
 
 async def _ask(kit: Context, client: httpx.AsyncClient, headers: dict[str, str] | None = None, **body: Any
                ) -> httpx.Response:
-    response = await client.post("/v1/chat/completions", headers=headers or {}, json={
+    # Never trained on, should this be a mesh that lives.
+    ours = {"X-Session-Id": kit.session(), "X-Turn-Type": "side"} | (headers or {})
+    response = await client.post("/v1/chat/completions", headers=ours, json={
         "model": "default", "messages": _MESSAGES, "max_tokens": 12, "temperature": 0, **body})
     _needs_key(kit, response)
     return response
