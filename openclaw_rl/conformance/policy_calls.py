@@ -39,8 +39,8 @@ class Answer:
 
 def request(text: str | Sequence[ChatMessage] = "Say hello.", *, tokens: int = TOKENS, session: str = "",
             record: bool = False, **fields: Any) -> pb.ChatRequest:
-    """A request that leaves no record unless it is told to, and then one that is never trained on; fields of TurnOptions
-    and of ChatRequest as keywords."""
+    """A request that leaves no record unless it is told to, and then one that is never trained on; fields of
+    TurnOptions and of ChatRequest as keywords."""
     messages = [ChatMessage(role="user", content=text)] if isinstance(text, str) else text
     turn = TurnOptions(session_id=session, no_record=not record, turn_type="side" if record else "")
     for name in [name for name in fields if name in TurnOptions.DESCRIPTOR.fields_by_name]:
