@@ -1,0 +1,1 @@
+"""The conformance kit on our own servers, and on those of other makes in this repository."""
