@@ -85,8 +85,10 @@ class Check:
 
 _checks: dict[str, Check] = {}
 
-#: Modules whose names begin so have checks, in this order.
-_MODULES = ("component_status", "component", "ring", "environment", "judge", "trainer", "policy", "weights")
+#: Modules whose names begin so have checks, in this order: what others stand on first, and refused versions before
+#: those that become active, which end a policy server's alarm about refused ones.
+_MODULES = ("component_status", "component", "ring", "environment", "judge", "trainer", "policy_chat", "policy_turns",
+            "policy", "weights_cycle", "weights_refusals", "weights_resume", "weights_encodings", "weights_control")
 
 
 def check(id: str, obligation: str, *, where: str, services: Iterable[str] = ALL, level: Level = Level.MUST,
@@ -108,11 +110,13 @@ def all_checks() -> list[Check]:
     import openclaw_rl.conformance as package
 
     modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    place: dict[str, int] = {}  # of the modules, whichever was imported first
     for beginning in _MODULES:
         for module in modules:
             if module == beginning or module.startswith(f"{beginning}_"):
-                importlib.import_module(f"{package.__name__}.{module}")
-    return sorted(_checks.values(), key=lambda one: (not one.gate, one.last))
+                name = importlib.import_module(f"{package.__name__}.{module}").__name__
+                place.setdefault(name, len(place))
+    return sorted(_checks.values(), key=lambda one: (not one.gate, one.last, place[one.run.__module__]))
 
 
 def checks_of(service: str) -> list[Check]:
