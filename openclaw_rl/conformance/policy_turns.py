@@ -142,11 +142,13 @@ async def resent(kit: Context) -> None:
     session = kit.session()
     ids = _ids(await _recorded(kit, 3, session))
     await listener.wait(ids[:1], ARRIVES, "turns")
-    before = len(listener.arrivals)
+    before = listener.streams
     listener.behave()
     listener.cut()
-    await _until_again(kit, listener, ids, before)
-    again = list(dict.fromkeys(arrival.id for arrival in listener.arrivals[before:] if arrival.id in ids))
+    await kit.until(lambda: {*ids} <= {*_behind(listener, before)}, ARRIVES,
+                    lambda: f"{len({*ids} - {*_behind(listener, before)})} of {len(ids)} turns that were not "
+                            f"acknowledged were not sent again within {ARRIVES:g} s after the stream broke")
+    again = [id for id in dict.fromkeys(_behind(listener, before)) if id in ids]
     kit.expect(again == ids, f"after the break the turns came in the order {listed(again)}; they were complete in the "
                f"order {listed(ids)}")
     for id in ids:
@@ -155,11 +157,9 @@ async def resent(kit: Context) -> None:
     kit.expect(len(listener.got(acked[0])) == 1, f"turn {acked[0]} was sent again, though it had been acknowledged")
 
 
-async def _until_again(kit: Context, listener: Listener, ids: list[str], before: int) -> None:
-    """Wait until each of the turns has arrived behind a break."""
-    await kit.until(lambda: {*ids} <= {arrival.id for arrival in listener.arrivals[before:]}, ARRIVES,
-                    lambda: f"{len({*ids} - {one.id for one in listener.arrivals[before:]})} of {len(ids)} turns that "
-                            f"were not acknowledged were not sent again within {ARRIVES:g} s after the stream broke")
+def _behind(listener: Listener, streams: int) -> list[str]:
+    """Ids of what arrived on streams behind the first so many."""
+    return [arrival.id for arrival in listener.arrivals if arrival.stream > streams]
 
 
 @check("policy.turns.cuts", "Turns arrive over a line that breaks again and again.", services=_POLICY, needs=_LISTEN,

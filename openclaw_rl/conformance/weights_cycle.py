@@ -1,4 +1,8 @@
-"""A version's way: offer, need, chunks within the credit, staged, commit, activated."""
+"""A version's way: offer, need, chunks within the credit, staged, commit, activated.
+
+In all of weights_* the kit is the trainer. Its versions change next to nothing, have the algorithm "conformance", and
+behind each check the version that was active before the kit came is active again.
+"""
 
 from __future__ import annotations
 

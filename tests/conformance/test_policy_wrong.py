@@ -8,7 +8,7 @@ from openclaw_rl.conformance import policy_chat, policy_turns, weights_stream
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Level, Outcome, checks_of
 from openclaw_rl.conformance.runner import chosen, run
-from openclaw_rl.conformance.services import SERVICES
+from openclaw_rl.conformance.services import ALL, SERVICES
 
 from .policy_rig import PYTHON, VALUES, check, check_process, exactly, failures, skipped
 from .wrong_weights.door import DOORS, WithDoor
@@ -26,8 +26,16 @@ WRONG = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a wrong server never does is not waited for as long as for a slow one."""
     monkeypatch.setattr(policy_chat, "FREED", 1.0)
-    monkeypatch.setattr(policy_turns, "ARRIVES", 2.0)
-    monkeypatch.setattr(weights_stream, "ANSWER", 2.0)
+    monkeypatch.setattr(policy_turns, "ARRIVES", 5.0)
+    monkeypatch.setattr(weights_stream, "ANSWER", 5.0)
+
+
+@pytest.mark.parametrize("service", ALL)
+def test_checks_come_behind_those_that_they_stand_on(service):
+    done: set[str] = set()
+    for one in checks_of(service):
+        assert done.issuperset(one.after), one.id
+        done.add(one.id)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ class SmallPolicy(policy_pb2_grpc.PolicyServiceServicer, component_pb2_grpc.Comp
                     model_logprobs=[MODEL_LOGPROB] * len(ids), spans=generation.spans))
             self.record(request, turn)
             yield pb.ChatResponse(end=pb.ChatEnd(generation=generation, message=turn.response))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.record(request, turn)
             raise
         finally:
