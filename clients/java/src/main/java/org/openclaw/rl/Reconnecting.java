@@ -15,6 +15,7 @@ final class Reconnecting<T> implements Responses.Source<T> {
 
   Reconnecting(Supplier<Responses.Source<T>> open) {
     this.open = open;
+    this.current = open.get(); // now, so that it tells of what the caller does next
   }
 
   @Override

@@ -14,6 +14,7 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -66,10 +67,11 @@ final class Samples {
       return ack.setStatus(AckStatus.ACK_STATUS_REJECTED).setReason(bad.get()).build();
     }
     byte[] content = Arrays.copyOf(Playbooks.sha256(bytes(sample)), 8);
-    Optional<byte[]> first = store.one("SELECT IFNULL(content, x'') FROM samples WHERE turn_id = ?",
-        row -> row.getBytes(1), id);
+    // Of a forgotten one no content is known: whatever comes again is that.
+    Optional<String> first = store.one("SELECT hex(IFNULL(content, x'')) FROM samples WHERE turn_id = ?",
+        row -> row.getString(1), id);
     if (first.isPresent()) {
-      boolean same = first.get() == null || first.get().length == 0 || Arrays.equals(first.get(), content);
+      boolean same = first.get().isEmpty() || first.get().equals(HexFormat.of().withUpperCase().formatHex(content));
       return same
           ? ack.setStatus(AckStatus.ACK_STATUS_DUPLICATE).build()
           : ack.setStatus(AckStatus.ACK_STATUS_REJECTED).setReason("transition.turn.turn_id: a sample of this id and "

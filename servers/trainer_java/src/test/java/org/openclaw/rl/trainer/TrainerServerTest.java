@@ -128,7 +128,10 @@ class TrainerServerTest {
     Responses<WatchTrainingResponse> watch = client.watch();
     Thread watching = new Thread(() -> watch.forEachRemaining(event -> kinds.add(event.getKind())));
     watching.start();
-    client.trainNow(); // its answer comes after the stream before it was opened
+    Given.until("the stream is open", () -> { // which tells what happens from then on
+      client.forget(ForgetRequest.newBuilder().setSessionId("nobody's").build());
+      return !kinds.isEmpty();
+    });
     submit(Given.sample("neutral", 0, ""), Given.sample("a", -1, "Answer in one short sentence"),
         Given.complaint("b", "Use metric units in answers"));
     active(1); // min_samples are there
@@ -244,6 +247,8 @@ class TrainerServerTest {
     assertTrue(client.version(2).getDetail().startsWith("void"));
     assertEquals("INVALID_ARGUMENT",
         assertThrows(MeshException.class, () -> client.forget(ForgetRequest.getDefaultInstance())).reason());
+    assertEquals(AckStatus.ACK_STATUS_DUPLICATE, submit(Given.sample("of Use metric units in answers", -1, "Use metric "
+        + "units in answers")).get(0).getStatus());
     // What comes late of it is let go; a new conversation of that name is none of it.
     Sample.Builder late = Given.sample("late", -1, "Speak of yourself as we").toBuilder();
     late.getTransitionBuilder().getTurnBuilder().setSessionId("s-of Use metric units in answers");
