@@ -24,6 +24,7 @@ export class Connection {
   private readonly timeoutMs: number;
   private readonly encrypted: boolean;
   private readonly sessions: Http2SessionManager;
+  private closed: MeshError | undefined;
 
   /**
    * @param role the component that must be there, by its certificate; "" takes any of the mesh.
@@ -61,6 +62,7 @@ export class Connection {
 
   /** Make a call that is answered once. */
   async unary<T>(method: string, options: CallOptions, call: (options: CallOptions) => Promise<T>): Promise<T> {
+    this.assertOpen(method);
     try {
       return await call({ ...options, timeoutMs: options.timeoutMs ?? this.timeoutMs });
     } catch (error) {
@@ -71,25 +73,29 @@ export class Connection {
   /** The error that a call ended with, in this package's form, with what can be found out about its cause. */
   async explain(method: string, error: unknown, signal?: AbortSignal): Promise<MeshError> {
     const where = { address: this.address, method };
-    const failure = MeshError.from(error);
+    const own = causes(error).find((cause) => cause instanceof MeshError);
+    const failure = own ?? MeshError.from(error);
     if (signal?.aborted && failure.code !== "DEADLINE_EXCEEDED") {
       return new MeshError({ ...where, code: "CANCELLED", message: "the caller cancelled the call", cause: error });
     }
-    if (failure.reason !== failure.code) return failure.with(where); // the server has said it all
+    if (own || failure.reason !== failure.code) return failure.with(where); // all is said
     if (failure.code === "UNIMPLEMENTED") {
       const advice =
         "Another service may be behind the address, or one of an older contract: `check()` tells which component it is";
       return failure.with({ ...where, advice });
     }
-    if (!["INTERNAL", "UNAVAILABLE", "ABORTED", "UNKNOWN", "CANCELLED"].includes(failure.code)) {
-      return failure.with(where);
-    }
-    return (await this.unreachable(failure)).with(where);
+    return (isConnection(failure) ? await this.unreachable(failure) : failure).with(where);
   }
 
-  /** End the connection and all its calls. */
+  /** Throws when the connection was closed by this program. */
+  assertOpen(method: string): void {
+    if (this.closed) throw this.closed.with({ address: this.address, method });
+  }
+
+  /** End the connection and all its calls; no others can be made. */
   close(): void {
-    this.sessions.abort(new MeshError({ code: "CANCELLED", message: "the client was closed" }));
+    this.closed = new MeshError({ code: "CANCELLED", message: "the client was closed" });
+    this.sessions.abort(this.closed);
   }
 
   /** A connection that did not come about, or broke: say why. */
@@ -192,9 +198,15 @@ function bearer(key: string): Interceptor {
   };
 }
 
+/** Whether an error comes from the connection, and not from a server that has answered. */
+function isConnection(failure: MeshError): boolean {
+  if (!["INTERNAL", "UNAVAILABLE", "ABORTED", "UNKNOWN", "CANCELLED"].includes(failure.code)) return false;
+  return causes(failure).length > 2 || /http\/2|protocol error|missing trailer|HTTP \d{3}/i.test(failure.text);
+}
+
 /** An error and all its causes. */
-function causes(error: unknown): unknown[] {
-  const chain: unknown[] = [];
+function causes(error: unknown): Error[] {
+  const chain: Error[] = [];
   for (let at = error; at instanceof Error && !chain.includes(at); at = at.cause) chain.push(at);
   return chain;
 }

@@ -39,7 +39,7 @@ export class Interaction implements AsyncDisposable {
 
   /**
    * Say something, and read the answer: the iterator gives the new texts and returns the complete turn. With `turn()`
-   * only the latter. One thing is said at a time.
+   * only the latter. One thing is said at a time; leaving an answer early ends the session.
    */
   async *say(conversation: Conversation): AsyncGenerator<string, Turn> {
     const { tools, sampling } = this.options;
@@ -48,20 +48,23 @@ export class Interaction implements AsyncDisposable {
       : {};
     this.first = false;
     this.requests.put(create(InteractRequestSchema, { ...head, messages: messagesOf(conversation) }));
-    for (;;) {
-      const { done, value } = await this.responses.next();
-      if (done) {
-        const { address } = this.connection;
-        throw new MeshError({
-          code: "UNAVAILABLE",
-          message: "the session broke off",
-          address,
-          method: "EnvironmentService/Interact",
-        });
+    let complete = false;
+    try {
+      for (;;) {
+        const { done, value } = await this.responses.next();
+        if (done) break;
+        if (value.event.case === "content") yield value.event.value;
+        else if (value.event.case === "turn") {
+          complete = true;
+          return value.event.value;
+        }
       }
-      if (value.event.case === "content") yield value.event.value;
-      else if (value.event.case === "turn") return value.event.value;
+    } finally {
+      if (!complete) this.responses.cancel(); // what is left of the answer must not be taken for the next one's
     }
+    const method = "EnvironmentService/Interact";
+    const { address } = this.connection;
+    throw new MeshError({ code: "UNAVAILABLE", message: "the session broke off", address, method });
   }
 
   /** Say something, and wait for the complete turn. */

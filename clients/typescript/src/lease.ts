@@ -106,7 +106,7 @@ export class Lease implements AsyncDisposable {
     await this.release();
   }
 
-  private call<T>(name: string, options: CallOptions, call: (options: CallOptions) => Promise<T>): Promise<T> {
+  private async call<T>(name: string, options: CallOptions, call: (options: CallOptions) => Promise<T>): Promise<T> {
     const method = `EnvironmentService/${name}`;
     if (this.closed) {
       throw new MeshError({

@@ -56,6 +56,7 @@ export class CallStream<T> implements AsyncIterableIterator<T>, AsyncDisposable 
   }
 
   private begin(): AsyncIterator<T> {
+    this.connection.assertOpen(this.method);
     const { timeoutMs, signal } = this.options;
     const both = signal ? AbortSignal.any([signal, this.stopper.signal]) : this.stopper.signal;
     return this.open({ signal: both, ...(timeoutMs === undefined ? {} : { timeoutMs }) })[Symbol.asyncIterator]();

@@ -91,6 +91,36 @@ for (const [name, make] of Object.entries(HTTP1)) {
   });
 }
 
+test("what a server of another make says without details stays what it is", async () => {
+  await using server = await serve((router) =>
+    router.service(PolicyService, {
+      getPolicy: () => {
+        throw new ConnectError("it broke", Code.Internal);
+      },
+    }),
+  );
+  const policy = new PolicyClient({ address: server.address });
+  const error = await failure(policy.policy());
+  assert.equal(error.code, "INTERNAL");
+  assert.equal(error.reason, "INTERNAL");
+  assert.equal(error.text, "it broke");
+  policy.close();
+  const closed = await failure(policy.policy());
+  assert.equal(closed.code, "CANCELLED", String(closed));
+  assert.equal((await failure(policy.chat("Hi").text())).code, "CANCELLED");
+  assert.match(String(closed), /the client was closed/);
+});
+
+test("a connection that breaks in the middle of a call is worth another try", async () => {
+  await using server = await serve((router) =>
+    router.service(PolicyService, { getPolicy: () => new Promise(() => setTimeout(() => server.cut(), 20)) }),
+  );
+  await using policy = new PolicyClient({ address: server.address });
+  const error = await failure(policy.policy());
+  assert.equal(error.code, "UNAVAILABLE", String(error));
+  assert.equal(error.retryable, true);
+});
+
 test("TLS against plain text", async () => {
   await using server = await serve((router) => router.service(ComponentService, {}));
   await using client = new ComponentClient({ address: server.address, tls: {} });

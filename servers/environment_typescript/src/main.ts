@@ -52,10 +52,12 @@ async function serve(options: Options): Promise<void> {
     },
     streams,
   );
+  let looks = 0;
   const reaper = setInterval(
     () => {
       try {
         book.reap();
+        if (++looks % 20 === 0) book.prune();
       } catch (error) {
         console.error("looking for sessions that have timed out; will try again:", error);
       }

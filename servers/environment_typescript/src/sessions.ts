@@ -33,6 +33,7 @@ import { classify } from "./classify.js";
 import { asText, keyOf, messagesBehind, outline, type Outline } from "./conversation.js";
 import type { DiskOutbox, Row, Store } from "./store.js";
 
+const KEEP_TURNS = 200_000;
 const LONGEST_ID = 256;
 const START_GRACE_MS = 60_000; // after a start no session times out at once: what was said may be under way
 const MOST_AWAITED = 8;
@@ -110,9 +111,21 @@ export class SessionBook {
     this.settle(id, TurnState.REJECTED, `the judge refused it: ${reason}`);
   }
 
+  /** Delete the oldest summaries of turns that are settled, beyond so many. */
+  prune(keep = KEEP_TURNS): void {
+    this.changing(() => {
+      const { store } = this;
+      const old = `SELECT id FROM turns WHERE payload IS NULL AND seq <= (SELECT max(seq) FROM turns) - ${keep}`;
+      store.run(`DELETE FROM feedback WHERE turn IN (${old})`);
+      if (store.run(`DELETE FROM turns WHERE id IN (${old})`) === 0) return;
+      store.run("DELETE FROM sessions WHERE ended = 1 AND id NOT IN (SELECT session FROM turns)");
+      store.run("DELETE FROM awaited WHERE session NOT IN (SELECT id FROM sessions)");
+    });
+  }
+
   /** Delete a session's turns that were asked for before a time, and let those go that are still to come. */
   forget(session: string, turnIds: string[], before: number): { turnIds: string[]; removed: Record<string, bigint> } {
-    return this.changing(() => {
+    const result = this.changing(() => {
       const { store } = this;
       const known = store.all("SELECT id FROM turns WHERE session = ? AND requested < ?", session, before);
       const ids = [...new Set([...turnIds, ...known.map((row) => row["id"] as string)])];
@@ -137,6 +150,8 @@ export class SessionBook {
       store.run(remember, session, before);
       return { turnIds: ids, removed };
     });
+    this.store.checkpoint();
+    return result;
   }
 
   private changing<T>(work: () => T): T {

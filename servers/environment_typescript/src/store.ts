@@ -57,7 +57,9 @@ export class Store {
       throw new BadOptions(`--data ${folder}: another process uses it; stop that, or take another folder`);
     }
     this.db = new DatabaseSync(`${folder}/state.db`);
-    this.db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;");
+    this.db.exec(
+      "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; PRAGMA secure_delete = ON;",
+    );
     this.db.exec(`BEGIN IMMEDIATE; ${SCHEMA} COMMIT;`);
   }
 
@@ -78,6 +80,11 @@ export class Store {
       this.db.exec("ROLLBACK");
       throw error;
     }
+  }
+
+  /** Overwrite what was deleted also in the write-ahead log. */
+  checkpoint(): void {
+    this.db.exec("PRAGMA wal_checkpoint(TRUNCATE)");
   }
 
   all(sql: string, ...values: Value[]): Row[] {

@@ -206,6 +206,18 @@ test("a forgotten session leaves nothing, and what was under way is not taken in
   assert.throws(() => views.session(rig.store, "s"), /there is no session "s"/);
 });
 
+test("old summaries are deleted, and what is open stays", () => {
+  const rig = new Rig();
+  rig.book.handle([turn("open", ["hi", "hello"])]);
+  for (let i = 0; i < 5; i++)
+    rig.book.handle([turn(`t${i}`, [`q${i}`, "a"], { sessionId: `s${i}`, sessionDone: true })]);
+  rig.book.prune(2);
+  const left = rig.turns().turns.map(({ turnId }) => turnId);
+  assert.deepEqual(left, ["t4", "t3", "open"]);
+  assert.throws(() => views.session(rig.store, "s0"), /there is no session "s0"/);
+  assert.equal(rig.sent.length, 5);
+});
+
 test("turns are listed page by page and by filter", async () => {
   const rig = new Rig();
   for (let i = 0; i < 7; i++)
