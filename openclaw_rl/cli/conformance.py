@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -62,6 +63,8 @@ def conformance(
     named conformance-..., changes the policy's version only with --weights or --start, and ends or kills the server
     only with --start or --drain.
     """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # what broke is told by the report
+
     from ..conformance import services
     from ..conformance.frame import checks_of
     from ..conformance.report import Printer

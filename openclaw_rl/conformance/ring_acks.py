@@ -169,8 +169,8 @@ async def batch(kit: Context) -> None:
     await accepted(kit, Material(kit).messages(64), size=64)
 
 
-@check("ring.window", "256 messages may be in flight, in requests of 4.", where="delivery/README.md: a window "
-       "is 256 messages", services=RING, after=["ring.acks.accepted"])
+@check("ring.window", "A sender may have 256 messages in flight, in requests of 4.",
+       where="delivery/README.md: a window is 256 messages", services=RING, after=["ring.acks.accepted"])
 async def window(kit: Context) -> None:
     await accepted(kit, Material(kit).messages(256), size=4, seconds=15)
 

@@ -137,11 +137,9 @@ async def reach(kit: Context) -> str:
             return ""  # it answers, if with an error: the checks tell
         if "HTTP" in text or "http2" in text.lower() or "Trying to connect an http1.x server" in text:
             return f"{kit.address} speaks HTTP, but no gRPC ({text}): is it the port of the gRPC server?"
-        why = handshake_failure(text)
-        if why:
-            return (f"{kit.address} and the kit do not get together: {why}. --certs DIR speaks TLS, without it the kit "
-                    "speaks plain text")
-        return f"nothing answers at {kit.address}: {text}"
+        why = handshake_failure(text) or text
+        hint = "; --certs DIR speaks TLS, without it the kit speaks plain text" if "TLS" in why else ""
+        return f"nothing can be asked at {kit.address}: {why}{hint}"
     return ""
 
 
