@@ -29,8 +29,8 @@ def chat(
     system: Annotated[str | None, typer.Option("--system", help="System message.", show_default=False)] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Longest answer.", min=1,
                                                    show_default=False)] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="Of the sampling; default the policy server's.",
-                                                     min=0, max=2, show_default=False)] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, show_default=False, help=(
+        "Of the sampling; default the policy server's."))] = None,
 ) -> None:
     """Talk to the policy. What you say next is what an answer is judged by; /up and /down judge it directly."""
     from ..api import PolicyClient
