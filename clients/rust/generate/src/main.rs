@@ -16,9 +16,7 @@ use std::{
 fn main() -> Result<(), Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let protos = here.join("../../../protos").canonicalize()?;
-    let out = env::args_os()
-        .nth(1)
-        .map_or_else(|| here.join("../src/gen"), PathBuf::from);
+    let out = env::args_os().nth(1).map_or_else(|| here.join("../src/gen"), PathBuf::from);
     fs::create_dir_all(&out)?;
 
     let mut files = fs::read_dir(protos.join("openclaw_rl/v1"))?
