@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import tempfile
@@ -64,6 +63,8 @@ def conformance(
     only with --start or --drain.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # what broke is told by the report
+
+    import asyncio
 
     from ..conformance import services
     from ..conformance.frame import checks_of

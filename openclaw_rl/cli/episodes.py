@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -55,6 +54,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run episodes and follow them. Ctrl-C cancels those that run."""
+    import asyncio
+
     from ..client import EnvironmentServiceClient, episodes
     from ..v1 import environment_pb2 as pb
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..config import ConfigError
 from ..home import Home
 from .app import Json, app, err, out, print_json
 
@@ -92,6 +91,7 @@ def _file() -> KeyFile:
     home = Home.default()
     mesh = mesh_file.read(home)
     if mesh is not None and (at := mesh.hosts.get("policy_server")):
+        from ..config import ConfigError
         from ..launch.distributed.host import is_here
 
         if not is_here(at):

@@ -8,7 +8,6 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from ..client.span_facts import duration, facts
 from ..home import Home
 from .app import Json, app, err, out, print_json
 
@@ -69,6 +68,8 @@ def _print(title: str, nodes: list[Node]) -> None:
 
 
 def _add(tree: Tree, node: Node, first: int) -> None:
+    from ..client.span_facts import duration, facts
+
     span = node.span
     line = Text(span["name"], "red" if span["status"] == "error" else "")
     line.append(f"  {duration(span['end'] - span['start'])}", "dim")

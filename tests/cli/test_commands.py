@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +58,14 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_help_loads_only_what_it_needs() -> None:
+    """Each start of the command pays for what is imported, so a command's own needs are imported by its function."""
+    heavy = ("asyncio", "grpc", "google.protobuf", "opentelemetry", "pydantic", "sqlite3", "yaml")
+    code = f"import sys, openclaw_rl.cli.app; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
 def test_help_has_an_example(command: str) -> None:
     code, output = run(*command.split(), "--help")
     assert code == 0 and f"openclaw-rl {command}" in output.split("Example:")[1]
