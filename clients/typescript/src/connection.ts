@@ -1,7 +1,7 @@
 import type { DescService } from "@bufbuild/protobuf";
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
-import { probe } from "./diagnose.js";
+import { probe, tlsRefusal } from "./diagnose.js";
 import { invalid, MeshError } from "./errors.js";
 import { splitAddress, type CallOptions, type ClientOptions, type Pem } from "./options.js";
 import { MAX_MESSAGE_BYTES } from "./version.js";
@@ -23,6 +23,7 @@ export class Connection {
   private readonly port: number;
   private readonly timeoutMs: number;
   private readonly encrypted: boolean;
+  private readonly nodeOptions: object;
   private readonly sessions: Http2SessionManager;
   private closed: MeshError | undefined;
 
@@ -40,10 +41,11 @@ export class Connection {
       throw invalid("tls", undefined, "given beside `key`: a bearer key is not sent in plain text");
     }
     const baseUrl = `${this.encrypted ? "https" : "http"}://${this.address}`;
+    this.nodeOptions = this.tlsOptions(role, options);
     this.sessions = new Http2SessionManager(
       baseUrl,
       { pingIntervalMs: 20_000, pingTimeoutMs: 10_000, connectTimeoutMs: 10_000 },
-      this.tlsOptions(role, options),
+      this.nodeOptions,
     );
     this.transport = createGrpcTransport({
       baseUrl,
@@ -100,7 +102,7 @@ export class Connection {
 
   /** A connection that did not come about, or broke: say why. */
   private async unreachable(failure: MeshError): Promise<MeshError> {
-    const codes = causes(failure).map((cause) => String((cause as NodeJS.ErrnoException).code ?? ""));
+    const codes = causes(failure).map(codeOf);
     const text = causes(failure)
       .map((cause) => (cause as Error).message)
       .join(" ");
@@ -115,6 +117,10 @@ export class Connection {
       /SSL|certificate|altname/i.test(text)
     ) {
       return wrongSide(failure, codes, text);
+    }
+    if (this.encrypted) {
+      const refusal = await tlsRefusal(this.host, this.port, this.nodeOptions);
+      if (refusal) return wrongSide(failure.with({ message: refusal.message }), [codeOf(refusal)], refusal.message);
     }
     const spoken = await probe(this.host, this.port);
     if (spoken === "http/1") {
@@ -202,6 +208,10 @@ function bearer(key: string): Interceptor {
 function isConnection(failure: MeshError): boolean {
   if (!["INTERNAL", "UNAVAILABLE", "ABORTED", "UNKNOWN", "CANCELLED"].includes(failure.code)) return false;
   return causes(failure).length > 2 || /http\/2|protocol error|missing trailer|HTTP \d{3}/i.test(failure.text);
+}
+
+function codeOf(error: Error): string {
+  return String((error as NodeJS.ErrnoException).code ?? "");
 }
 
 /** An error and all its causes. */

@@ -7,6 +7,7 @@ export type Spoken = "http/2" | "http/1" | "tls" | "nothing" | "unknown";
 const PREFACE = Buffer.from("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", "latin1");
 const GET = Buffer.from("GET / HTTP/1.0\r\n\r\n", "latin1");
 const PROBE_MS = 1500;
+const CLOSED = "certificate required: it closed the connection behind the handshake";
 
 /**
  * Ask an address what it speaks, by the beginning of an HTTP/2 connection in plain text: a TLS server answers that with
@@ -31,6 +32,31 @@ function handshakes(host: string, port: number): Promise<boolean> {
     socket.once("secureConnect", () => done(true));
     socket.once("error", (error: NodeJS.ErrnoException) => done(/ALERT/.test(error.code ?? "")));
     socket.once("close", () => done(false));
+  });
+}
+
+/**
+ * Why a TLS server ends a connection with these options behind a handshake that this side thinks was well: with TLS 1.3 a
+ * certificate is refused only then, and HTTP/2 does not pass the reason on. Undefined when it goes on with it.
+ */
+export function tlsRefusal(host: string, port: number, options: tls.ConnectionOptions): Promise<Error | undefined> {
+  return new Promise((resolve) => {
+    const socket = tls.connect({ ...options, host, port });
+    let agreed = false;
+    const done = (refusal?: Error): void => {
+      socket.destroy();
+      resolve(refusal);
+    };
+    socket.setTimeout(PROBE_MS, () => done());
+    socket.once("secureConnect", () => {
+      agreed = true;
+      socket.write(PREFACE);
+    });
+    socket.once("data", () => done());
+    socket.once("error", (error: NodeJS.ErrnoException) => {
+      if (error.code?.startsWith("ERR_")) done(error); // others are the network's: nothing listens there any more, ...
+    });
+    socket.once("close", () => done(agreed ? new Error(CLOSED) : undefined));
   });
 }
 

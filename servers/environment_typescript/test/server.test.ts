@@ -150,6 +150,12 @@ test("with certificates only the policy server may bring turns", { skip: openssl
   await using environment = new EnvironmentClient({ address: server.address, tls: tlsFromFolder(certs) });
   assert.equal((await environment.status()).secure, true);
   assert.equal((await environment.session("s")).turns.length, 1);
+  const { ca } = tlsFromFolder(certs);
+  await using nobody = new EnvironmentClient({
+    address: server.address,
+    tls: { ca: ca!, serverName: "env_server.openclaw-rl.internal" },
+  });
+  assert.equal((await failure(nobody.status())).reason, "CERTIFICATE_REFUSED");
   await using plain = new EnvironmentClient({ address: server.address });
   assert.equal((await failure(plain.status())).reason, "TLS_NEEDED");
   await environment.drain(1);
