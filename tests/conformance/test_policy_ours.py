@@ -14,12 +14,12 @@ from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from openclaw_rl.models.prepare import ensure_model
 
-from .policy_rig import PYTHON, VALUES, check_process, failures, skipped
+from .policy_rig import PYTHON, VALUES, check_process, exactly, failures, skipped
 
 _PROGRAM = f"{PYTHON} {shlex.quote(str(Path(__file__).parent / 'our_policy.py'))} {VALUES}"
 #: What a model with weights is asked beside the policy checks; the rest is the same code as an API model's.
-_WEIGHTS = ("weights.cycle", "weights.serving", "weights.refuses*", "weights.resume", "weights.sparse",
-            "weights.low_rank", "weights.rollback")
+_WEIGHTS = ("weights.cycle", "weights.serving", "weights.refuses.tensor_digest", "weights.refuses.content",
+            "weights.resume", "weights.sparse", "weights.low_rank")
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,6 @@ async def test_with_the_embedded_model(tmp_path):
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
     model = ensure_model(EMBEDDED_MODEL, Home(cache).create())
     report = await check_process(f"{_PROGRAM} --models {shlex.quote(str(model))}", tmp_path,
-                                 *(f"{id[:-1]}?" if "*" not in id else id for id in _WEIGHTS), "policy.chat*",
-                                 "policy.turns", "policy.generate*", "policy.score*", "policy.fetch", "policy.http*")
-    assert not report.could_not and failures(report) == {}
-    assert {*skipped(report)} <= {"weights.refuses.unsupported_engine", "weights.killed"}
+                                 *map(exactly, (*_WEIGHTS, "policy.turns")), "policy.chat*", "policy.generate*",
+                                 "policy.score*", "policy.fetch", "policy.http*")
+    assert not report.could_not and failures(report) == {} == skipped(report)
