@@ -57,7 +57,6 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return int(ended.value.code or 0), capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 def test_help_loads_only_what_it_needs() -> None:
     """Each start of the command pays for what is imported, so a command's own needs are imported by its function."""
     heavy = ("asyncio", "grpc", "google.protobuf", "opentelemetry", "pydantic", "sqlite3", "yaml")
@@ -66,6 +65,7 @@ def test_help_loads_only_what_it_needs() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command: str) -> None:
     code, output = run(*command.split(), "--help")
     assert code == 0 and f"openclaw-rl {command}" in output.split("Example:")[1]
