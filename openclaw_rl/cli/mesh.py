@@ -68,8 +68,12 @@ def local_start(
     loaded = load_config(path)
     mesh = start.local_start(home, loaded, err, timeout, jaeger)
     missing = [c for c in mesh.components if c.state != "RUNNING"]
-    for component in missing:
-        err.print(f"[yellow]{component.name}: {component.state}[/] {component.detail}", soft_wrap=True, highlight=False)
+    for component in mesh.components:
+        if component in missing:
+            err.print(f"[yellow]{component.name}: {component.state}[/] {escape(component.detail)}", soft_wrap=True,
+                      highlight=False)
+        elif not component.ours:
+            err.print(f"[green]✓[/] {component.name:<14} {component.address}  [dim]ran already[/]", highlight=False)
     _say_what_next(home, loaded)
     raise typer.Exit(0 if all(c.name not in start.checks.started_here(loaded) for c in missing) else 1)
 

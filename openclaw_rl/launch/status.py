@@ -36,6 +36,7 @@ class ComponentReport:
     status: ComponentStatus | None = None  #: its own word; None when it did not answer
     host: str = ""  #: that it runs on, or was to; empty when that isn't known
     crashes: int = 0  #: starts one after the other that did not last
+    ours: bool = True  #: this mesh started it; not so with `components.NAME.address`, where it may be of another make
 
     def json(self) -> dict[str, Any]:
         return {"name": self.name, "state": self.state, "host": self.host or None, "pid": self.pid,
@@ -74,7 +75,7 @@ class MeshReport:
         """What is wrong with the mesh as a whole, for a person."""
         versions: dict[str, list[str]] = {}
         for component in self.components:
-            if component.status is not None and component.status.package_version:
+            if component.ours and component.status is not None and component.status.package_version:
                 versions.setdefault(component.status.package_version, []).append(component.name)
         if len(versions) < 2:
             return list(self.own_problems)
@@ -146,9 +147,13 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
 
 def _own_problems(config: Config, home: Home) -> list[str]:
     """What is wrong with the operator's certificate, with which the command line and clients connect."""
-    from ..mesh import tls
+    from ..mesh import identity
 
     try:
+        if not identity.wanted(config):
+            return []
+        from ..mesh import tls  # loads `cryptography`
+
         made = tls.credentials(config, home, "operator")
     except ConfigError as error:
         return [str(error)]
@@ -168,7 +173,7 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
     address = section.address or (record.address if record else None)
     status = ask(address, component=name, home=home) if address else None
     if status is not None and status.name == name:
-        return answering(name, status, address)
+        return answering(name, status, address, ours=not section.address)
     if section.address and status is not None:
         return ComponentReport(name, "FAILED", address=address, detail=f"{status.name or 'something else'} answers at "
                                f"{address}: give {name}'s own address (components.{name}.address)")
@@ -197,15 +202,22 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
                            f"does not answer; see `openclaw-rl logs {name}`")
 
 
-def answering(name: str, status: ComponentStatus, address: str | None) -> ComponentReport:
+def answering(name: str, status: ComponentStatus, address: str | None, *, ours: bool = True) -> ComponentReport:
     """The report of a component that answers."""
+    from ..mesh import contract
+    from ..mesh.errors import MeshError
     from ..v1 import component_pb2 as pb
 
+    try:
+        contract.check(status, name, address or "")
+    except MeshError as error:
+        return ComponentReport(name, "FAILED", status.pid or None, address, error.message, status, status.host,
+                               ours=ours)
     states: dict[int, State] = {pb.COMPONENT_STATE_STARTING: "STARTING", pb.COMPONENT_STATE_RUNNING: "RUNNING",
                                 pb.COMPONENT_STATE_DEGRADED: "DEGRADED", pb.COMPONENT_STATE_DRAINING: "STOPPED"}
     detail = status.detail or ("is stopping" if status.state == pb.COMPONENT_STATE_DRAINING else "")
     return ComponentReport(name, states.get(status.state, "DEGRADED"), status.pid or None, address, detail, status,
-                           host=status.host)
+                           status.host, ours=ours)
 
 
 def ask(address: str, timeout: float = _ANSWER_SECONDS, *, component: str | None = None,

@@ -39,7 +39,7 @@ def _component(home: Home, mesh: MeshFile, name: str, told: dict[str, Any] | Non
         return ComponentReport(name, "STOPPED", detail="" if enabled else f"not enabled (components.{name}.enabled)")
     status = ask(address, component=name, home=home)
     if status is not None and status.name == name:
-        found = answering(name, status, address)
+        found = answering(name, status, address, ours=bool(host))
         found.host = host or found.host
         return found
     if not host:
