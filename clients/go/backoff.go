@@ -7,7 +7,7 @@ import (
 )
 
 // Backoff is how long to wait between attempts: First, then twice as long each time up to Max, and at random up to a
-// fifth more.
+// fifth more. What is not positive is as in DefaultBackoff.
 type Backoff struct {
 	First, Max time.Duration
 }
@@ -17,9 +17,16 @@ var DefaultBackoff = Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second
 
 // after is the pause before attempt n (from 0), at least as long as the server asked for.
 func (b Backoff) after(n int, err *Error) time.Duration {
-	pause := b.Max
-	if n < 30 {
-		pause = min(b.First<<n, b.Max)
+	first, most := b.First, b.Max
+	if first <= 0 {
+		first = DefaultBackoff.First
+	}
+	if most <= 0 {
+		most = max(first, DefaultBackoff.Max)
+	}
+	pause := min(first, most)
+	for ; n > 0 && pause < most; n-- { // a shift would overflow in a long outage
+		pause = min(2*pause, most)
 	}
 	pause += time.Duration(rand.Int64N(int64(pause)/5 + 1))
 	if err != nil {

@@ -85,7 +85,7 @@ func WithTimeout(timeout time.Duration) Option { return func(o *options) { o.tim
 // WithReconnect says whether watches connect again by themselves; they do unless told otherwise.
 func WithReconnect(reconnect bool) Option { return func(o *options) { o.reconnect = reconnect } }
 
-// WithBackoff sets the pauses between two attempts of watches and deliveries.
+// WithBackoff sets the pauses between two attempts of a watch; a Delivery has its own, SenderOptions.Backoff.
 func WithBackoff(backoff Backoff) Option { return func(o *options) { o.backoff = backoff } }
 
 // WithLogger is told of broken and renewed streams; by default nothing is logged.

@@ -48,14 +48,15 @@ type Outbox[M proto.Message] interface {
 	Changed() <-chan struct{}
 }
 
-// SenderOptions say how messages are sent; the zero value is the usual.
+// SenderOptions say how messages are sent; the zero value is the usual. The functions are called by the goroutine that
+// sends: a Delivery must not be closed, and nothing waited for, in them.
 type SenderOptions struct {
 	// Window is the most messages in flight; 0 means 256.
 	Window int
 	// AckTimeout is the longest wait for the ack of the oldest message in flight; then the stream is given up and made
 	// anew. 0 means 60 s.
 	AckTimeout time.Duration
-	// Backoff has the pauses between two streams.
+	// Backoff has the pauses between two streams; what is 0 in it is as in DefaultBackoff.
 	Backoff Backoff
 	// OnAck is told of each message that the receiver has (ACCEPTED or DUPLICATE), after it left the outbox.
 	OnAck func(id string)
@@ -85,9 +86,6 @@ func NewSender[M proto.Message](ring Ring[M], outbox Outbox[M], options SenderOp
 	}
 	if options.AckTimeout <= 0 {
 		options.AckTimeout = time.Minute
-	}
-	if options.Backoff == (Backoff{}) {
-		options.Backoff = DefaultBackoff
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -213,7 +211,11 @@ func (f *flight[M]) coordinate(ctx context.Context, acks <-chan []*pb.Ack, broke
 			}
 			if len(batch) > 0 {
 				free = false
-				requests <- batch // the writer waits for it
+				select {
+				case requests <- batch: // the writer waits for it
+				case <-ctx.Done(): // and ends with the context
+					return ctx.Err()
+				}
 			}
 		}
 		var late <-chan time.Time
@@ -241,27 +243,31 @@ func (f *flight[M]) coordinate(ctx context.Context, acks <-chan []*pb.Ack, broke
 
 // next takes the next request's messages from the outbox, and sets aside what can't be sent.
 func (f *flight[M]) next() ([]M, error) {
-	limit := min(f.options.Window-len(f.waiting), requestMessages)
-	entries, err := f.outbox.Next(f.cursor, limit, requestBytes)
-	if err != nil {
-		return nil, fmt.Errorf("outbox %s: %w", f.ring.name, err)
-	}
 	var batch []M
-	for _, entry := range entries {
-		f.cursor = entry.Seq
-		if entry.Size > tooLarge {
-			reason := fmt.Sprintf("it has %d bytes, more than %d", entry.Size, tooLarge)
-			if err := f.keep([]*pb.Ack{{Id: entry.ID, Status: pb.AckStatus_ACK_STATUS_REJECTED, Reason: reason}}); err != nil {
-				return nil, err
+	for limit := min(f.options.Window-len(f.waiting), requestMessages); len(batch) == 0; {
+		entries, err := f.outbox.Next(f.cursor, limit, requestBytes)
+		if err != nil {
+			return nil, fmt.Errorf("outbox %s: %w", f.ring.name, err)
+		}
+		if len(entries) == 0 {
+			break
+		}
+		for _, entry := range entries {
+			f.cursor = entry.Seq
+			if entry.Size > tooLarge {
+				reason := fmt.Sprintf("it has %d bytes, more than %d", entry.Size, tooLarge)
+				if err := f.keep([]*pb.Ack{{Id: entry.ID, Status: pb.AckStatus_ACK_STATUS_REJECTED, Reason: reason}}); err != nil {
+					return nil, err
+				}
+				continue
 			}
-			continue
+			if len(f.waiting) == 0 {
+				f.headSince, f.order = time.Now(), nil
+			}
+			f.order = append(f.order, entry.ID)
+			f.waiting[entry.ID] = struct{}{}
+			batch = append(batch, entry.Message)
 		}
-		if len(f.waiting) == 0 {
-			f.headSince, f.order = time.Now(), nil
-		}
-		f.order = append(f.order, entry.ID)
-		f.waiting[entry.ID] = struct{}{}
-		batch = append(batch, entry.Message)
 	}
 	return batch, nil
 }
