@@ -1,0 +1,59 @@
+"""How a wrong policy server is entered, and right ones of other kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .outbox import Outbox
+from .right import SmallPolicy
+from .stream import Receiver
+from .versions import Versions
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong.
+
+    Attributes:
+        server: the wrong server.
+        check: id of the check that must fail, alone among it and those that it stands on.
+        seen: part of the sentence that it must say.
+        start: it takes a process that can be killed to see it.
+    """
+
+    server: type[SmallPolicy]
+    check: str
+    seen: str
+    start: bool = False
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(check: str, seen: str, *, start: bool = False) -> Any:
+    """Enter a wrong server, or a wrong part of one, under its name in words."""
+    def register(wrong: type) -> type:
+        kinds = {Receiver: "receiver_type", Outbox: "outbox_type", Versions: "versions_type"}
+        part = next((attribute for kind, attribute in kinds.items() if issubclass(wrong, kind)), None)
+        server = type(wrong.__name__, (SmallPolicy,), {part: wrong}) if part else wrong
+        FAULTS[wrong.__name__] = Fault(server, check, seen, start)
+        return wrong
+
+    return register
+
+
+class Tokens(SmallPolicy):
+    """The right one with token ids."""
+
+    tokens = True
+
+
+class _Fixed(Versions):
+    accepts_weights = False
+
+
+class Fixed(SmallPolicy):
+    """The right one with an engine that takes no weights."""
+
+    versions_type = _Fixed
