@@ -32,8 +32,6 @@ var advices = []struct {
 		"There is no host of this name: correct the address (HOST:PORT)"},
 	{codes.Unavailable, []string{"produced zero addresses"},
 		"There is no host of this name: correct the address (HOST:PORT)"},
-	{codes.Unavailable, []string{"missing port in address"},
-		"The address has to be HOST:PORT"},
 	{codes.Unavailable, []string{"error reading server preface"}, closedAtOnce},
 	{codes.Unavailable, []string{"broken pipe"}, broke},
 	{codes.Unavailable, []string{"reset by peer"}, broke},

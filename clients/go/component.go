@@ -74,6 +74,9 @@ func (c *Component) Check(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	if status == nil { // a server that answers with nothing
+		status = &pb.ComponentStatus{}
+	}
 	problem := func(reason, message string) (*Report, error) {
 		return nil, &Error{Code: codes.FailedPrecondition, Reason: reason, Message: message, Address: c.options.address}
 	}

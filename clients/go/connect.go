@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -31,6 +34,9 @@ func ServerName(role string) string {
 
 // connect makes the connection, which is opened with the first call.
 func connect(o *options) (*grpc.ClientConn, error) {
+	if err := checkAddress(o.address); err != nil {
+		return nil, badOption(o, fmt.Errorf("WithAddress: %w", err))
+	}
 	transport, err := transportCredentials(o)
 	if err != nil {
 		return nil, badOption(o, err)
@@ -47,6 +53,9 @@ func connect(o *options) (*grpc.ClientConn, error) {
 		grpc.WithChainStreamInterceptor(streamErrors(o)),
 	}
 	if o.key != "" {
+		if strings.ContainsFunc(o.key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return nil, badOption(o, errors.New("WithKey: the key has a character that no key has, such as a space or a line's end: cut it off"))
+		}
 		dial = append(dial, grpc.WithPerRPCCredentials(bearer{o.key, o.ca != "" || o.certs != ""}))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+o.address, append(dial, o.dial...)...)
@@ -54,6 +63,15 @@ func connect(o *options) (*grpc.ClientConn, error) {
 		return nil, badOption(o, err)
 	}
 	return conn, nil
+}
+
+// checkAddress says what is wrong with an address that can't be one.
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if number, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || number == 0 || strings.Contains(host, "/") {
+		return fmt.Errorf("%q is no address: it has to be HOST:PORT, such as 127.0.0.1:50051", address)
+	}
+	return nil
 }
 
 func badOption(o *options, err error) *Error {

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Domain is the ErrorInfo.domain of the mesh's own errors.
@@ -106,15 +108,27 @@ func (e *Error) Is(target error) bool {
 		target == context.Canceled && e.Code == codes.Canceled
 }
 
-// GRPCStatus lets google.golang.org/grpc/status read the error, its details included.
+// GRPCStatus lets google.golang.org/grpc/status read the error, its details included; so a server may return an Error
+// of its own.
 func (e *Error) GRPCStatus() *status.Status {
 	if e.cause != nil {
 		if s, ok := status.FromError(e.cause); ok {
 			return s
 		}
 	}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: e.Reason, Domain: Domain, Metadata: e.Metadata}}
+	if len(e.Violations) > 0 {
+		bad := &errdetails.BadRequest{}
+		for _, v := range e.Violations {
+			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
+		}
+		details = append(details, bad)
+	}
+	if e.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
+	}
 	s := status.New(e.Code, e.Message)
-	if full, err := s.WithDetails(&errdetails.ErrorInfo{Reason: e.Reason, Domain: Domain, Metadata: e.Metadata}); err == nil {
+	if full, err := s.WithDetails(details...); err == nil {
 		return full
 	}
 	return s
@@ -122,7 +136,7 @@ func (e *Error) GRPCStatus() *status.Status {
 
 // AsError gives the *Error that err is or wraps; one of any other error is made of its text. nil and io.EOF give nil.
 func AsError(err error) *Error {
-	if err == nil || errors.Is(err, io.EOF) {
+	if err == nil || err == io.EOF {
 		return nil
 	}
 	if e, ok := errors.AsType[*Error](err); ok {

@@ -100,7 +100,6 @@ func TestPeersThatDoNotFit(t *testing.T) {
 		{"another component's certificate", otherRole, []Option{own}, codes.Unavailable, "another component"},
 		{"its CA is not ours", mutual, []Option{WithCA(foreign + "/ca.crt")}, codes.Unavailable, "not of the CA"},
 		{"another service", otherService, nil, codes.Unimplemented, "does not serve this call"},
-		{"no port", "somewhere", nil, codes.Unavailable, "HOST:PORT"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -112,6 +111,44 @@ func TestPeersThatDoNotFit(t *testing.T) {
 	}
 	if _, err := policyAt(t, mutual, own).Get(within(t)); err != nil {
 		t.Errorf("with its certificate: %v", err)
+	}
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		option Option
+		says   string
+	}{
+		"no address":          {WithAddress(""), "HOST:PORT"},
+		"no port":             {WithAddress("somewhere"), `"somewhere" is no address`},
+		"a URL":               {WithAddress("http://127.0.0.1:50051"), "HOST:PORT"},
+		"a URL without port":  {WithAddress("http://somewhere"), "HOST:PORT"},
+		"no number":           {WithAddress("127.0.0.1:grpc-port"), "HOST:PORT"},
+		"too large a number":  {WithAddress("127.0.0.1:70000"), "HOST:PORT"},
+		"port 0":              {WithAddress("127.0.0.1:0"), "HOST:PORT"},
+		"a key with its line": {WithKey("ocl_secret\n"), "WithKey"},
+		"a key with letters":  {WithKey("ocl_sécret"), "WithKey"},
+		"no CA":               {WithCA("nowhere/ca.crt"), "nowhere/ca.crt"},
+	} {
+		_, err := DialPolicy(c.option)
+		if e := failure(t, err, codes.InvalidArgument, "INVALID_ARGUMENT"); !strings.Contains(e.Message, c.says) || strings.Contains(e.Error(), "cret") {
+			t.Errorf("%s: %v", name, e)
+		}
+	}
+	if _, err := DialPolicy(WithAddress("[::1]:50051")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnErrorOfOnesOwnHasItsDetails(t *testing.T) {
+	fake := &answering{get: func(context.Context) (*pb.GetPolicyResponse, error) {
+		return nil, &Error{Code: codes.InvalidArgument, Reason: "CONTEXT_TOO_LONG", Message: "no", RetryAfter: time.Second,
+			Violations: []Violation{{"tools", "too many"}}, Metadata: map[string]string{"id": "7"}}
+	}}
+	_, err := policyAt(t, serve(t, fake.register)).Get(within(t))
+	e := failure(t, err, codes.InvalidArgument, "CONTEXT_TOO_LONG")
+	if len(e.Violations) != 1 || e.Violations[0].Field != "tools" || e.RetryAfter != time.Second || e.Metadata["id"] != "7" {
+		t.Errorf("%+v", e)
 	}
 }
 
@@ -210,9 +247,13 @@ func TestCheckComparesContractAndComponent(t *testing.T) {
 		{"nonsense", RolePolicy, "new", ReasonContractMismatch, 0},
 		{"another component", RoleJudge, ContractVersion, ReasonWrongComponent, 0},
 		{"none", "", ContractVersion, ReasonWrongComponent, 0},
+		{"no status at all", "", "-", ReasonWrongComponent, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fake := &component{status: &pb.ComponentStatus{Name: c.component, ContractVersion: c.version}}
+			if c.version == "-" {
+				fake.status = nil
+			}
 			address := serve(t, func(server *grpc.Server) { pb.RegisterComponentServiceServer(server, fake) })
 			report, err := policyAt(t, address).Check(within(t))
 			if c.reason != "" {
