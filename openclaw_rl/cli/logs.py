@@ -45,7 +45,9 @@ def logs(
     sources = _sources(list(components or COMPONENTS), journal, host)
     shown = sum(source.show(lines, len(sources) > 1) for source in sources)
     if not follow and not shown and not any(source.there for source in sources):
-        err.print(f"nothing in {Home.default().logs} yet; `openclaw-rl local-start` starts the mesh", soft_wrap=True)
+        if any(isinstance(source, _Near) for source in sources):  # what keeps the others from it, they have said
+            err.print(f"nothing in {Home.default().logs} yet; `openclaw-rl local-start` starts the mesh",
+                      soft_wrap=True)
         raise typer.Exit(1)
     if follow:
         _follow(sources)
@@ -63,17 +65,17 @@ def _sources(names: list[str], journal: bool, host: str) -> list[_Source]:
             err.print(f"no component is on host {host}; the hosts of this mesh: {hosts}", soft_wrap=True)
             raise typer.Exit(2)
         names = list(on)
-    far = [_Far(name, there[name], journal) for name in names if name in there]
-    if journal:
-        by_host = {source.address.rpartition(":")[0]: source for source in reversed(far)}
-        if len(by_host) < 2:
-            for source in by_host.values():
-                source.label = ""
-        near = [] if len(far) == len(names) else [_Near("", Tail(home.logs))]
-        return [*near, *reversed(by_host.values())]
-    near_ones = {name: _Near(name, Tail(home.logs, name)) for name in names if name not in there}
-    far_ones = {source.label: source for source in far}
-    return [near_ones.get(name) or far_ones[name] for name in names]
+    if not journal:
+        return [_Far(name, [(name, there[name])]) if name in there else _Near(name, Tail(home.logs, name))
+                for name in names]
+    by_host: dict[str, list[tuple[str, str]]] = {}
+    for name in names:
+        if address := there.get(name):
+            by_host.setdefault(address.rpartition(":")[0], []).append((name, address))
+    far = [_Far(components[0][0] if len(by_host) > 1 else "", components, journal=True)
+           for components in by_host.values()]
+    near = [] if all(name in there for name in names) else [_Near("", Tail(home.logs))]
+    return [*near, *far]
 
 
 def _on(address: str, host: str) -> bool:
@@ -88,12 +90,21 @@ def _on(address: str, host: str) -> bool:
 
 
 def _follow(sources: list[_Source]) -> None:
-    lines: queue.Queue[tuple[str, str]] = queue.Queue(10_000)
+    lines: queue.Queue[tuple[str, str] | None] = queue.Queue(10_000)
+
+    def follow(source: _Source) -> None:
+        source.follow(lines.put)
+        lines.put(None)
+
     for source in sources:
-        threading.Thread(target=source.follow, args=(lines.put,), daemon=True).start()
-    while True:
-        name, line = lines.get()
-        _print(name, line, len(sources) > 1)
+        threading.Thread(target=follow, args=(source,), daemon=True).start()
+    left = len(sources)
+    while left:
+        if (entry := lines.get()) is None:
+            left -= 1
+        else:
+            _print(*entry, len(sources) > 1)
+    raise typer.Exit(1)
 
 
 def _print(name: str, line: str, several: bool) -> None:
@@ -120,6 +131,7 @@ class _Source:
         raise NotImplementedError
 
     def follow(self, put: Callable[[tuple[str, str]], None]) -> None:
+        """Hand over each line as it is written; returns only when there is no such log."""
         raise NotImplementedError
 
 
@@ -143,14 +155,21 @@ class _Near(_Source):
 
 
 class _Far(_Source):
-    """A component elsewhere. When it does not answer that is said once, and it is tried again."""
+    """A component elsewhere. When it does not answer that is said once, and it is tried again.
 
-    def __init__(self, name: str, address: str, journal: bool) -> None:
+    Args:
+        components: name and address of those that may have the log: one of another make may keep none, and the next
+            one is asked then.
+    """
+
+    def __init__(self, label: str, components: list[tuple[str, str]], journal: bool = False) -> None:
         from ..v1 import component_pb2 as pb
 
-        self.label, self.name, self.address = name, name, address
+        self.label = label
+        self._components = components
         self._source = pb.LOG_SOURCE_JOURNAL if journal else pb.LOG_SOURCE_COMPONENT
         self._seen: str | None = None
+        self._none = False  # nobody keeps it
 
     def last(self, count: int) -> list[str]:
         from ..mesh.errors import MeshError
@@ -162,7 +181,12 @@ class _Far(_Source):
                     lines += part.lines
             self.there = True
         except MeshError as error:
-            err.print(f"{self.name}: {error.message}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+            if error.code.name == "UNIMPLEMENTED" and len(self._components) > 1:
+                del self._components[0]
+                return self.last(count)
+            self._none = error.code.name == "UNIMPLEMENTED"
+            err.print(f"{self._components[0][0]}: {error.message}", style="yellow", soft_wrap=True, highlight=False,
+                      markup=False)
         self._seen = lines[-1] if lines else self._seen
         return lines
 
@@ -170,7 +194,7 @@ class _Far(_Source):
         from ..mesh.errors import MeshError
 
         said = not self.there
-        while True:
+        while not self._none:
             try:
                 with self._client() as client:
                     first = True
@@ -184,12 +208,14 @@ class _Far(_Source):
                             put((self.label, line))
                             self._seen = line
             except MeshError as error:
-                if not said:
-                    put((self.label, f"({error.message}; trying again)"))
+                self._none = error.code.name == "UNIMPLEMENTED"
+                if self._none or not said:
+                    put((self.label, f"({error.message}{'' if self._none else '; trying again'})"))
                     said = True
             time.sleep(_TRY_EVERY)
 
     def _client(self) -> ComponentServiceClient:
         from ..client import ComponentServiceClient
 
-        return ComponentServiceClient(self.address, component=self.name)
+        name, address = self._components[0]
+        return ComponentServiceClient(address, component=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
 import orjson
 
 from ..home import Home
@@ -38,7 +39,8 @@ def _asking(name: str, address: str, home: Home | None) -> Ask:
                     for part in client.list_spans(timeout=_TIMEOUT, **fields):
                         found += map(orjson.loads, part.spans)
         except MeshError as error:
-            raise OSError(error.message) from None
+            raise OSError(f"{name} keeps no spans ({error.message})" if error.code is grpc.StatusCode.UNIMPLEMENTED
+                          else error.message) from None
         return found
 
     return ask

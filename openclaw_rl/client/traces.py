@@ -86,7 +86,7 @@ def find(home: Home, config: Config, *, turn: str = "", session: str = "", versi
 def _why_none(reader: SpanReader, config: Config, what: str) -> str:
     text = f"there are no spans of {what}"
     if reader.problems:
-        return f"{text}: {'; '.join(reader.problems)}"
+        text += f" ({'; '.join(reader.problems)})"
     if not config.telemetry.enabled:
         return (f"{text}: telemetry is disabled; set telemetry.enabled: true in the configuration and start the mesh "
                 "again, which traces turns from then on")
