@@ -17,6 +17,8 @@ from openclaw_rl.v1 import component_pb2
 _WHERE = "component.proto: Drain"
 #: Seconds for a server to end that has nothing to do.
 _END_SECONDS = 20.0
+#: Seconds for a draining server to say so.
+_NOTICE = 0.5
 
 
 @dataclass
@@ -25,7 +27,8 @@ class _Drained:
 
     streams: dict[str, Refusal | None] = field(default_factory=dict)  #: how each open stream ended; None: quietly
     open: list[str] = field(default_factory=list)  #: streams that did not end
-    health: list[str] = field(default_factory=list)  #: what health said meanwhile
+    answered: float = 0.0  #: time.monotonic() of Drain's answer
+    health: list[tuple[float, str]] = field(default_factory=list)  #: what health said meanwhile: asked when, answer
     gone: bool = False  #: it takes no connections any more
     exit_code: int | None = None
 
@@ -68,6 +71,7 @@ async def drain(kit: Context) -> None:
     watch = asyncio.create_task(_health(kit, seen))
     try:
         await kit.unary("ComponentService/Drain", component_pb2.DrainRequest(grace=Duration(seconds=3)))
+        seen.answered = time.monotonic()
         ends = {name: asyncio.create_task(_end(call)) for name, call in streams.items()}
         await asyncio.wait(ends.values(), timeout=_END_SECONDS)
         for name, task in ends.items():
@@ -110,8 +114,8 @@ async def drain_retry(kit: Context) -> None:
        needs=[Need.DRAIN], after=["component.drain"], level=Level.SHOULD, last=True)
 async def drain_health(kit: Context) -> None:
     seen: _Drained = kit.memo["drained"]
-    after = seen.health[seen.health.index("NOT_SERVING"):] if "NOT_SERVING" in seen.health else seen.health[3:]
-    kit.expect("SERVING" not in after, f"health said {', '.join(seen.health[:10])}")
+    said = [answer for asked, answer in seen.health if asked > seen.answered + _NOTICE]
+    kit.expect("SERVING" not in said, f"{_NOTICE:g} s after Drain was answered health said {', '.join(said[:5])}")
 
 
 @check("component.drain.exit", "A drained server ends with exit code 0.", where=_WHERE, needs=[Need.START],
@@ -136,8 +140,9 @@ async def _health(kit: Context, seen: _Drained) -> None:
     await asyncio.sleep(0.05)
     while True:
         try:
-            seen.health.append(health_pb2.HealthCheckResponse.ServingStatus.Name(
-                await kit.health(kit.service.full_name)))  # type: ignore[arg-type]
+            asked = time.monotonic()
+            answer = await kit.health(kit.service.full_name)
+            seen.health.append((asked, health_pb2.HealthCheckResponse.ServingStatus.Name(answer)))
         except grpc.aio.AioRpcError:
             return
         await asyncio.sleep(0.05)

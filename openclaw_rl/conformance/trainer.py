@@ -12,12 +12,13 @@ from openclaw_rl.conformance.context import Context, listed, refusal
 from openclaw_rl.conformance.frame import Need, check
 from openclaw_rl.conformance.material import Material
 from openclaw_rl.conformance.ring_stream import accepted
+from openclaw_rl.conformance.trainer_policy import SyncPolicy
 from openclaw_rl.v1 import trainer_pb2, turn_pb2
 
 _TRAINER = ["trainer"]
 _FATES = "trainer.proto: SampleStatus"
 #: Seconds for a training step of the few samples of a check.
-_STEP = 20.0
+_STEP = 15.0
 
 
 @check("trainer.fates", "A sample whose judgement failed is dropped, with a reason, and never trained on.",
@@ -155,6 +156,10 @@ async def trains(kit: Context) -> None:
         turn = material.turn(kit.id(), kit.session())
         samples.append(material.sample(material.transition(turn), 1 if number % 2 else -1,
                                        "" if number % 2 else "Name one colour only, in lower case."))
+    policy = await _policy(kit)
+    if policy is not None:
+        await kit.within(policy.opened.wait(), _STEP, "the trainer did not open SyncWeights at its policy server "
+                         f"within {_STEP:g} s")
     await accepted(kit, samples)
     ids = [sample.transition.turn.turn_id for sample in samples]
     try:
@@ -176,6 +181,30 @@ async def trains(kit: Context) -> None:
                         ).version.manifest
             kit.expect(one.turn_id in manifest.turn_ids, f"{one.turn_id} trained version {one.version}, which does not "
                        "name it")
+    if policy is not None and any(one.fate == trainer_pb2.SAMPLE_FATE_TRAINED for one in found):
+        await _delivered(kit, policy, max(one.version for one in found))
+
+
+async def _policy(kit: Context) -> SyncPolicy | None:
+    """The kit as the trainer's policy server; None when it is not its neighbour."""
+    if kit.listener is None:
+        return None
+    versions = (await kit.unary("ListVersions")).versions
+    base = next((one.manifest for one in versions if one.manifest.version == 0), None)
+    return SyncPolicy(kit, base)
+
+
+async def _delivered(kit: Context, policy: SyncPolicy, version: int) -> None:
+    """Raise Failed unless the version arrives, whole and right, and is told as active."""
+    await kit.until(lambda: any(one.version >= version for one in policy.activated), _STEP,
+                    lambda: f"version {version} was trained and not brought to the policy server within {_STEP:g} s; "
+                    f"offered: {listed(one.version for one in policy.offers)}; {listed(policy.problems)}")
+    kit.expect(not policy.problems, listed(policy.problems))
+    end = time.monotonic() + 5
+    while not (told := (await kit.unary("GetVersion", trainer_pb2.GetVersionRequest(version=version))).version).active:
+        kit.expect(time.monotonic() < end, f"the policy server has activated version {version}, and GetVersion tells "
+                   f"{told.detail!r}")
+        await asyncio.sleep(0.1)
 
 
 def _sample(kit: Context) -> turn_pb2.Sample:
