@@ -132,9 +132,14 @@ impl Board {
             Error::unavailable(text, Duration::from_secs(1))
         };
         let before = request.before.map_or_else(clock::seconds, |at| at.seconds as f64 + f64::from(at.nanos) / 1e9);
-        let (ids, conversations) = self.store.forget(&request.session_id, before).map_err(unwritten)?;
-        let mut removed =
-            HashMap::from([("turns".to_owned(), ids.len() as i64), ("conversations".to_owned(), conversations as i64)]);
+        let mut turns: BTreeSet<String> = request.turn_ids.into_iter().collect();
+        let known = turns.len();
+        self.desk.retry(); // what waits in memory is forgotten as well
+        let conversations = self.store.forget(&request.session_id, &mut turns, before).map_err(unwritten)?;
+        let mut removed = HashMap::from([
+            ("turns".to_owned(), (turns.len() - known) as i64),
+            ("conversations".to_owned(), conversations as i64),
+        ]);
         let mut message = String::new();
         if !request.versions.is_empty() {
             let count = self.desk.versions.withdraw(&request.versions).map_err(unwritten)?;
@@ -144,8 +149,6 @@ impl Board {
                 message = format!("version {active} answers, so it is not deleted; activate another one and repeat");
             }
         }
-        let turns: BTreeSet<String> =
-            request.turn_ids.into_iter().chain(ids).filter(|id| id.starts_with("turn")).collect();
         Ok(v1::ForgetResponse { turn_ids: turns.into_iter().collect(), removed, message, ..Default::default() })
     }
 }

@@ -1,11 +1,22 @@
 //! Reading JSON objects field by field; a wrong type is an error in OpenAI's shape that names the field.
+use std::time::Duration;
+
 use axum::{
     Json,
+    body::Body,
+    extract::{FromRequest, Request},
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
+use http_body_util::BodyExt as _;
 use openclaw_rl_client::{Code, Error};
 use serde_json::{Map, Value, json};
+use tokio::time::timeout;
+
+use crate::MAX_MESSAGE;
+
+/// Time that a body has to come.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// An error in OpenAI's shape.
 pub struct ApiError {
@@ -19,10 +30,15 @@ pub struct ApiError {
 pub type Read<T> = Result<T, ApiError>;
 
 pub fn bad(param: &str, message: String, code: &str) -> ApiError {
-    ApiError { status: 400, message, param: Some(param.into()), code: code.into(), retry_after: None }
+    ApiError { param: Some(param.into()), ..ApiError::plain(400, message, code) }
 }
 
 impl ApiError {
+    /// One that no field is to blame for.
+    pub fn plain(status: u16, message: String, code: &str) -> Self {
+        Self { status, message, param: None, code: code.into(), retry_after: None }
+    }
+
     pub fn body(&self) -> Value {
         let kind = match self.status {
             401 => "authentication_error",
@@ -140,13 +156,38 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A body as a JSON object.
-pub fn object(body: &[u8]) -> Read<Map<String, Value>> {
-    serde_json::from_slice(body).map_err(|error| ApiError {
-        status: 400,
-        message: format!("We could not parse the JSON body of your request: {error}. The API expects a JSON object."),
-        param: None,
-        code: "invalid_json".into(),
-        retry_after: None,
-    })
+/// A request's body, a JSON object.
+pub struct Object(pub Map<String, Value>);
+
+impl<S: Sync> FromRequest<S> for Object {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Read<Self> {
+        let late = |_| ApiError::plain(408, "The request's body did not come in a minute.".into(), "request_timeout");
+        let bytes = timeout(LONGEST, read(request.into_body())).await.map_err(late)??;
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| {
+            let text = format!("We could not parse the JSON body of your request: {error}. It must be a JSON object.");
+            ApiError::plain(400, text, "invalid_json")
+        })
+    }
+}
+
+/// All of a body. One that is too large is read on for a while: few clients look at an answer before they have sent it.
+async fn read(mut body: Body) -> Read<Vec<u8>> {
+    let (mut bytes, mut size) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::plain(400, format!("Its body broke off: {error}"), "bad_body"))?;
+        let data = frame.into_data().unwrap_or_default();
+        size += data.len();
+        if size <= MAX_MESSAGE {
+            bytes.extend_from_slice(&data);
+        } else if size > 4 * MAX_MESSAGE {
+            break;
+        }
+    }
+    if size > MAX_MESSAGE {
+        let text = format!("The request's body is larger than {MAX_MESSAGE} bytes, the most that is taken.");
+        return Err(ApiError::plain(413, text, "request_too_large"));
+    }
+    Ok(bytes)
 }

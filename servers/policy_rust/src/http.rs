@@ -4,7 +4,7 @@ use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 use axum::{
     Json, Router,
     body::{Body, Bytes},
-    extract::{ConnectInfo, DefaultBodyLimit, State},
+    extract::{ConnectInfo, State},
     http::{HeaderMap, Method, StatusCode, Uri},
     response::{IntoResponse as _, Response},
     routing::{get, post},
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     chat::call_json,
     clock,
-    fields::{self, ApiError, Read},
+    fields::{self, ApiError, Object, Read},
     openai::{self, ChatRequest},
     response::{Event, Response as Making},
     sessions,
@@ -31,18 +31,16 @@ pub fn router(desk: Arc<Desk>) -> Router {
         .route("/v1/models/{model}", get(models))
         .route("/healthz", get(health))
         .fallback(unknown)
-        .layer(DefaultBodyLimit::max(16 << 20))
+        .method_not_allowed_fallback(not_allowed)
         .with_state(desk)
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
-    ApiError {
-        status: 404,
-        message: format!("Unknown request URL: {method} {}.", uri.path()),
-        param: None,
-        code: "unknown_url".into(),
-        retry_after: None,
-    }
+    ApiError::plain(404, format!("Unknown request URL: {method} {}.", uri.path()), "unknown_url")
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> ApiError {
+    ApiError::plain(405, format!("Not allowed to {method} on {}.", uri.path()), "method_not_allowed")
 }
 
 async fn health(State(desk): State<Arc<Desk>>) -> Response {
@@ -79,9 +77,9 @@ async fn feedback(
     State(desk): State<Arc<Desk>>,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
-    body: Bytes,
+    Object(body): Object,
 ) -> Read<Json<Value>> {
-    let mut feedback = openai::feedback(&fields::object(&body)?)?;
+    let mut feedback = openai::feedback(&body)?;
     feedback.client = client(&headers, address, "");
     let id = desk.feedback(feedback)?;
     Ok(Json(json!({"object": "feedback", "feedback_id": id})))
@@ -91,9 +89,9 @@ async fn chat(
     State(desk): State<Arc<Desk>>,
     ConnectInfo(address): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
-    body: Bytes,
+    Object(body): Object,
 ) -> Read<Response> {
-    let asked = openai::chat_request(&fields::object(&body)?, &headers)?;
+    let asked = openai::chat_request(&body, &headers)?;
     // "default" is whatever there is, for clients that must name a model.
     if let Some(name) = asked.model.as_deref().filter(|name| *name != desk.upstream.model && *name != "default") {
         return Err(no_model(name, &desk.upstream.model));

@@ -1,10 +1,20 @@
 //! A policy server of an OpenClaw-RL mesh in front of any OpenAI-compatible API; see README.md.
+/// Tells the operator something on stderr. Unlike `eprintln!` it lives on when that can't be written, such as a log on a
+/// full disk.
+macro_rules! log {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod chat;
 mod clock;
 mod component;
 mod fields;
 mod guard;
 mod http;
+mod listen;
 mod offers;
 mod openai;
 mod playbook;
@@ -18,6 +28,7 @@ mod upstream;
 mod versions;
 
 use std::{
+    io::Write as _,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -25,6 +36,7 @@ use std::{
     time::Duration,
 };
 
+use axum::serve::ListenerExt as _;
 use clap::Parser;
 use openclaw_rl_client::{
     DESCRIPTOR_SET, EnvironmentClient, Tls,
@@ -32,8 +44,7 @@ use openclaw_rl_client::{
     v1::{component_service_server::ComponentServiceServer, policy_service_server::PolicyServiceServer},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use tokio::{net::TcpListener, sync::watch};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::sync::watch;
 use tonic::{
     service::Routes,
     transport::{Certificate, Identity, Server, ServerTlsConfig},
@@ -100,7 +111,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(code, text)) => {
-            eprintln!("error: {text}");
+            log!("error: {text}");
             ExitCode::from(code)
         }
     }
@@ -140,10 +151,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     }
     let environment = environment.connect_lazy().map_err(|error| bad("--environment", error.message()))?;
 
-    let stored = |error: std::io::Error| {
-        let advice = "is another server using it? Give each its own --data";
-        Failure(1, format!("{}: {error}; {advice}", options.data.display()))
-    };
+    let stored = |error: std::io::Error| Failure(1, format!("--data: {}: {error}", options.data.display()));
     let store = Arc::new(Store::open(&options.data).map_err(stored)?);
     let model_id = playbook::model_id(&options.model, &options.upstream);
     let versions = Versions::open(Arc::clone(&store), &options.model, &model_id).map_err(stored)?;
@@ -151,9 +159,10 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let delivery = Delivery::builder(environment.connection()).store(Arc::clone(&store) as _).start();
     let desk = Arc::new(Desk::new(upstream, Arc::clone(&versions), Arc::clone(&store), delivery));
 
-    let (grpc, address) = listen("--listen", options.listen).await?;
+    let used = |text| Failure(1, text);
+    let (grpc, address) = listen::bind("--listen", options.listen).await.map_err(used)?;
     let http = match options.http {
-        Some(address) => Some(listen("--http", address).await?),
+        Some(address) => Some(listen::bind("--http", address).await.map_err(used)?),
         None => None,
     };
     let board = Arc::new(Board {
@@ -201,25 +210,27 @@ async fn serve(options: Options) -> Result<(), Failure> {
             guard::check(guard.clone(), request, next)
         }));
     let mut server = Server::builder()
-        .tcp_nodelay(true)
         .http2_keepalive_interval(Some(Duration::from_secs(20)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)));
     if let Some(tls) = tls {
         server = server.tls_config(tls).map_err(|error| bad("--certs", error))?;
     }
-    let serving = server
-        .add_routes(Routes::from(routes))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(grpc), reached(phase.clone(), Phase::Ending));
+    let serving = server.add_routes(Routes::from(routes)).serve_with_incoming_shutdown(
+        listen::connections(grpc, listen::SILENCE),
+        reached(phase.clone(), Phase::Ending),
+    );
     let mut tasks = vec![tokio::spawn(async move { serving.await.map_err(|error| error.to_string()) })];
     if let Some((listener, _)) = http {
         let service = http::router(Arc::clone(&desk)).into_make_service_with_connect_info::<SocketAddr>();
+        let listener = listener.tap_io(|tcp| drop(tcp.set_nodelay(true)));
         let serving = axum::serve(listener, service).with_graceful_shutdown(reached(phase.clone(), Phase::Ending));
         tasks.push(tokio::spawn(async move { serving.await.map_err(|error| error.to_string()) }));
     }
-    println!("policy_server serves gRPC on {}", board.address);
+    let mut ready = format!("policy_server serves gRPC on {}\n", board.address);
     if !board.http_address.is_empty() {
-        println!("policy_server serves HTTP on {}", board.http_address);
+        ready += &format!("policy_server serves HTTP on {}\n", board.http_address);
     }
+    let _ = std::io::stdout().write_all(ready.as_bytes()); // it serves, whether or not somebody reads that
 
     until_stopped(&desk, phase).await;
     board.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining) == Phase::Serving);
@@ -267,14 +278,6 @@ async fn until_stopped(desk: &Desk, phase: watch::Receiver<Phase>) {
 
 async fn reached(mut phase: watch::Receiver<Phase>, wanted: Phase) {
     let _ = phase.wait_for(|now| *now >= wanted).await;
-}
-
-async fn listen(option: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
-    let advice = "stop what uses it, or take another port (0 is any free one)";
-    let failed = |error| Failure(1, format!("{option}: can't listen on {address}: {error}; {advice}"));
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, address))
 }
 
 /// What a server with a certificate of the mesh needs, and the beginning of its mesh's URIs.

@@ -72,7 +72,7 @@ impl Receiver {
             None => (0, no(Reason::Protocol, "the message is empty")),
         };
         if let Err(rejection) = done {
-            eprintln!("version {version} is not taken: {}", rejection.message);
+            log!("version {version} is not taken: {}", rejection.message);
             if self.offered.as_ref().is_none_or(|offered| offered.manifest.version == version) {
                 (self.offered, self.rejected) = (None, Some(version));
             }
@@ -227,7 +227,7 @@ impl Receiver {
 
     fn abort(&mut self, abort: WeightAbort) -> Taken<()> {
         if self.offered.as_ref().is_some_and(|offered| offered.manifest.version == abort.version) {
-            eprintln!("the trainer gave version {} up: {}", abort.version, abort.reason);
+            log!("the trainer gave version {} up: {}", abort.version, abort.reason);
             self.offered = None; // its bytes stay: the same offer goes on with them
         }
         Ok(())

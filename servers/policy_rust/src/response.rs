@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     chat, clock, sessions,
-    turns::{Call, Desk, Head},
+    turns::{Call, Desk, Entry, Head},
     upstream::Pieces,
     versions::Active,
 };
@@ -70,9 +70,9 @@ impl Response {
             loop {
                 tokio::time::sleep(PRESENCE).await;
                 let (event_id, active_at) = (clock::new_id("active"), Some(clock::now()));
-                let (id, session) = (event_id.clone(), session_id.clone());
-                let event = SessionActive { event_id, session_id: session.clone(), active_at };
-                telling.record(&id, &session, Recorded::SessionActive(event), None, "events_recorded");
+                let event = SessionActive { event_id: event_id.clone(), session_id: session_id.clone(), active_at };
+                let event = Recorded::SessionActive(event);
+                telling.record(Entry::new(&event_id, &session_id, event, "events_recorded"));
             }
         });
         Self {
@@ -211,8 +211,8 @@ impl Response {
             if session_done && head.source == SessionSource::Client {
                 let event_id = clock::new_id("end");
                 let (id, session_id) = (event_id.clone(), head.session_id.clone());
-                let end = SessionEnd { event_id, session_id, ended_at: Some(clock::now()) };
-                desk.record(&id, &head.session_id, Recorded::SessionEnd(end), None, "events_recorded");
+                let end = Recorded::SessionEnd(SessionEnd { event_id, session_id, ended_at: Some(clock::now()) });
+                desk.record(Entry::new(&id, &head.session_id, end, "events_recorded"));
             }
             return;
         }
@@ -250,7 +250,8 @@ impl Response {
             episode: head.options.episode.clone(),
             ..Default::default()
         };
-        desk.record(&turn_id, &head.session_id, Recorded::Turn(turn), conversation.as_deref(), "turns_recorded");
+        let entry = Entry::new(&turn_id, &head.session_id, Recorded::Turn(turn), "turns_recorded");
+        desk.record(Entry { conversation, ..entry });
     }
 }
 

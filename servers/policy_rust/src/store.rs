@@ -3,20 +3,23 @@
 //! Each method is one transaction. A write is in the kernel's memory when it returns (WAL, synchronous NORMAL), so a
 //! killed process loses nothing, and no answer waits for a disk; a host that loses power may lose the last moments.
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
-use openclaw_rl_client::delivery::{self, Entry};
+use openclaw_rl_client::delivery;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+
+use crate::turns::Entry;
 
 const SCHEMA: &str = "
 PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON;
 CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL,
     session TEXT NOT NULL, at REAL NOT NULL DEFAULT (unixepoch('subsec')), payload BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS outbox_session ON outbox (session);
 CREATE TABLE IF NOT EXISTS aside (seq INTEGER PRIMARY KEY, id TEXT, session TEXT, reason TEXT, payload BLOB);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS conversations (seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, session TEXT);
@@ -42,7 +45,12 @@ impl Store {
         std::fs::create_dir_all(folder)?;
         let db = Connection::open(folder.join("policy.db")).map_err(lost)?;
         db.busy_timeout(std::time::Duration::from_secs(5)).map_err(lost)?;
-        db.execute_batch(SCHEMA).map_err(lost)?;
+        db.execute_batch(SCHEMA).map_err(|error| match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy) => {
+                io::Error::other("another server uses it; give each its own --data")
+            }
+            _ => lost(error),
+        })?;
         Ok(Self(Mutex::new(db)))
     }
 
@@ -60,19 +68,13 @@ impl Store {
     }
 
     /// Puts an event into the outbox; with it the conversation that it leaves behind, and a count.
-    pub fn record(
-        &self,
-        id: &str,
-        session: &str,
-        payload: &[u8],
-        conversation: Option<&[u8]>,
-        counter: &str,
-    ) -> io::Result<()> {
+    pub fn record(&self, entry: &Entry) -> io::Result<()> {
+        let (id, session, payload) = (&entry.id, &entry.of, &entry.payload[..]);
         self.step(|step| {
             step.prepare_cached("INSERT OR IGNORE INTO outbox (id, session, payload) VALUES (?, ?, ?)")?
                 .execute(params![id, session, payload])?;
-            count(step, counter)?;
-            if let Some(key) = conversation {
+            count(step, entry.counter)?;
+            if let Some(key) = &entry.conversation {
                 // What two sessions have in common is nobody's: such a request begins a session of its own.
                 step.prepare_cached(
                     "INSERT INTO conversations (key, session) VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET
@@ -110,18 +112,22 @@ impl Store {
         self.db().query_row("SELECT unixepoch('subsec') - min(at) FROM outbox", [], |row| row.get(0)).ok()?
     }
 
-    /// Removes a session, and what comes late of it: what was asked for before `before` (seconds since 1970). Gives the
-    /// ids of the messages that waited, and the number of conversations.
-    pub fn forget(&self, session: &str, before: f64) -> io::Result<(Vec<String>, usize)> {
+    /// Removes a session with its turns, and what comes late of it: what was asked for before `before` (seconds since
+    /// 1970). Adds the ids of turns that waited to `turns`, and gives the number of conversations.
+    pub fn forget(&self, session: &str, turns: &mut BTreeSet<String>, before: f64) -> io::Result<usize> {
         let found = self.step(|step| {
-            let ids = step
-                .prepare("DELETE FROM outbox WHERE session = ? RETURNING id")?
+            let ids: Vec<String> = step
+                .prepare("SELECT id FROM outbox WHERE session = ?1 UNION SELECT id FROM aside WHERE session = ?1")?
                 .query_map([session], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
-            step.execute("DELETE FROM aside WHERE session = ?", [session])?;
+            turns.extend(ids.into_iter().filter(|id| id.starts_with("turn")));
+            for of in turns.iter().map(String::as_str).chain([session]) {
+                step.execute("DELETE FROM outbox WHERE session = ?", [of])?;
+                step.execute("DELETE FROM aside WHERE session = ?", [of])?;
+            }
             let conversations = step.execute("DELETE FROM conversations WHERE session = ?", [session])?;
             step.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", params![session, before])?;
-            Ok((ids, conversations))
+            Ok(conversations)
         })?;
         // Or its words stay in the log beside the file.
         self.db().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(lost)?;
@@ -215,10 +221,11 @@ fn count(db: &Connection, counter: &str) -> rusqlite::Result<()> {
 /// The outbox, for `Delivery`.
 impl delivery::Store for Store {
     fn put(&self, id: &str, payload: Bytes) -> io::Result<()> {
-        self.record(id, "", &payload, None, "events_recorded")
+        let (id, of) = (id.into(), String::new());
+        self.record(&Entry { id, of, payload, conversation: None, counter: "events_recorded" })
     }
 
-    fn after(&self, position: u64, limit: usize, bytes: usize) -> io::Result<Vec<Entry>> {
+    fn after(&self, position: u64, limit: usize, bytes: usize) -> io::Result<Vec<delivery::Entry>> {
         let db = self.db();
         let mut rows = db
             .prepare_cached("SELECT seq, id, payload FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?")
@@ -231,7 +238,7 @@ impl delivery::Store for Store {
             if size > bytes && !entries.is_empty() {
                 break;
             }
-            entries.push(Entry {
+            entries.push(delivery::Entry {
                 position: row.get::<_, i64>(0).map_err(lost)? as u64,
                 id: row.get(1).map_err(lost)?,
                 payload: payload.into(),

@@ -64,6 +64,24 @@ pub struct Origin {
     pub trace: Option<TraceContext>,
 }
 
+/// An event for the outbox.
+pub struct Entry {
+    pub id: String,
+    /// The session that it is of, or the turn where only that is known: it is forgotten with it.
+    pub of: String,
+    pub payload: Bytes,
+    /// What the conversation is known by that it leaves behind.
+    pub conversation: Option<Vec<u8>>,
+    pub counter: &'static str,
+}
+
+impl Entry {
+    pub fn new(id: &str, of: &str, event: Recorded, counter: &'static str) -> Self {
+        let payload = PolicyEvent { event: Some(event) }.encode_to_vec().into();
+        Self { id: id.into(), of: of.into(), payload, conversation: None, counter }
+    }
+}
+
 /// The desk behind all doors.
 pub struct Desk {
     pub upstream: Upstream,
@@ -72,7 +90,7 @@ pub struct Desk {
     pub closed: AtomicBool,
     store: Arc<Store>,
     delivery: Delivery<PolicyEvent>,
-    held: Mutex<VecDeque<(String, String, Bytes)>>,
+    held: Mutex<VecDeque<Entry>>,
 }
 
 impl Desk {
@@ -164,10 +182,11 @@ impl Desk {
             feedback.feedback_id = clock::new_id("fb");
         }
         feedback.given_at.get_or_insert_with(clock::now);
-        let (id, session) = (feedback.feedback_id.clone(), feedback.session_id.clone());
-        self.write(&id, &session, &encoded(Recorded::Feedback(feedback)), None, "feedback_recorded").map_err(
-            |error| Error::unavailable(format!("it can't be written down: {error}"), Duration::from_secs(1)),
-        )?;
+        let id = feedback.feedback_id.clone();
+        let of = if feedback.session_id.is_empty() { &feedback.turn_id } else { &feedback.session_id }.clone();
+        self.write(&Entry::new(&id, &of, Recorded::Feedback(feedback), "feedback_recorded")).map_err(|error| {
+            Error::unavailable(format!("it can't be written down: {error}"), Duration::from_secs(1))
+        })?;
         Ok(id)
     }
 
@@ -180,51 +199,47 @@ impl Desk {
         self.store.count(counter);
     }
 
-    /// Counts, and events that wait in memory since the disk can't be written.
     pub fn counters(&self) -> BTreeMap<String, i64> {
         self.store.counters().unwrap_or_default()
     }
 
+    /// Events that wait in memory since the disk can't be written.
     pub fn held(&self) -> usize {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Records what happened. A full disk stops no answer: the event waits in memory then.
-    pub fn record(&self, id: &str, session: &str, event: Recorded, conversation: Option<&[u8]>, counter: &str) {
-        let payload = encoded(event);
+    pub fn record(&self, entry: Entry) {
         self.retry();
         let waiting = self.held() > 0;
-        if !waiting && self.write(id, session, &payload, conversation, counter).is_ok() {
+        if !waiting && self.write(&entry).is_ok() {
             return;
         }
-        eprintln!("event {id} can't be written and waits in memory");
+        log!("event {} can't be written and waits in memory", entry.id);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.push_back((id.into(), session.into(), payload));
-        while held.iter().map(|(_, _, payload)| payload.len()).sum::<usize>() > HELD {
-            held.pop_front();
+        held.push_back(entry);
+        while held.iter().map(|entry| entry.payload.len()).sum::<usize>() > HELD {
+            let lost = held.pop_front().map(|entry| entry.id).unwrap_or_default();
+            log!("event {lost} is lost: it can't be written, and no more than {HELD} bytes wait in memory");
         }
     }
 
     /// Writes what waits in memory, in its order, as far as it can be.
     pub fn retry(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((id, session, payload)) = held.front() {
-            if self.write(id, session, payload, None, "turns_recorded").is_err() {
+        while let Some(entry) = held.front() {
+            if self.write(entry).is_err() {
                 return;
             }
             held.pop_front();
         }
     }
 
-    fn write(&self, id: &str, session: &str, payload: &[u8], known: Option<&[u8]>, counter: &str) -> io::Result<()> {
-        self.store.record(id, session, payload, known, counter)?;
+    fn write(&self, entry: &Entry) -> io::Result<()> {
+        self.store.record(entry)?;
         self.delivery.wake();
         Ok(())
     }
-}
-
-fn encoded(event: Recorded) -> Bytes {
-    PolicyEvent { event: Some(event) }.encode_to_vec().into()
 }
 
 /// The error of a deadline that has passed.

@@ -9,7 +9,11 @@ use std::{
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, Response, StatusCode, Uri, body::Incoming, header};
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    body::Incoming,
+    header::{self, HeaderValue},
+};
 use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -26,17 +30,40 @@ const SILENCE: Duration = Duration::from_secs(600);
 /// Bytes of an error's body, or of one event, that are read.
 const MOST: usize = 16 << 20;
 
+/// The API's key, and how it is shown to the API.
+#[derive(Clone)]
+struct Key {
+    text: String,
+    header: HeaderValue,
+}
+
+impl Key {
+    fn new(text: String) -> std::result::Result<Self, String> {
+        let header = HeaderValue::from_str(&format!("Bearer {text}"))
+            .map_err(|_| "the key in OPENAI_API_KEY has characters that no header may have")?;
+        Ok(Self { text, header })
+    }
+}
+
+/// What the API said, without the key.
+fn hide(key: &Option<Key>, said: &str) -> String {
+    match key {
+        Some(key) => said.replace(&key.text, "***"),
+        None => said.to_owned(),
+    }
+}
+
 pub struct Upstream {
     pub model: String,
     url: Uri,
-    key: Option<String>,
+    key: Option<Key>,
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     problem: Mutex<String>,
     retries: AtomicU64,
 }
 
 impl Upstream {
-    /// Args: `base`: address up to `/v1`.
+    /// Args: `base`: address up to `/v1`; `key`: what OPENAI_API_KEY says.
     pub fn new(base: &str, model: &str, key: Option<String>) -> std::result::Result<Self, String> {
         let url: Uri = format!("{}/chat/completions", base.trim_end_matches('/'))
             .parse()
@@ -44,6 +71,7 @@ impl Upstream {
         if !matches!(url.scheme_str(), Some("http" | "https")) {
             return Err(format!("{base:?} is not allowed: must begin with http:// or https://"));
         }
+        let key = key.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty()).map(Key::new).transpose()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -57,7 +85,7 @@ impl Upstream {
         Ok(Self {
             model: model.into(),
             url,
-            key: key.filter(|key| !key.is_empty()),
+            key,
             client: Client::builder(TokioExecutor::new()).build(connector),
             problem: Mutex::default(),
             retries: AtomicU64::new(0),
@@ -108,11 +136,9 @@ impl Upstream {
             .header(header::ACCEPT, "text/event-stream")
             .header(header::USER_AGENT, concat!("openclaw-rl-policy/", env!("CARGO_PKG_VERSION")));
         if let Some(key) = &self.key {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+            request = request.header(header::AUTHORIZATION, &key.header);
         }
-        let request = request
-            .body(Full::new(body.clone()))
-            .map_err(|_| failed("the key has characters that no header may have"))?;
+        let request = request.body(Full::new(body.clone())).map_err(|error| failed(&error.to_string()))?;
         let response = timeout(SILENCE, self.client.request(request))
             .await
             .map_err(|_| failed("it does not answer"))?
@@ -122,9 +148,9 @@ impl Upstream {
         }
         let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         if kind.is_some_and(|kind| kind.starts_with("application/json")) {
-            return whole(response).await;
+            return whole(response, self.key.clone()).await;
         }
-        let mut pieces = Pieces { body: Some(response.into_body()), buffer: Vec::new() };
+        let mut pieces = Pieces::of(Some(response.into_body()), self.key.clone());
         match pieces.next().await? {
             Some(first) => Ok((pieces, first)),
             None => Err(failed("it ended its answer before it began")),
@@ -139,14 +165,11 @@ impl Upstream {
         let body = http_body_util::Limited::new(body, MOST).collect().await.map(|body| body.to_bytes());
         let body: Value = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
         let said = body["error"]["message"].as_str().or(body["message"].as_str()).unwrap_or_default();
-        let mut text = format!("the API answered {}: {said}", head.status.as_u16());
-        if let Some(key) = &self.key {
-            text = text.replace(key, "***");
-        }
+        let text = format!("the API answered {}: {}", head.status.as_u16(), hide(&self.key, said));
         match head.status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let text = format!("{text}; set a valid OPENAI_API_KEY and start the policy server anew");
-                eprintln!("{text}");
+                log!("{text}");
                 self.set_problem(text);
                 Error::new(
                     Code::Internal,
@@ -174,32 +197,48 @@ impl Upstream {
 pub struct Pieces {
     body: Option<Incoming>,
     buffer: Vec<u8>,
+    /// So many bytes of the buffer have no end of a line.
+    searched: usize,
+    /// The API has said why it stopped, or that this was all.
+    complete: bool,
+    key: Option<Key>,
 }
 
 impl Pieces {
+    fn of(body: Option<Incoming>, key: Option<Key>) -> Self {
+        Self { complete: body.is_none(), body, buffer: Vec::new(), searched: 0, key }
+    }
+
     /// The next chunk; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Value>> {
         let silence = Instant::now() + SILENCE;
         loop {
-            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            while let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=self.searched + end).collect();
+                self.searched = 0;
                 let Some(data) = line.strip_prefix(b"data:") else {
                     continue;
                 };
                 let data = data.trim_ascii();
                 if data == b"[DONE]" {
-                    self.body = None;
+                    (self.body, self.complete) = (None, true);
                     return Ok(None);
                 }
                 let chunk: Value = serde_json::from_slice(data)
                     .map_err(|error| failed(&format!("it sent an event that is no JSON: {error}")))?;
                 if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
-                    return Err(failed(error["message"].as_str().unwrap_or("it broke its answer off")));
+                    return Err(failed(&hide(
+                        &self.key,
+                        error["message"].as_str().unwrap_or("it broke its answer off"),
+                    )));
                 }
+                self.complete |= chunk["choices"][0]["finish_reason"].is_string();
                 return Ok(Some(chunk));
             }
+            self.searched = self.buffer.len();
             let Some(body) = &mut self.body else {
-                return Ok(None);
+                // An API that dies looks like one that has said all where its answer has no length.
+                return if self.complete { Ok(None) } else { Err(failed("it broke its answer off")) };
             };
             if self.buffer.len() > MOST {
                 return Err(failed("it sent an event without an end"));
@@ -220,7 +259,7 @@ impl Pieces {
 }
 
 /// An answer of an API that does not stream, as one chunk.
-async fn whole(response: Response<Incoming>) -> Result<(Pieces, Value)> {
+async fn whole(response: Response<Incoming>, key: Option<Key>) -> Result<(Pieces, Value)> {
     let body = http_body_util::Limited::new(response.into_body(), MOST).collect();
     let body = timeout(SILENCE, body).await.map_err(|_| failed("it stopped in the middle of an answer"))?;
     let body = body.map_err(|error| failed(&error.to_string()))?.to_bytes();
@@ -237,8 +276,7 @@ async fn whole(response: Response<Incoming>) -> Result<(Pieces, Value)> {
         "choices": [{"delta": delta, "finish_reason": choice["finish_reason"], "logprobs": choice["logprobs"]}],
         "usage": answer["usage"],
     });
-    let pieces = Pieces { body: None, buffer: Vec::new() };
-    Ok((pieces, chunk))
+    Ok((Pieces::of(None, key), chunk))
 }
 
 fn failed(text: &str) -> Error {

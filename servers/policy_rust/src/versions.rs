@@ -232,7 +232,7 @@ impl Versions {
             Error::unavailable(text, std::time::Duration::from_secs(1))
         })?;
         if target != before.active {
-            eprintln!("version {target} was activated in place of {} by an operator: {reason}", before.active);
+            log!("version {target} was activated in place of {} by an operator: {reason}", before.active);
         }
         self.take(&mut inner, after);
         Ok(self.state())

@@ -72,10 +72,39 @@ async fn what_the_api_does_wrong_is_told() {
     let mut broken = policy.chat(Chat::user("break")).await.unwrap();
     let Some(Ok(ChatEvent::Start(start))) = broken.next().await else { panic!() };
     let error = broken.finish().await.unwrap_err();
-    assert!(error.retryable() && error.message().contains("out of memory"), "{error}");
+    assert!(error.retryable() && error.message().contains("out of memory, ***"), "{error}");
     let turn = world.environment.turn(&start.turn_id).await;
     assert_eq!(turn.finish_reason, v1::FinishReason::Error as i32);
     assert_eq!(policy.component().status().await.unwrap().alarms.len(), 0, "it works again");
+
+    let mut cut = policy.chat(Chat::user("cut")).await.unwrap();
+    let Some(Ok(ChatEvent::Start(start))) = cut.next().await else { panic!() };
+    let error = cut.finish().await.expect_err("half an answer is none");
+    assert!(error.message().contains("broke its answer off"), "{error}");
+    assert_eq!(world.environment.turn(&start.turn_id).await.finish_reason, v1::FinishReason::Error as i32);
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_no_answer_and_loses_no_turn() {
+    let world = World::new().await;
+    let server = Process::start_logging_to_nowhere(world.data.path(), &world.url, &world.neighbour);
+    let policy = server.client().await;
+    server.fill("1");
+    let first = ask(&policy, Chat::user("What is a heron?")).await.unwrap();
+    assert_eq!(first.text(), "A heron is a bird.");
+    let status = policy.component().status().await.unwrap();
+    assert_eq!(status.alarms[0].name, "turns_not_written");
+    assert_eq!(reason(policy.rate(&first.start.turn_id, 1.0, "good").await).0, Code::Unavailable);
+    let request = v1::ForgetRequest { session_id: "s-1".into(), ..Default::default() };
+    let refused = policy.component().raw().forget(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(reason(ask(&policy, Chat::user("no key")).await).0, Code::Internal, "nor does a log that is full");
+
+    server.fill("unlimited");
+    world.environment.turn(&first.start.turn_id).await;
+    let next = [user("What is a heron?"), assistant("A heron is a bird."), user("Thanks")];
+    let second = ask(&policy, Chat::new().messages(next)).await.unwrap();
+    assert_eq!(second.start.session_id, first.start.session_id, "its conversation is known");
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ async fn a_forgotten_session_is_gone() {
     let policy = server.client().await;
     let secret = "a heron called Ardea";
     let answer = ask(&policy, Chat::user(secret).session("s-1")).await.unwrap();
+    policy.rate(&answer.start.turn_id, -1.0, secret).await.unwrap();
     ask(&policy, Chat::user("another").session("s-2")).await.unwrap();
     let slow = policy.chat(Chat::user("slow").session("s-1")).await.unwrap();
     let request = v1::ForgetRequest { session_id: "s-1".into(), turn_ids: vec!["turn_0".into()], ..Default::default() };
@@ -60,6 +61,21 @@ async fn a_forgotten_session_is_gone() {
     }
 }
 
+#[tokio::test]
+async fn a_folder_is_one_servers() {
+    let world = World::new().await;
+    let server = world.start();
+    let second = Command::new(env!("CARGO_BIN_EXE_openclaw-rl-policy"))
+        .args(["--listen", "127.0.0.1:0", "--upstream", &world.url, "--model", "m", "--data"])
+        .arg(world.data.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains("another server uses it"), "{said}");
+    server.client().await.get_policy().await.unwrap();
+}
+
 #[test]
 fn bad_options_say_what_is_wrong() {
     let data = tempfile::tempdir().unwrap();
@@ -70,6 +86,7 @@ fn bad_options_say_what_is_wrong() {
         (vec!["--environment", "nowhere"], "HOST:PORT"),
         (vec!["--certs", "/nowhere"], "/nowhere/ca.crt"),
         (vec!["--listen", "here"], "--listen"),
+        (vec!["--model", "m"], "OPENAI_API_KEY"),
     ] {
         let mut all = vec!["--listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"];
         if let Some(at) = all.iter().position(|option| *option == options[0]) {
@@ -80,6 +97,7 @@ fn bad_options_say_what_is_wrong() {
             .arg("--data")
             .arg(data.path())
             .args(&options)
+            .env("OPENAI_API_KEY", if words == "OPENAI_API_KEY" { "a\nkey" } else { "" })
             .output()
             .unwrap();
         let said = String::from_utf8(done.stderr).unwrap();

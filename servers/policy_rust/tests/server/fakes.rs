@@ -74,12 +74,13 @@ async fn answer(State(api): State<Api>, Json(body): Json<Value>) -> axum::respon
     };
     let pieces: Vec<String> = match &*text {
         "call" => vec![event(call(Some("clock"), "{\"zo"), None), event(call(None, "ne\":1}"), Some("tool_calls"))],
+        "cut" => vec![event(json!({"content": "A heron "}), None)],
         _ => vec![event(json!({"content": "A heron "}), None), event(json!({"content": "is a bird."}), Some("stop"))],
     };
     let usage = format!("data: {}\n\n", json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 6}}));
     let rest = match &*text {
-        "break" => vec!["data: {\"error\": {\"message\": \"out of memory\"}}\n\n".to_owned()],
-        "slow" => Vec::new(),
+        "break" => vec!["data: {\"error\": {\"message\": \"out of memory, sk-of-the-test\"}}\n\n".to_owned()],
+        "slow" | "cut" => Vec::new(),
         _ => vec![usage, "data: [DONE]\n\n".into()],
     };
     let pieces = tokio_stream::iter(pieces.into_iter().chain(rest).map(Ok::<_, std::io::Error>));
@@ -152,7 +153,18 @@ pub struct Process {
 
 impl Process {
     pub fn start(data: &Path, api: &str, environment: &str, more: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_openclaw-rl-policy"))
+        Self::run(Command::new(env!("CARGO_BIN_EXE_openclaw-rl-policy")), data, api, environment, more)
+    }
+
+    /// One whose log is on a full disk, and that outlives what [`fill`](Self::fill) does.
+    pub fn start_logging_to_nowhere(data: &Path, api: &str, environment: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\" 2>/dev/full", env!("CARGO_BIN_EXE_openclaw-rl-policy")]);
+        Self::run(command, data, api, environment, &[])
+    }
+
+    fn run(mut command: Command, data: &Path, api: &str, environment: &str, more: &[&str]) -> Self {
+        let mut child = command
             .args(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--model", "m", "--upstream", api])
             .args(["--environment", environment, "--data"])
             .arg(data)
@@ -179,6 +191,12 @@ impl Process {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Fills its disk, or makes room again: no file may grow beyond so many bytes.
+    pub fn fill(&self, bytes: &str) {
+        let (id, limit) = (self.child.id().to_string(), format!("--fsize={bytes}:"));
+        assert!(Command::new("prlimit").args(["--pid", &id, &limit]).status().unwrap().success());
     }
 
     pub fn signal(&self, name: &str) {

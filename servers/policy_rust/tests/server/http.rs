@@ -144,4 +144,8 @@ async fn what_can_not_be_done_is_told_in_openais_shape() {
         door.json("/v1/feedback", &[], json!({"turn_id": "t", "rating": "up", "score": -1})).await;
     assert_eq!((status.as_u16(), &answer["error"]["code"]), (422, &json!("contradiction")));
     assert_eq!(door.json("/v2", &[], Value::Null).await.0, 404);
+    let (status, _, answer) = door.json(chat, &[], Value::Null).await;
+    assert_eq!((status.as_u16(), &answer["error"]["code"]), (405, &json!("method_not_allowed")));
+    let (status, _, answer) = door.json(chat, &[], json!({"messages": "x".repeat(17 << 20)})).await;
+    assert_eq!((status.as_u16(), &answer["error"]["code"]), (413, &json!("request_too_large")));
 }
