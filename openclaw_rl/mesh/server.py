@@ -323,6 +323,7 @@ class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
         if not 0 <= grace <= 3600:
             raise invalid("grace", f"{grace:g}s", "from 0 s to 1 h")
         self._server.request_stop(grace)
+        await self._server.set_serving(False)  # the component may be busy starting, and look up only later
         return component_pb2.DrainResponse()
 
     async def Forget(self, request: component_pb2.ForgetRequest,

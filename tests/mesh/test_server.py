@@ -215,6 +215,12 @@ async def test_a_graceful_end(home, way):
     assert read_record(home, "trainer") is None
 
 
+async def test_a_drain_while_the_component_still_starts_is_told_by_health_at_once(server, channel):
+    await component_pb2_grpc.ComponentServiceStub(channel).Drain(pb.DrainRequest())
+    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
 async def test_stopping_ends_open_streams_at_once_and_says_that_a_retry_makes_sense(server, channel, judge):
     watching = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest())
     health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
