@@ -38,8 +38,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def print_json(data: Any) -> None:
-    """JSON for programs: plain, whole lines, whatever the terminal's width."""
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    """JSON for programs: plain, whole lines, whatever the terminal's width and encoding."""
+    print(json_text(data, indent=2))
+
+
+def json_text(data: Any, indent: int | None = None) -> str:
+    """JSON as standard output can have it: with escapes where its encoding lacks characters."""
+    return json.dumps(data, indent=indent, ensure_ascii=(sys.stdout.encoding or "").lower() != "utf-8")
 
 
 def clipped(text: str, width: int) -> Text:

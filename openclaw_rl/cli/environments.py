@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..home import Home
-from .app import Json, addresses, app, clipped, harmless, out, print_json
+from .app import Json, addresses, app, clipped, harmless, json_text, out, print_json
 
 if TYPE_CHECKING:
     from ..client import EnvironmentServiceClient
@@ -97,9 +97,8 @@ def watch(lease: Annotated[str, typer.Argument(help="Id of a lease.", show_defau
     with _env() as env:
         for seen in env.watch_lease(lease_id=lease):
             if as_json:
-                print(json.dumps({"lease": _lease(seen.lease), "action": _loaded(seen.action_json),
-                                  "view": _loaded(seen.view.json), "ended": seen.ended}, ensure_ascii=False),
-                      flush=True)
+                print(json_text({"lease": _lease(seen.lease), "action": _loaded(seen.action_json),
+                                 "view": _loaded(seen.view.json), "ended": seen.ended}), flush=True)
                 continue
             view = _loaded(seen.view.json)
             out.rule(Text(f"step {seen.lease.steps}"))

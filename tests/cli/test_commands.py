@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_rl import cli
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.app import app, print_json
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.mesh.logs import Tail
@@ -63,6 +64,14 @@ def test_help_loads_only_what_it_needs() -> None:
     code = f"import sys, openclaw_rl.cli.app; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("encoding, shown", [("utf-8", "苍鹭".encode()), ("ascii", b"\\u82cd\\u9e6d")])
+def test_json_is_json_in_every_encoding(encoding: str, shown: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding, "replace", write_through=True))
+    print_json({"text": "苍鹭"})
+    assert shown in written.getvalue() and json.loads(written.getvalue()) == {"text": "苍鹭"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

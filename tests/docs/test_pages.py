@@ -135,6 +135,14 @@ def test_a_terminal_gets_it_formatted() -> None:
     assert b"Dashboard" in output and b"\x1b[" in output and b"](" not in output
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "gbk"])
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(encoding: str, tmp_path: Path) -> None:
+    done = subprocess.run([str(Path(sys.executable).parent / "openclaw-rl"), "docs", "algorithms", "--lang", "zh"],
+                          env={"PYTHONIOENCODING": encoding, "PATH": "/usr/bin:/bin"}, capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(done.stdout.decode(encoding)) == len(page_file("algorithms", "zh").read_text())
+
+
 def test_pages_come_with_the_package() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     assert data["openclaw_rl.docs"] == ["en/*.md", "zh/*.md"]
