@@ -19,7 +19,7 @@ Failures are MeshError.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, TypeVar, cast, overload
 
 import grpc
@@ -270,7 +270,8 @@ class Client(_Base):
 
 
 class AsyncClient(_Base):
-    """An asynchronous client; an asynchronous context manager. Belongs to the event loop that it is made in."""
+    """An asynchronous client; an asynchronous context manager. Belongs to the event loop that it is made in. Streams
+    begin when they are first read from."""
 
     def _connect(self, address: str) -> grpc.aio.Channel:
         return connect(address, self.component, self._credentials)
@@ -290,17 +291,19 @@ class AsyncClient(_Base):
 
     def _stream(self, rpc: Rpc[Any, Any]) -> AsyncStreamCall[Any, Any]:
         def stream(request: Any = None, /, *, timeout: float | None = None, **fields: Any) -> AsyncIterator[Any]:
-            return self._read(getattr(self._stub, rpc.method)(rpc.message(request, fields), timeout=timeout))
+            message = rpc.message(request, fields)
+            return self._read(lambda: getattr(self._stub, rpc.method)(message, timeout=timeout))
 
         return stream
 
     def _bidi(self, rpc: Rpc[Any, Any]) -> AsyncBidiCall[Any, Any]:
         def bidi(requests: AsyncIterable[Any], /, *, timeout: float | None = None) -> AsyncIterator[Any]:
-            return self._read(with_true_status(getattr(self._stub, rpc.method)(requests, timeout=timeout)))
+            return self._read(lambda: with_true_status(getattr(self._stub, rpc.method)(requests, timeout=timeout)))
 
         return bidi
 
-    async def _read(self, call: Any) -> AsyncIterator[Any]:
+    async def _read(self, begin: Callable[[], Any]) -> AsyncIterator[Any]:
+        call = begin()  # not before somebody reads: closing a generator that never began would leave it open
         try:
             async for response in call:
                 yield response

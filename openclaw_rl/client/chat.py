@@ -22,8 +22,8 @@ from ..v1.turn_pb2 import (
 Messages = str | Sequence[ChatMessage]
 
 
-class Ask(TypedDict, total=False):
-    """What may be said beside the messages; what is left out takes the server's default."""
+class Talk(TypedDict, total=False):
+    """What may be said of each answer of a live session; what is left out takes the server's default."""
 
     session_id: str  #: conversation that the turn belongs to; else the mesh finds it by the messages
     turn_type: str  #: "main", "side" or a label of your own
@@ -32,13 +32,18 @@ class Ask(TypedDict, total=False):
     exact_version: int  #: the only one that may
     no_record: bool  #: leave no record
     tools: Sequence[ToolDefinition]
-    tool_choice: str  #: "auto", "none", "required" or a function's name
-    parallel_tool_calls: bool
-    metadata: Mapping[str, str]  #: kept with the turn
     sampling: SamplingParams  #: all of the settings; `max_tokens` and `temperature` go before it
     max_tokens: int
     temperature: float
-    timeout: float  #: seconds for the whole answer
+    timeout: float  #: seconds for the whole answer, or session
+
+
+class Ask(Talk, total=False):
+    """The same of a chat, and what only that has."""
+
+    tool_choice: str  #: "auto", "none", "required" or a function's name
+    parallel_tool_calls: bool
+    metadata: Mapping[str, str]  #: kept with the turn
 
 
 _TURN = ("session_id", "turn_type", "session_done", "min_version", "exact_version", "no_record")
@@ -56,7 +61,7 @@ def request(messages: Messages, options: Ask) -> ChatRequest:
     sampling = SamplingParams()
     sampling.CopyFrom(given.get("sampling", sampling))
     for name in _SAMPLING:
-        if name in given:
+        if given.get(name) is not None:
             setattr(sampling, name, given[name])
     made = ChatRequest(messages=conversation(messages), tools=given.get("tools", ()),
                        tool_choice=given.get("tool_choice", ""), sampling=sampling, metadata=given.get("metadata", {}),

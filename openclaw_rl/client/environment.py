@@ -7,7 +7,7 @@ from typing import Unpack
 from ..v1 import environment_pb2 as pb
 from ..v1 import environment_pb2_grpc
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
-from .chat import Ask
+from .chat import Talk
 from .lease import AsyncLease, Lease, LeaseOptions
 from .live import AsyncLiveSession, LiveSession
 
@@ -55,8 +55,12 @@ class _EnvironmentRpcs:
 class EnvironmentServiceClient(_EnvironmentRpcs, Client):
     """Blocking client of EnvironmentService."""
 
-    def live(self, **options: Unpack[Ask]) -> LiveSession:
-        """A live session over Interact; `options` as of PolicyServiceClient.ask."""
+    def live(self, **options: Unpack[Talk]) -> LiveSession:
+        """A live session over Interact.
+
+        Args:
+            options: see `chat.Talk`.
+        """
         return LiveSession(lambda requests: self.interact(requests, timeout=options.get("timeout")), options)
 
     def lease(self, type: str, **options: Unpack[LeaseOptions]) -> Lease:
@@ -71,7 +75,7 @@ class EnvironmentServiceClient(_EnvironmentRpcs, Client):
 class AsyncEnvironmentServiceClient(_EnvironmentRpcs, AsyncClient):
     """Asynchronous client of EnvironmentService."""
 
-    def live(self, **options: Unpack[Ask]) -> AsyncLiveSession:
+    def live(self, **options: Unpack[Talk]) -> AsyncLiveSession:
         """As `EnvironmentServiceClient.live`."""
         return AsyncLiveSession(lambda requests: self.interact(requests, timeout=options.get("timeout")), options)
 

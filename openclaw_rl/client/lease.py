@@ -16,6 +16,7 @@ from google.protobuf.duration_pb2 import Duration
 from ..mesh.errors import MeshError
 from ..mesh.helpers import new_id
 from ..v1 import environment_pb2 as pb
+from .options import check
 
 if TYPE_CHECKING:
     from .environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
@@ -46,6 +47,7 @@ class _Leased:
     """
 
     def __init__(self, type: str, options: LeaseOptions) -> None:
+        check("lease()", options, LeaseOptions)
         self.id = options.get("lease_id") or new_id("lease_")
         self.type = type
         self.acquired = pb.AcquireResponse()

@@ -7,47 +7,71 @@ import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Self, cast
 
-from ..mesh.errors import unavailable
+from ..mesh.errors import MeshError, unavailable
 from ..v1.environment_pb2 import InteractRequest, InteractResponse
-from ..v1.turn_pb2 import Turn, TurnOptions
-from .chat import Ask, Messages, conversation, request
+from ..v1.turn_pb2 import Turn
+from .chat import Ask, Messages, Talk, conversation, request
+from .options import check
 
 
-def _first(options: Ask) -> InteractRequest:
+def _first(options: Talk) -> InteractRequest:
     """Session, type, version, tools and sampling, which stay the same until others are given."""
-    chat = request("", options)
-    return InteractRequest(turn=chat.turn if chat.HasField("turn") else TurnOptions(), tools=chat.tools,
-                           sampling=chat.sampling)
+    check("live()", options, Talk)
+    chat = request("", cast("Ask", options))
+    return InteractRequest(turn=chat.turn, tools=chat.tools, sampling=chat.sampling)
 
 
-class LiveSession:
-    """Leaving its `with` ends the call; the session itself goes on, and ends by EndSession or its time-out.
+class _Live:
+    """What both kinds share.
 
     Attributes:
         turn: the last answer's turn, complete; None before there is one.
     """
 
-    def __init__(self, open_stream: Callable[[Iterator[InteractRequest]], Iterator[InteractResponse]],
-                 options: Ask) -> None:
+    def __init__(self, options: Talk) -> None:
         self.turn: Turn | None = None
         self._first: InteractRequest | None = _first(options)
+        self._answering = False
+
+    def _said(self, messages: Messages) -> InteractRequest:
+        if self._answering:
+            raise RuntimeError("the last answer was not read to its end: what is said now would be answered behind it")
+        sent = InteractRequest(messages=conversation(messages))
+        if self._first is not None:
+            sent.MergeFrom(self._first)
+            self._first = None
+        self._answering = True
+        return sent
+
+    def _take(self, event: InteractResponse) -> str:
+        """Take in a piece of the answer. Returns its text."""
+        if event.HasField("turn"):
+            self.turn, self._answering = event.turn, False
+        return event.content
+
+    def _broken_off(self) -> MeshError:
+        self._answering = False
+        return unavailable("the environment server ended the live session before the answer was complete")
+
+
+class LiveSession(_Live):
+    """Leaving its `with` ends the call; the session itself goes on, and ends by EndSession or its time-out."""
+
+    def __init__(self, open_stream: Callable[[Iterator[InteractRequest]], Iterator[InteractResponse]],
+                 options: Talk) -> None:
+        super().__init__(options)
         self._requests: queue.Queue[InteractRequest | None] = queue.Queue()
         self._answers = open_stream(iter(self._requests.get, None))
 
     def say(self, messages: Messages) -> Iterator[str]:
         """Send user or tool messages; the answer's text as it comes. Read it to the end before you say more."""
-        sent = InteractRequest(messages=conversation(messages))
-        if self._first is not None:
-            sent.MergeFrom(self._first)
-            self._first = None
-        self._requests.put(sent)
+        self._requests.put(self._said(messages))
         for event in self._answers:
-            if event.HasField("turn"):
-                self.turn = event.turn
+            if text := self._take(event):
+                yield text
+            if not self._answering:
                 return
-            if event.content:
-                yield event.content
-        raise unavailable("the environment server ended the live session before the answer was complete")
+        raise self._broken_off()
 
     def close(self) -> None:
         """End the call."""
@@ -61,13 +85,12 @@ class LiveSession:
         self.close()
 
 
-class AsyncLiveSession:
+class AsyncLiveSession(_Live):
     """As `LiveSession`."""
 
     def __init__(self, open_stream: Callable[[AsyncIterator[InteractRequest]], AsyncIterator[InteractResponse]],
-                 options: Ask) -> None:
-        self.turn: Turn | None = None
-        self._first: InteractRequest | None = _first(options)
+                 options: Talk) -> None:
+        super().__init__(options)
         self._requests: asyncio.Queue[InteractRequest] = asyncio.Queue()
         self._answers = open_stream(self._sent())
 
@@ -77,18 +100,13 @@ class AsyncLiveSession:
 
     async def say(self, messages: Messages) -> AsyncIterator[str]:
         """As `LiveSession.say`."""
-        sent = InteractRequest(messages=conversation(messages))
-        if self._first is not None:
-            sent.MergeFrom(self._first)
-            self._first = None
-        self._requests.put_nowait(sent)
+        self._requests.put_nowait(self._said(messages))
         async for event in self._answers:
-            if event.HasField("turn"):
-                self.turn = event.turn
+            if text := self._take(event):
+                yield text
+            if not self._answering:
                 return
-            if event.content:
-                yield event.content
-        raise unavailable("the environment server ended the live session before the answer was complete")
+        raise self._broken_off()
 
     async def aclose(self) -> None:
         """End the call."""

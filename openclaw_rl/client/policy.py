@@ -11,6 +11,7 @@ from ..v1.turn_pb2 import Feedback
 from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
 from .chat import Ask, AsyncChatAnswer, ChatAnswer, Messages, request
 from .follow import OnBreak, follow, follow_async
+from .options import check
 
 
 class _PolicyRpcs:
@@ -47,6 +48,7 @@ class PolicyServiceClient(_PolicyRpcs, Client):
             messages: a user's message, or the conversation.
             options: see `chat.Ask`.
         """
+        check("ask()", options, Ask)
         asked = request(messages, options)
         return ChatAnswer(lambda: self.chat(asked, timeout=options.get("timeout")))
 
@@ -78,6 +80,7 @@ class AsyncPolicyServiceClient(_PolicyRpcs, AsyncClient):
 
     def ask(self, messages: Messages, **options: Unpack[Ask]) -> AsyncChatAnswer:
         """As `PolicyServiceClient.ask`, for `async for`."""
+        check("ask()", options, Ask)
         asked = request(messages, options)
         return AsyncChatAnswer(lambda: self.chat(asked, timeout=options.get("timeout")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -181,11 +182,49 @@ async def test_live_sessions() -> None:
             assert list(session.say([ChatMessage(role="tool", content="c")])) == ["c"]
             with pytest.raises(MeshError, match="ended the live session"):
                 list(session.say("end"))
+            with pytest.raises(MeshError, match="ended the live session"):
+                list(session.say("there is none to say it to"))
         assert environment.first is not None
         assert environment.first.turn.session_id == "s1" and environment.first.sampling.max_tokens == 4
         async with AsyncEnvironmentServiceClient(peer.address) as other, other.live() as talk:
             assert await collect(talk.say("a b")) == ["a", "b"]
             assert talk.turn is not None and await collect(talk.say("c")) == ["c"]
+
+
+async def test_an_answer_that_was_left_is_not_taken_for_the_next_one() -> None:
+    with serving(Environment()) as peer:
+        with EnvironmentServiceClient(peer.address) as client, client.live() as session:
+            assert next(session.say("a b")) == "a"
+            with pytest.raises(RuntimeError, match="not read to its end"):
+                next(session.say("c"))
+        async with AsyncEnvironmentServiceClient(peer.address) as other, other.live() as talk:
+            async for _ in talk.say("a b"):
+                break
+            with pytest.raises(RuntimeError, match="not read to its end"):
+                await collect(talk.say("c"))
+
+
+async def test_what_nobody_reads_leaves_nothing_behind() -> None:
+    environment = Environment()
+    with serving(environment) as peer:
+        async with AsyncEnvironmentServiceClient(peer.address) as client:
+            async with client.live():
+                await asyncio.sleep(0)
+            stream = client.watch_lease(lease_id="l")
+            await stream.aclose()  # type: ignore[attr-defined]
+            assert len(asyncio.all_tasks()) == 1, "no call of theirs is open"
+
+
+async def test_a_misspelt_option_is_told() -> None:
+    options: Any = {"sesion_id": "s"}
+    with PolicyServiceClient("here:1") as policy, EnvironmentServiceClient("here:1") as env:
+        for call in (policy.ask, AsyncPolicyServiceClient("here:1").ask):
+            with pytest.raises(TypeError, match=r"ask\(\) has no option sesion_id; there are session_id, "):
+                call("Hi", **options)
+        with pytest.raises(TypeError, match=r"live\(\) has no option metadata"):  # only a chat has it
+            env.live(metadata={"a": "b"})  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"lease\(\) has no option sesion_id"):
+            env.lease("tool_call", **options)
 
 
 def test_a_lease_is_renewed_and_given_back() -> None:
