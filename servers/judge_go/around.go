@@ -7,12 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
 	openclaw "github.com/openclaw-rl/openclaw-rl/clients/go"
 )
@@ -90,12 +88,7 @@ var roles = map[string][]string{
 // letIn refuses a caller whose certificate is not for this call.
 func (g *guard) letIn(ctx context.Context, method string) error {
 	refuse := func(reason, message string, metadata map[string]string) error {
-		refused, err := status.New(codes.PermissionDenied, message).WithDetails(
-			&errdetails.ErrorInfo{Reason: reason, Domain: openclaw.Domain, Metadata: metadata})
-		if err != nil {
-			return err
-		}
-		return refused.Err()
+		return &openclaw.Error{Code: codes.PermissionDenied, Reason: reason, Message: message, Metadata: metadata}
 	}
 	from, _ := peer.FromContext(ctx)
 	info, is := from.AuthInfo.(credentials.TLSInfo)

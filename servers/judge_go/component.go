@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -27,7 +28,7 @@ type component struct {
 	sender  *openclaw.Sender[*pb.Sample]
 	address string
 	started time.Time
-	expires time.Time // of our certificate; zero without one
+	load    func() (*x509.Certificate, error) // our certificate as it is now; nil without TLS
 	drain   chan time.Duration
 	stopped <-chan struct{} // closed when the server begins to stop
 
@@ -40,8 +41,11 @@ func (c *component) status() *pb.ComponentStatus {
 	status := &pb.ComponentStatus{Name: openclaw.RoleJudge, State: pb.ComponentState_COMPONENT_STATE_RUNNING,
 		Detail: "judge_go: " + c.service.panel.description(), Pid: int64(os.Getpid()), Address: c.address, PackageVersion: version,
 		StartedAt: timestamppb.New(c.started), Counters: map[string]int64{}, Host: host, ContractVersion: openclaw.ContractVersion}
-	if !c.expires.IsZero() {
-		status.Secure, status.CertificateExpiresAt = true, timestamppb.New(c.expires)
+	if c.load != nil {
+		status.Secure = true
+		if certificate, err := c.load(); err == nil {
+			status.CertificateExpiresAt = timestamppb.New(certificate.NotAfter)
+		}
 	}
 	for _, name := range []string{"transitions", "judgements", "votes", "votes_failed", "judgements_failed", "positive", "negative", "neutral"} {
 		status.Counters[name] = 0
@@ -60,6 +64,7 @@ func (c *component) status() *pb.ComponentStatus {
 	})
 	waiting := &c.service.store.waiting
 	waiting.Lock()
+	trouble := waiting.trouble
 	outbox.Pending, outbox.PendingBytes = waiting.samples, waiting.bytes
 	status.Gauges = map[string]float64{"queue": float64(waiting.queue)}
 	waiting.Unlock()
@@ -70,6 +75,9 @@ func (c *component) status() *pb.ComponentStatus {
 	raised := map[string]string{}
 	if err != nil {
 		raised["state_damaged"] = "state.db can't be read: " + err.Error()
+	}
+	if trouble != nil {
+		raised["state_failing"] = "state.db can't be written: " + trouble.Error() + "; nothing is taken until it can, and what senders have waits there"
 	}
 	if age := outbox.OldestAge.AsDuration(); age > waitingAlarm {
 		raised["samples_waiting"] = fmt.Sprintf("%d samples wait on disk for the trainer, the oldest for %s: %s; nothing is lost, start or repair the trainer and they go on by themselves",

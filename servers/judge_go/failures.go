@@ -11,40 +11,27 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	openclaw "github.com/openclaw-rl/openclaw-rl/clients/go"
 )
 
-// failure is a status with the details that the contract asks for. retryAfter is 0 when repeating makes no sense.
-func failure(code codes.Code, reason, message string, retryAfter time.Duration, violations ...*errdetails.BadRequest_FieldViolation) error {
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: openclaw.Domain}}
-	if len(violations) > 0 {
-		details = append(details, &errdetails.BadRequest{FieldViolations: violations})
-	}
-	if retryAfter > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
-	}
-	full, err := status.New(code, message).WithDetails(details...)
-	if err != nil {
-		return status.Error(code, message)
-	}
-	return full.Err()
+// failure is an error with the details that the contract asks for. retryAfter is 0 when repeating makes no sense.
+func failure(code codes.Code, reason, message string, retryAfter time.Duration) error {
+	return &openclaw.Error{Code: code, Reason: reason, Message: message, RetryAfter: retryAfter}
 }
 
 // invalid is about bad fields, given as field, description, field, description ...
 func invalid(fields ...string) error {
-	var violations []*errdetails.BadRequest_FieldViolation
+	e := &openclaw.Error{Code: codes.InvalidArgument, Reason: "INVALID_ARGUMENT"}
 	var texts []string
 	for i := 0; i < len(fields); i += 2 {
-		violations = append(violations, &errdetails.BadRequest_FieldViolation{Field: fields[i], Description: fields[i+1]})
+		e.Violations = append(e.Violations, openclaw.Violation{Field: fields[i], Description: fields[i+1]})
 		texts = append(texts, fields[i]+": "+fields[i+1])
 	}
-	return failure(codes.InvalidArgument, "INVALID_ARGUMENT", strings.Join(texts, "; "), 0, violations...)
+	e.Message = strings.Join(texts, "; ")
+	return e
 }
 
 // asStatus gives any error the details of the contract. What is no status is a fault of ours: the log has it under the
@@ -67,7 +54,7 @@ func asStatus(err error, method string) error {
 	case is:
 		e := openclaw.AsError(err) // has the code's name as the reason
 		return failure(e.Code, e.Reason, e.Message, 0)
-	case errors.Is(err, syscall.ENOSPC):
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return failure(codes.ResourceExhausted, "DISK_FULL", "the judge's disk is full; free some space", 5*time.Second)
 	case errors.Is(err, bolt.ErrDatabaseNotOpen):
 		return stopping

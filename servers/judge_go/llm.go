@@ -184,7 +184,11 @@ func described(transition *pb.Transition) string {
 	return b.String()
 }
 
+// middleCut bounds a text, of which the beginning and the end say most.
 func middleCut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
 	runes := []rune(text)
 	if len(runes) <= most {
 		return text

@@ -11,9 +11,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -74,9 +76,13 @@ func parse(args []string, environ func(string) string, out io.Writer) (*options,
 	if o.showRefused {
 		return o, nil
 	}
-	for name, address := range map[string]string{"listen": o.listen, "trainer": o.trainer} {
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			return nil, fmt.Errorf("--%s: %q is not allowed: must be HOST:PORT", name, address)
+	for _, address := range []struct {
+		name, value string
+		from        uint64 // of the port
+	}{{"listen", o.listen, 0}, {"trainer", o.trainer, 1}} {
+		_, port, err := net.SplitHostPort(address.value)
+		if number, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || number < address.from {
+			return nil, fmt.Errorf("--%s: %q is not allowed: must be HOST:PORT", address.name, address.value)
 		}
 	}
 	if host, _, _ := net.SplitHostPort(o.listen); o.certs == "" && host != "localhost" && !net.ParseIP(host).IsLoopback() {
@@ -92,6 +98,9 @@ func parse(args []string, environ func(string) string, out io.Writer) (*options,
 	}
 	if o.voteTimeout <= 0 {
 		return nil, fmt.Errorf("--vote-timeout: %s is not allowed: must be more than 0, such as 30s", o.voteTimeout)
+	}
+	if api, err := url.Parse(o.baseURL); err != nil || api.Host == "" || api.Scheme != "http" && api.Scheme != "https" {
+		return nil, fmt.Errorf("--base-url: %q is not allowed: must be an address such as http://127.0.0.1:8000/v1", o.baseURL)
 	}
 	if o.model != "" && o.key == "" && o.baseURL == "https://api.openai.com/v1" {
 		return nil, errors.New("OPENAI_API_KEY: must be set to the key of the model's API; or leave --model out")

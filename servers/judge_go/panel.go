@@ -80,6 +80,9 @@ func (p *panel) one(ctx context.Context, judge voter, transition *pb.Transition)
 		if broken := recover(); broken != nil {
 			err = fmt.Errorf("a fault of the judge: %v", broken)
 		}
+		if err == nil && (vote == nil || vote.Score < -1 || vote.Score > 1) {
+			err = fmt.Errorf("a fault of the judge: its vote is %v", vote)
+		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %s: %w", p.timeout, err)
 		}
@@ -167,9 +170,10 @@ func wordsOf(text string) []string {
 	return words
 }
 
+// cut bounds a text for people; what is no text in it would make a message that can't be sent.
 func cut(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most])
+		text = string(runes[:most])
 	}
-	return text
+	return strings.ToValidUTF8(text, "\uFFFD")
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
 )
 
@@ -60,10 +62,16 @@ func TestVotesThatFail(t *testing.T) {
 		{"late", wait, true, "no answer within 20ms"},
 		{"a fault", func(context.Context) (*pb.Vote, error) { panic("oh") }, false, "oh"},
 		{"no sense", func(context.Context) (*pb.Vote, error) { return nil, errors.New("no score") }, false, "no score"},
+		{"no vote", func(context.Context) (*pb.Vote, error) { return nil, nil }, false, "a fault of the judge"},
+		{"no such score", func(context.Context) (*pb.Vote, error) { return &pb.Vote{Score: 7}, nil }, false, "a fault of the judge"},
+		{"no text", func(context.Context) (*pb.Vote, error) { return nil, errors.New("answers \xff\xfe") }, false, "answers \uFFFD"},
 		{"away", func(context.Context) (*pb.Vote, error) { return nil, fmt.Errorf("%w: refused", errOutage) }, true, "refused"},
 	} {
 		p := &panel{judge: c.judge, votes: 2, timeout: 20 * time.Millisecond, guard: rules{}}
 		judgement, outage := p.decide(t.Context(), asked("a", "b", user("hm")))
+		if _, err := proto.Marshal(judgement); err != nil {
+			t.Errorf("%s: it can't be sent: %v", c.name, err)
+		}
 		if !judgement.Failed || outage != c.outage || !strings.Contains(judgement.Votes[1].Error, c.says) || judgement.Votes[1].Judge != "broken" {
 			t.Errorf("%s: %v, outage %v", c.name, judgement, outage)
 		}

@@ -14,13 +14,16 @@ import (
 // words (words.go), other signs in tool results.
 type rules struct{}
 
+// readable are the characters of a message that the rules look at: a turn's judging must not hold up the others'.
+const readable = 4000
+
 func (rules) name() string { return "rules" }
 
 func (rules) vote(_ context.Context, transition *pb.Transition) (*pb.Vote, error) {
 	request := ""
 	for _, message := range transition.GetTurn().GetMessages() {
 		if message.Role == "user" {
-			request = textOf(message)
+			request = middleCut(textOf(message), readable)
 		}
 	}
 	state, answer := transition.GetNextState(), textOf(transition.GetTurn().GetResponse())
@@ -100,12 +103,14 @@ func feedbackSign(given []*pb.Feedback, request, answer string) *pb.Vote {
 
 var (
 	exitCode    = regexp.MustCompile(`(?i)\[?(?:exit|return)[ _]?code:? *(-?\d+)`)
+	saysWhat    = regexp.MustCompile(`(?i)error|exception|not found|no such|denied|failed`)
 	looksFailed = regexp.MustCompile(`(?i)^\s*(?:error\b|fatal\b|traceback \(most recent call last\)|[a-z.]*(?:error|exception):|(?:ba)?sh: .*(?:not found|no such file))|\bTraceback \(most recent call last\)`)
 )
 
 // toolSign reads one tool result: certain when it says itself that it failed, a guess when its text looks so.
 func toolSign(text string) *pb.Vote {
 	failed := func(certain bool, why string) *pb.Vote {
+		text = middleCut(text, readable)
 		return &pb.Vote{Score: -1, Certain: certain, Rationale: "a tool's result: " + cut(why, 200), Hint: sentence(errorLine(text, why))}
 	}
 	var result map[string]any
@@ -146,6 +151,7 @@ func toolSign(text string) *pb.Vote {
 		}
 		return nil
 	}
+	text = middleCut(text, readable)
 	if code := exitCode.FindStringSubmatch(text); code != nil {
 		if code[1] != "0" {
 			return failed(true, "exit code "+code[1])
@@ -161,7 +167,7 @@ func toolSign(text string) *pb.Vote {
 // errorLine is the line of a tool's result that says what went wrong.
 func errorLine(text, otherwise string) string {
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "{") && regexp.MustCompile(`(?i)error|exception|not found|no such|denied|failed`).MatchString(line) &&
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "{") && saysWhat.MatchString(line) &&
 			!strings.HasPrefix(line, "Traceback") {
 			return "Avoid: " + line
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
 )
@@ -134,5 +136,26 @@ func TestTheStrongestEvidenceDecides(t *testing.T) {
 	}
 	if vote := voteOn(t, &pb.Transition{}); vote.Score != 0 || vote.Certain {
 		t.Error("nothing came next:", vote)
+	}
+}
+
+func TestLettersWhoseLowerCaseIsLonger(t *testing.T) {
+	vote := voteOn(t, asked("q", "a", user("\u0130\u0130 No, that's wrong, 你好吗朋友, use \u212a\u212a instead"))) // as long in lower case, with other places
+	if !utf8.ValidString(vote.Hint) || vote.Score != -1 || !strings.Contains(vote.Hint, "你好吗朋友") {
+		t.Error(vote)
+	}
+}
+
+func TestALongMessageHoldsNothingUp(t *testing.T) {
+	long := strings.Repeat("well, this is it. ", 300_000)
+	began := time.Now()
+	if vote := voteOn(t, asked("q", "a", user("No, that's wrong. "+long))); vote.Score != -1 {
+		t.Error(vote)
+	}
+	if vote := voteOn(t, asked("q", "a", &pb.ChatMessage{Role: "tool", Content: long + "[exit code: 1]"})); vote.Score != -1 {
+		t.Error(vote)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Error("it took", took)
 	}
 }

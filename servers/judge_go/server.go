@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -39,19 +37,9 @@ func serve(ctx context.Context, o *options, ready func(address string)) error {
 	service := newService(store, o.panel(), o.log)
 
 	toTrainer := []openclaw.Option{openclaw.WithAddress(o.trainer), openclaw.WithLogger(o.log)}
-	if o.certs != "" {
-		toTrainer = append(toTrainer, openclaw.WithCertificates(o.certs, openclaw.RoleJudge))
-	}
-	trainer, err := openclaw.DialTrainer(toTrainer...)
-	if err != nil {
-		return fmt.Errorf("--trainer %s: %w", o.trainer, err)
-	}
-	defer trainer.Close()
-	sender := openclaw.NewSender(trainer.SamplesRing(), sampleOutbox{store}, openclaw.SenderOptions{Logger: o.log})
-
 	ending, stopped := make(chan struct{}), make(chan struct{})
 	guard := &guard{ending: ending}
-	component := &component{service: service, sender: sender, address: listener.Addr().String(), started: time.Now(),
+	component := &component{service: service, address: listener.Addr().String(), started: time.Now(),
 		drain: make(chan time.Duration, 1), stopped: stopped, since: map[string]*timestamppb.Timestamp{}}
 	serverOptions := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(openclaw.MaxMessage), grpc.MaxSendMsgSize(openclaw.MaxMessage), grpc.MaxConcurrentStreams(1024),
@@ -63,14 +51,26 @@ func serve(ctx context.Context, o *options, ready func(address string)) error {
 		}),
 	}
 	if o.certs != "" {
-		config, leaf, err := serverTLS(o.certs)
+		config, load, err := serverTLS(o.certs)
 		if err != nil {
 			return fmt.Errorf("--certs %s: %w", o.certs, err)
 		}
-		guard.secure, component.expires = true, leaf.NotAfter
-		guard.mesh, _ = identity(leaf)
+		certificate, err := load()
+		if err != nil {
+			return fmt.Errorf("--certs %s: %w", o.certs, err)
+		}
+		guard.secure, component.load = true, load
+		guard.mesh, _ = identity(certificate)
 		serverOptions = append(serverOptions, grpc.Creds(credentials.NewTLS(config)))
+		toTrainer = append(toTrainer, openclaw.WithCertificates(o.certs, openclaw.RoleJudge))
 	}
+	trainer, err := openclaw.DialTrainer(toTrainer...)
+	if err != nil {
+		return fmt.Errorf("--trainer %s: %w", o.trainer, err)
+	}
+	defer trainer.Close()
+	component.sender = openclaw.NewSender(trainer.SamplesRing(), sampleOutbox{store}, openclaw.SenderOptions{Logger: o.log})
+
 	server, healthy := grpc.NewServer(serverOptions...), health.NewServer()
 	server.RegisterService(asStreams(pb.JudgeService_ServiceDesc), &servicer{service: service})
 	server.RegisterService(asStreams(pb.ComponentService_ServiceDesc), component)
@@ -83,7 +83,7 @@ func serve(ctx context.Context, o *options, ready func(address string)) error {
 	background, cancel := context.WithCancel(context.Background())
 	voting, stopVoting := context.WithCancel(context.Background())
 	var running, working sync.WaitGroup
-	running.Go(func() { _ = sender.Run(background) })
+	running.Go(func() { _ = component.sender.Run(background) })
 	running.Go(func() { tellAlarms(background, component, healthy) })
 	for range o.workers {
 		working.Go(func() { service.work(background, voting) })
@@ -137,20 +137,19 @@ func tellAlarms(ctx context.Context, component *component, healthy *health.Serve
 }
 
 // serverTLS asks for certificates of the mesh's CA. Our own is read again for each connection, so that a renewed one is
-// used without a restart.
-func serverTLS(folder string) (*tls.Config, *x509.Certificate, error) {
-	config, err := openclaw.MutualTLS(folder, openclaw.RoleJudge)
+// used without a restart; load tells it.
+func serverTLS(folder string) (config *tls.Config, load func() (*x509.Certificate, error), err error) {
+	client, err := openclaw.MutualTLS(folder, openclaw.RoleJudge)
 	if err != nil {
 		return nil, nil, err
 	}
-	load := config.GetClientCertificate
-	pair, err := load(nil)
-	if err != nil {
-		return nil, nil, err
+	load = func() (*x509.Certificate, error) {
+		pair, err := client.GetClientCertificate(nil)
+		if err != nil {
+			return nil, err
+		}
+		return x509.ParseCertificate(pair.Certificate[0])
 	}
-	if pair.Leaf == nil {
-		return nil, nil, errors.New("no certificate in " + filepath.Join(folder, openclaw.RoleJudge+".crt"))
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: config.RootCAs,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return load(nil) }}, pair.Leaf, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: client.RootCAs,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return client.GetClientCertificate(nil) }}, load, nil
 }

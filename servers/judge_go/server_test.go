@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -246,34 +243,6 @@ func TestNothingIsLostOverARestart(t *testing.T) {
 	deliver(t, judge, given[7])
 	if _, count := counts(t, judge); count["transitions"] != 300 {
 		t.Error(count)
-	}
-}
-
-func TestASessionIsForgotten(t *testing.T) {
-	data := t.TempDir()
-	judge := start(t, &options{data: data, trainer: "127.0.0.1:1"})
-	late := turn("turn_late", "mine", "a secret word")
-	deliver(t, judge, turn("turn_1", "mine", "a secret word"), turn("turn_2", "other", "Thanks"))
-	gone, err := judge.Forget(t.Context(), "mine", time.Time{})
-	if err != nil || gone.Removed["samples"] != 1 || gone.Removed["judgements"] != 1 || !slices.Equal(gone.TurnIds, []string{"turn_1"}) {
-		t.Fatal(gone, err)
-	}
-	deliver(t, judge, late) // it was under way: taken, and not kept
-	later := turn("turn_later", "mine", "hello")
-	deliver(t, judge, later)
-	kept, err := judge.Judgements(t.Context(), "turn_1", "turn_2", "turn_late", "turn_later")
-	if err != nil || len(kept) != 2 || kept[0].TurnId != "turn_2" || kept[1].TurnId != "turn_later" {
-		t.Error(kept, err)
-	}
-	if err := judge.stop(); err != nil {
-		t.Fatal(err)
-	}
-	if file, err := os.ReadFile(filepath.Join(data, "state.db")); err != nil || bytes.Contains(file, []byte("secret word")) || !bytes.Contains(file, []byte("turn_2")) {
-		t.Error("the file still has its words", err)
-	}
-	_, err = start(t, &options{data: data, trainer: "127.0.0.1:1"}).Forget(t.Context(), "", time.Time{})
-	if e := openclaw.AsError(err); e == nil || e.Violations[0].Field != "session_id" {
-		t.Error(err)
 	}
 }
 

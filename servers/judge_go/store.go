@@ -21,8 +21,11 @@ const (
 	// keepTurns are the newest turns whose ids and judgements are kept. An id comes again only while its sender lacks
 	// the ack, so that is far more than a window.
 	keepTurns = 50_000
-	// keepRefused are the newest refused messages, of either side, that are kept for a person to look at.
-	keepRefused = 1_000
+	// keepRefused and keepRefusedBytes bound the refused messages, of either side, that are kept for a person to look at.
+	keepRefused      = 1_000
+	keepRefusedBytes = 64 << 20
+	// byTrainer begins the reason of a refused sample; else the message is a transition.
+	byTrainer = "by the trainer: "
 )
 
 // The buckets of state.db. Numbers are big-endian, so that keys are in order; a "stamped" value begins with a time.
@@ -35,7 +38,7 @@ var (
 	sampleOf   = []byte("sample_of")  // turn id -> its number in samples
 	refused    = []byte("refused")    // number -> reason, zero byte, message
 	counters   = []byte("counters")   // name -> count
-	forgotten  = []byte("forgotten")  // session -> time before which its turns are not taken
+	forgotten  = []byte("forgotten")  // mark of a session or turn -> time before which it is not taken
 )
 
 // store is the judge's file: each change is one transaction, which is on the disk when it returns.
@@ -53,6 +56,7 @@ type store struct {
 type waiting struct {
 	sync.Mutex
 	samples, bytes, queue int64
+	trouble               error // of the last transaction
 }
 
 func openStore(folder string) (*store, error) {
@@ -76,15 +80,16 @@ func openStore(folder string) (*store, error) {
 	return s, err
 }
 
-func (s *store) open() (err error) {
-	s.db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
+func (s *store) open() error {
+	db, err := bolt.Open(s.path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
 	if errors.Is(err, bolt.ErrTimeout) {
 		return fmt.Errorf("%s is in use by another judge: stop that one, or give another --data", s.path)
 	}
 	if err != nil {
 		return fmt.Errorf("%s can't be used: %w; if it is damaged, move it away (what waits in it is lost then)", s.path, err)
 	}
-	return nil
+	s.db = db
+	return errors.Join(os.RemoveAll(s.path+".new"), syncFolder(filepath.Dir(s.path))) // a scrub that was cut off left that
 }
 
 func (s *store) close() error {
@@ -102,14 +107,14 @@ func (s *store) update(change func(*txn) error) error {
 		tx = &txn{Tx: plain}
 		return change(tx)
 	})
-	if err != nil {
+	s.waiting.Lock()
+	defer s.waiting.Unlock()
+	if s.waiting.trouble = err; err != nil {
 		return err
 	}
-	s.waiting.Lock()
 	s.waiting.samples += tx.samples
 	s.waiting.bytes += tx.bytes
 	s.waiting.queue += tx.queue
-	s.waiting.Unlock()
 	if tx.samples > 0 {
 		wake(s.changed)
 	}
@@ -130,7 +135,6 @@ func (s *store) scrub() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	fresh := s.path + ".new"
-	_ = os.Remove(fresh)
 	to, err := bolt.Open(fresh, 0o600, nil)
 	if err != nil {
 		return err
@@ -142,7 +146,16 @@ func (s *store) scrub() error {
 	if err := s.db.Close(); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(fresh, s.path), s.open())
+	return errors.Join(os.Rename(fresh, s.path), syncFolder(filepath.Dir(s.path)), s.open())
+}
+
+// syncFolder puts on the disk which file has which name: without it, a power failure could bring the old file back.
+func syncFolder(folder string) error {
+	opened, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(opened.Sync(), opened.Close())
 }
 
 func wake(to chan struct{}) {
@@ -244,7 +257,7 @@ func (t *txn) judged(transition *pb.Transition, judgement *pb.Judgement) error {
 		t.count("judgements", 1), t.count("votes", len(judgement.Votes)), t.count("votes_failed", failed), t.count(fate, 1))
 }
 
-// unsend takes a sample out of the outbox; whether it was there.
+// unsend takes a turn's sample out of the outbox; nil when there is none.
 func (t *txn) unsend(id string) (payload []byte, err error) {
 	number := t.bucket(sampleOf).Get([]byte(id))
 	if number == nil {
@@ -252,16 +265,31 @@ func (t *txn) unsend(id string) (payload []byte, err error) {
 	}
 	if value := t.bucket(samples).Get(number); value != nil {
 		payload = value[8:]
-		t.samples--
-		t.bytes -= int64(len(payload))
 	}
-	return payload, errors.Join(t.bucket(samples).Delete(number), t.bucket(sampleOf).Delete([]byte(id)))
+	return payload, errors.Join(t.takeOut(number), t.bucket(sampleOf).Delete([]byte(id)))
+}
+
+// takeOut deletes a sample by its number.
+func (t *txn) takeOut(number []byte) error {
+	if value := t.bucket(samples).Get(number); value != nil {
+		t.samples--
+		t.bytes -= int64(len(value) - 8)
+	}
+	return t.bucket(samples).Delete(number)
 }
 
 // refuse keeps a message that is not taken where a person can look.
 func (t *txn) refuse(reason string, payload []byte) error {
-	_, err := t.bucket(refused).add(append([]byte(reason+"\x00"), payload...))
-	return errors.Join(err, t.bucket(refused).keep(keepRefused, func([]byte) error { return nil }))
+	aside := t.bucket(refused)
+	_, err := aside.add(append([]byte(reason+"\x00"), payload...))
+	number, size := 0, 0
+	aside.each(func(_, value []byte) { number++; size += len(value) })
+	for err == nil && (number > keepRefused || size > keepRefusedBytes) {
+		oldest, value := aside.Cursor().First()
+		number, size = number-1, size-len(value)
+		err = aside.Delete(oldest)
+	}
+	return err
 }
 
 func (t *txn) count(name string, more int) error {
@@ -314,7 +342,7 @@ func (o sampleOutbox) Settle(acks []*pb.Ack) error {
 		for _, ack := range acks {
 			payload, err := tx.unsend(ack.Id)
 			if err == nil && payload != nil && ack.Status == pb.AckStatus_ACK_STATUS_REJECTED {
-				err = tx.refuse("by the trainer: "+ack.Reason, payload)
+				err = tx.refuse(byTrainer+ack.Reason, payload)
 			}
 			if err != nil {
 				return err

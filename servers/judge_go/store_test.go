@@ -2,10 +2,15 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	openclaw "github.com/openclaw-rl/openclaw-rl/clients/go"
 	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
 )
 
@@ -94,5 +99,48 @@ func TestADamagedTransitionOfTheQueueIsNoObstacle(t *testing.T) {
 		if err != nil || transition.GetTurn().GetTurnId() != want {
 			t.Error(transition, err)
 		}
+	}
+}
+
+func TestRefusedMessagesAreKeptInBounds(t *testing.T) {
+	s := opened(t)
+	payload := make([]byte, 16<<20)
+	for i := range 6 {
+		if err := s.update(func(tx *txn) error { return tx.refuse(fmt.Sprint("reason ", i), payload) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := left(t, s, refused); n != 3 { // of four one would be beyond 64 MB, with its reason
+		t.Error(n)
+	}
+	if err := s.update(func(tx *txn) error {
+		for range keepRefused + 5 {
+			if err := tx.refuse("small", nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := left(t, s, refused); n != keepRefused {
+		t.Error(n)
+	}
+}
+
+func TestAFileThatCannotBeWrittenIsTold(t *testing.T) {
+	s := opened(t)
+	c := &component{service: newService(s, &panel{judge: rules{}, votes: 1}, discard), since: map[string]*timestamppb.Timestamp{},
+		sender: openclaw.NewSender(openclaw.Ring[*pb.Sample]{}, sampleOutbox{s}, openclaw.SenderOptions{})}
+	full := &os.PathError{Op: "write", Path: s.path, Err: syscall.ENOSPC}
+	err := s.update(func(*txn) error { return full })
+	if e := openclaw.AsError(asStatus(err, "")); e.Reason != "DISK_FULL" || e.RetryAfter == 0 {
+		t.Error(e)
+	}
+	if status := c.status(); len(status.Alarms) != 1 || status.Alarms[0].Name != "state_failing" || !strings.Contains(status.Detail, "no space left") {
+		t.Error(status)
+	}
+	if err := s.update(func(*txn) error { return nil }); err != nil || len(c.status().Alarms) != 0 {
+		t.Error(err, c.status())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
 )
@@ -62,7 +63,7 @@ var aToo = []struct {
 
 // heardIn is what a message says of an answer to a request: +1, -1 with a hint, or 0.
 func heardIn(message, request, answer string) *pb.Vote {
-	text := timeStamp.ReplaceAllString(message, "")
+	text := timeStamp.ReplaceAllString(middleCut(message, readable), "")
 	if sameQuestion(request, text) {
 		return &pb.Vote{Score: -1, Rationale: "the user asks the same again"}
 	}
@@ -114,8 +115,8 @@ func heardIn(message, request, answer string) *pb.Vote {
 }
 
 func lastRune(text string) string {
-	runes := []rune(strings.TrimSpace(text))
-	return string(runes[max(0, len(runes)-1):])
+	last, _ := utf8.DecodeLastRuneInString(strings.TrimSpace(text))
+	return string(last)
 }
 
 type clause struct {
@@ -125,10 +126,13 @@ type clause struct {
 
 // clauses cuts a message at stops, commas and "but"; at most 40.
 func clauses(text string) (found []clause) {
-	lower, begin, afterBut := strings.ToLower(text), 0, false
-	if len(lower) != len(text) { // a letter whose lower case is longer
-		lower = text
-	}
+	begin, afterBut := 0, false
+	lower := strings.Map(func(r rune) rune { // places in it are places in text
+		if low := unicode.ToLower(r); utf8.RuneLen(low) == utf8.RuneLen(r) {
+			return low
+		}
+		return r
+	}, text)
 	add := func(end int, stop string) {
 		piece := strings.TrimSpace(strings.Trim(text[begin:end], " *#-:：\t"))
 		if strings.Trim(piece, "\x00 ") != "" && len(found) < 40 {
