@@ -21,7 +21,7 @@ _LONG = ("component.stats", "component.deadline", "component.big", "component.bi
          "onward.slow", "onward.away", "onward.refused", "onward.once")
 #: Those that a server in a process of its own shows.
 _OF_PROCESS = [name for name, (id, _) in EXPECTED.items() if id in ("ring.kill", "component.sigterm")]
-_QUICK = ("AcksForeignIds", "NoDetails", "WrongCode", "AnotherContract", "OneBadRejectsAll", "VotesSeven")
+_QUICK = ("AcksForeignIds", "NoDetails", "AnotherContract", "VotesSeven")
 
 
 @pytest.fixture(autouse=True)
