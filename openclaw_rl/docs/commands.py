@@ -11,19 +11,22 @@ from openclaw_rl.docs import Language
 from openclaw_rl.docs.translations import Translations
 
 _WORDS: dict[str, dict[str, str]] = {
-    "en": {"option": "option", "meaning": "meaning", "default": "default: {0}", "needed": "needed",
-           "example": "Example:", "one of": "one of {0}"},
-    "zh": {"option": "选项", "meaning": "含义", "default": "默认：{0}", "needed": "必需", "example": "示例：",
-           "one of": "取值 {0}"},
+    "en": {"command": "command", "option": "option", "meaning": "meaning", "default": "default: {0}",
+           "needed": "needed", "example": "Example:", "one of": "one of {0}"},
+    "zh": {"command": "命令", "option": "选项", "meaning": "含义", "default": "默认：{0}", "needed": "必需",
+           "example": "示例：", "one of": "取值 {0}"},
 }
 
 
 def tables(language: Language) -> tuple[str, list[str]]:
     """All commands as Markdown, and what is wrong with their translation."""
     translations = Translations("commands", language)
-    parts: list[str] = []
+    words = _WORDS[language]
+    parts = [f"| {words['command']} | |", "|---|---|",
+             *(f"| [`{name}`](#openclaw-rl-{name.replace(' ', '-')}) | {_does(name, command, translations)} |"
+               for name, command in commands()), ""]
     for name, command in commands():
-        parts += _command(name, command, _WORDS[language], translations)
+        parts += _command(name, command, words, translations)
     problems = [*translations.problems, *(f"commands.yaml: {key} is not a command or option any more"
                                           for key in translations.unused())]
     return "\n".join(parts), problems
@@ -46,12 +49,21 @@ def _below(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _below(command, f"{prefix}{name} ")
 
 
+def _paragraphs(command: Any) -> list[str]:
+    return re.split(r"\n\s*\n", (command.help or "").strip())
+
+
+def _does(name: str, command: Any, translations: Translations) -> str:
+    """What a command does, in a sentence."""
+    return re.split(r"(?<=\.)\s|(?<=。)", translations.text(name, _paragraphs(command)[0]))[0].replace("|", "\\|")
+
+
 def _command(name: str, command: Any, words: dict[str, str], translations: Translations) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
     usage = " ".join([f"openclaw-rl {name}", *(["[OPTIONS]"] if options else []), *map(_placeholder, arguments)])
     parts = [f"## openclaw-rl {name}", "", f"`{usage}`", ""]
-    for i, paragraph in enumerate(re.split(r"\n\s*\n", (command.help or "").strip())):
+    for i, paragraph in enumerate(_paragraphs(command)):
         parts += [translations.text(f"{name} {i}" if i else name, paragraph), ""]
     if arguments or options:
         parts += [f"| {words['option']} | {words['meaning']} |", "|---|---|",
