@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 #: Options for your `grpc.aio.server`: messages up to 16 MB, and the keepalive of the mesh's channels.
 GRPC_OPTIONS = OPTIONS
 
+#: Name of the component in this process.
+_here: str | None = None
+
+
+def _gone(task: asyncio.Task[None]) -> None:
+    global _here
+    _here = None
+
 
 class Embedded:
     """A component in this process.
@@ -72,13 +80,24 @@ class Embedded:
             health: the health service that the server has already; None adds one.
 
         Raises:
+            RuntimeError: a component runs in this process already.
             ConfigError, OSError, StoreError: as the component's own process has them.
         """
+        global _here
+        if _here is not None:
+            raise RuntimeError(f"{_here} is in this process already, whose identity in the mesh is one component's: "
+                               f"run {self.name} in another process")
         attached = asyncio.get_running_loop().create_future()
         run = importlib.import_module(SERVERS[self.name]).run
+        _here, self._server = self.name, None
         self._task = asyncio.create_task(
             run(self.config, self.home, Inside(server, health, attached.set_result, self._mount)), name=self.name)
-        await asyncio.wait((self._task, attached), return_when=asyncio.FIRST_COMPLETED)
+        self._task.add_done_callback(_gone)
+        try:
+            await asyncio.wait((self._task, attached), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         if not attached.done():
             await self._task  # raises why
         self._server = attached.result()
@@ -112,6 +131,8 @@ class Embedded:
         """End the running work within `grace` seconds, and the component; call it before the server's own stop."""
         if self._server is not None:
             self._server.request_stop(grace)
+        elif self._task is not None:  # it is still on its way into the server
+            self._task.cancel()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 

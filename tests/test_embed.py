@@ -16,7 +16,7 @@ from openclaw_rl import embed
 from openclaw_rl.client import AsyncComponentServiceClient, AsyncJudgeServiceClient
 from openclaw_rl.home import Home, read_record
 from openclaw_rl.mesh.errors import MeshError
-from openclaw_rl.mesh.lock import AlreadyRuns
+from openclaw_rl.mesh.lock import AlreadyRuns, only_process
 
 
 class Clock(grpc.GenericRpcHandler):
@@ -93,11 +93,28 @@ async def test_your_services_go_on_without_the_component(yours: Yours) -> None:
 async def test_what_keeps_a_component_from_starting_is_told(yours: Yours, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be one of policy_server, env_server, prm_judge, trainer"):
         embed.Embedded("judge", home=yours.home)
-    first, second = (embed.Embedded("prm_judge", home=yours.home) for _ in range(2))
-    await first.add_to(yours.server, yours.health)
-    with pytest.raises(AlreadyRuns, match=r"prm_judge of .* runs already"):
-        await second.add_to(grpc.aio.server())
-    await first.stop()
+    with only_process(yours.home, "prm_judge"), pytest.raises(AlreadyRuns, match=r"prm_judge of .* runs already"):
+        await embed.Embedded("prm_judge", home=yours.home).add_to(grpc.aio.server())
+
+    judge, env = (embed.Embedded(name, home=yours.home) for name in ("prm_judge", "env_server"))
+    await judge.add_to(yours.server, yours.health)
+    with pytest.raises(RuntimeError, match="prm_judge is in this process already"):
+        await env.add_to(grpc.aio.server())
+    await judge.stop()
+    await env.add_to(grpc.aio.server())
+    await env.stop()
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(yours: Yours) -> None:
+    judge = embed.Embedded("prm_judge", home=yours.home)
+    starting = asyncio.ensure_future(judge.add_to(yours.server, yours.health))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await judge.stop()
+    await judge.add_to(grpc.aio.server())
+    await judge.stop()
 
 
 async def test_the_door_says_when_there_is_nobody_behind_it(tmp_path: Path) -> None:
