@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +34,12 @@ func TestCertificatesSayWhoMayCallWhat(t *testing.T) {
 	}
 	o := &options{data: t.TempDir(), trainer: "127.0.0.1:1", certs: certs}
 	judge := start(t, o, openclaw.WithCertificates(certs, openclaw.RoleOperator))
-	if status, _ := counts(t, judge); !status.Secure || status.CertificateExpiresAt == nil {
-		t.Error(status)
+	before, _ := counts(t, judge)
+	sign(t, certs, openclaw.RoleJudge, &x509.Certificate{DNSNames: []string{openclaw.ServerName(openclaw.RoleJudge)},
+		URIs: []*url.URL{{Scheme: "spiffe", Host: "mesh1", Path: "/prm_judge"}}, NotAfter: time.Now().Add(48 * time.Hour)}, ca, caKey)
+	renewed, _ := counts(t, judge)
+	if !before.Secure || renewed.CertificateExpiresAt.AsTime().Sub(before.CertificateExpiresAt.AsTime()) < 24*time.Hour {
+		t.Error(before, renewed)
 	}
 	as := func(role string) *openclaw.Judge {
 		client, err := openclaw.DialJudge(openclaw.WithAddress(judge.Address()), openclaw.WithCertificates(certs, role))
@@ -66,6 +71,16 @@ func TestCertificatesSayWhoMayCallWhat(t *testing.T) {
 	}
 }
 
+func TestACertificateOfAnotherRoleIsRefused(t *testing.T) {
+	certs := t.TempDir()
+	ca, caKey := sign(t, certs, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "CA"}}, nil, nil)
+	sign(t, certs, openclaw.RoleJudge, &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "mesh1", Path: "/trainer"}}}, ca, caKey)
+	err := serve(t.Context(), &options{listen: "127.0.0.1:0", data: t.TempDir(), trainer: "127.0.0.1:1", certs: certs, log: discard}, nil)
+	if err == nil || !strings.Contains(err.Error(), `is for "trainer"`) {
+		t.Error(err)
+	}
+}
+
 func sign(t *testing.T, folder, name string, template, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	fail := func(err error) {
@@ -75,7 +90,10 @@ func sign(t *testing.T, folder, name string, template, ca *x509.Certificate, caK
 	}
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	fail(err)
-	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	template.SerialNumber, template.NotBefore = big.NewInt(time.Now().UnixNano()), time.Now().Add(-time.Hour)
+	if template.NotAfter.IsZero() {
+		template.NotAfter = time.Now().Add(time.Hour)
+	}
 	if ca == nil {
 		ca, caKey = template, own
 	}

@@ -59,8 +59,11 @@ func serve(ctx context.Context, o *options, ready func(address string)) error {
 		if err != nil {
 			return fmt.Errorf("--certs %s: %w", o.certs, err)
 		}
-		guard.secure, component.load = true, load
-		guard.mesh, _ = identity(certificate)
+		mesh, role := identity(certificate)
+		if role != openclaw.RoleJudge {
+			return fmt.Errorf("--certs %s: the certificate in %s.crt is for %q: `openclaw-rl certs add --role %[2]s --out FOLDER` makes the right one", o.certs, openclaw.RoleJudge, role)
+		}
+		guard.secure, guard.mesh, component.load = true, mesh, load
 		serverOptions = append(serverOptions, grpc.Creds(credentials.NewTLS(config)))
 		toTrainer = append(toTrainer, openclaw.WithCertificates(o.certs, openclaw.RoleJudge))
 	}
