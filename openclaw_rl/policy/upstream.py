@@ -182,7 +182,7 @@ class UpstreamPolicy:
 
     async def _events(self, chunks: AsyncIterator[Any], version: int,
                       transcript: Transcript) -> AsyncGenerator[Event, None]:
-        reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
+        reason: turn_pb2.FinishReason.ValueType | None = None
         usage: Any = None
         calls: dict[int, turn_pb2.ToolCall] = {}
         async for chunk in chunks:
@@ -210,6 +210,9 @@ class UpstreamPolicy:
                 if delta.reasoning:
                     transcript.reasoning.append(delta.reasoning)
                 yield delta
+        if reason is None:
+            # An API that dies looks like one that has said all where its answer has no length.
+            raise openai.OpenAIError("it broke its answer off")
         if transcript.first_token_at is None:
             yield Start(version, 0)
         if calls:

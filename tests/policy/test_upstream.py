@@ -97,6 +97,12 @@ async def test_text_and_usage(api: Api) -> None:
     assert "top_p" not in sent and "seed" not in sent
 
 
+async def test_half_an_answer_is_none(api: Api) -> None:
+    api.chunks = [chunk({"content": "Hel"})]
+    with pytest.raises(MeshError, match="broke its answer off"):
+        await ask(api)
+
+
 async def test_reasoning_is_passed_on(api: Api) -> None:
     api.chunks = [chunk({"reasoning_content": "Hm."}), chunk({"content": "Hello"}), chunk({}, "stop")]
     events, _ = await ask(api)
