@@ -500,7 +500,7 @@ class ComponentStatus(_message.Message):
     address: _builtins.str
     """Address of its gRPC server, HOST:PORT."""
     package_version: _builtins.str
-    """Version of the openclaw-rl package."""
+    """Version of the package that the component comes from: of openclaw-rl, or a component of another make its own."""
     policy_version: _builtins.int
     """Policy version that it works with; unset when it knows none."""
     http_address: _builtins.str

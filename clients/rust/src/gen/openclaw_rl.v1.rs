@@ -222,7 +222,7 @@ pub struct ComponentStatus {
     /// Address of its gRPC server, HOST:PORT.
     #[prost(string, tag = "5")]
     pub address: ::prost::alloc::string::String,
-    /// Version of the openclaw-rl package.
+    /// Version of the package that the component comes from: of openclaw-rl, or a component of another make its own.
     #[prost(string, tag = "6")]
     pub package_version: ::prost::alloc::string::String,
     /// When it started.

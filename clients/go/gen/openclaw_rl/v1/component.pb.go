@@ -728,7 +728,7 @@ type ComponentStatus struct {
 	Pid int64 `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
 	// Address of its gRPC server, HOST:PORT.
 	Address string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
-	// Version of the openclaw-rl package.
+	// Version of the package that the component comes from: of openclaw-rl, or a component of another make its own.
 	PackageVersion string `protobuf:"bytes,6,opt,name=package_version,json=packageVersion,proto3" json:"package_version,omitempty"`
 	// When it started.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`

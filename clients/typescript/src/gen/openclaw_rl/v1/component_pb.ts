@@ -388,7 +388,7 @@ export type ComponentStatus = Message<"openclaw_rl.v1.ComponentStatus"> & {
   address: string;
 
   /**
-   * Version of the openclaw-rl package.
+   * Version of the package that the component comes from: of openclaw-rl, or a component of another make its own.
    *
    * @generated from field: string package_version = 6;
    */
