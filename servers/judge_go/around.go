@@ -87,9 +87,6 @@ var roles = map[string][]string{
 
 // letIn refuses a caller whose certificate is not for this call.
 func (g *guard) letIn(ctx context.Context, method string) error {
-	refuse := func(reason, message string, metadata map[string]string) error {
-		return &openclaw.Error{Code: codes.PermissionDenied, Reason: reason, Message: message, Metadata: metadata}
-	}
 	from, _ := peer.FromContext(ctx)
 	info, is := from.AuthInfo.(credentials.TLSInfo)
 	if !is || len(info.State.VerifiedChains) == 0 {
@@ -97,12 +94,13 @@ func (g *guard) letIn(ctx context.Context, method string) error {
 	}
 	mesh, role := identity(info.State.PeerCertificates[0])
 	if role == "" || mesh != g.mesh {
-		return refuse("FOREIGN_MESH", fmt.Sprintf("the certificate is of %q in the mesh %q, and this is the mesh %q", role, mesh, g.mesh), nil)
+		return &openclaw.Error{Code: codes.PermissionDenied, Reason: "FOREIGN_MESH",
+			Message: fmt.Sprintf("the certificate is of %q in the mesh %q, and this is the mesh %q", role, mesh, g.mesh)}
 	}
 	allowed, limited := roles[method]
 	if limited && !slices.Contains(allowed, role) {
-		return refuse("WRONG_ROLE", fmt.Sprintf("%s is for %s; the certificate says %s", method[strings.LastIndex(method, "/")+1:],
-			strings.Join(allowed, ", "), role), map[string]string{"role": role})
+		return &openclaw.Error{Code: codes.PermissionDenied, Reason: "WRONG_ROLE", Metadata: map[string]string{"role": role},
+			Message: fmt.Sprintf("%s is for %s; the certificate says %s", method[strings.LastIndex(method, "/")+1:], strings.Join(allowed, ", "), role)}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -24,12 +25,14 @@ func main() {
 	logger := openclaw.WithLogger(slog.Default()) // tells of broken and renewed streams
 	policy, err := openclaw.DialPolicy(openclaw.WithAddress(*policyAt), logger)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
+	defer policy.Close()
 	judge, err := openclaw.DialJudge(openclaw.WithAddress(*judgeAt), logger)
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
+	defer judge.Close()
 
 	var both sync.WaitGroup
 	both.Go(func() {
