@@ -38,3 +38,11 @@ def test_release(tmp_path: Path) -> None:
     assert {"openclaw_rl/py.typed", "openclaw_rl/v1/policy_pb2.pyi", "openclaw_rl/client/ring.py"} <= files
     assert not {name for name in files if re.match(r"(tests|tools|clients|servers)/", name)}
     assert list(out.glob("openclaw_rl-*.tar.gz"))
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    done = subprocess.run([sys.executable, ROOT / "tools/release", tmp_path], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 1 and "something else than a release (letter.txt)" in done.stderr
+    assert (tmp_path / "letter.txt").exists()
