@@ -94,7 +94,8 @@ def test_messages_at_the_start(cause: Callable[[Home, pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("said", [
     "this mesh is running already", "nothing runs in ", "times as soon as it was started", "https_needed",
-    "version_not_active", "A newer release wrote the component's file", "WRONG_SCOPE", "WRONG_ROLE"])
+    "version_not_active", "A newer release wrote the component's file", "WRONG_SCOPE", "WRONG_ROLE",
+    "it speaks HTTP/1, not gRPC", "WRONG_COMPONENT", "CONTRACT_MISMATCH", "NO_ACK", "FOREIGN_ACK"])
 def test_other_messages_are_in_the_sources(said: str) -> None:
     sources = "\n".join(file.read_text() for file in (ROOT / "openclaw_rl").rglob("*.py") if "docs" not in file.parts)
     assert said in sources or said.upper() in sources
