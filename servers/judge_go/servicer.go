@@ -17,13 +17,17 @@ type servicer struct {
 	service *service
 }
 
-// batchMessages closes a batch, unless a single request has more.
-const batchMessages = 256
+const (
+	// batchMessages closes a batch, unless a single request has more.
+	batchMessages = 256
+	// readAhead are requests, each of up to 16 MB; the others wait at the sender, held back by flow control.
+	readAhead = 4
+)
 
 // JudgeTransitions takes what has arrived in one transaction, and answers with one message for each.
 func (s *servicer) JudgeTransitions(stream grpc.BidiStreamingServer[pb.JudgeTransitionsRequest, pb.JudgeTransitionsResponse]) error {
 	ctx := stream.Context()
-	requests, ended := make(chan []*pb.Transition, 16), make(chan error, 1)
+	requests, ended := make(chan []*pb.Transition, readAhead), make(chan error, 1)
 	go func() { // reads ahead while a transaction runs; ends with the call
 		defer close(requests)
 		for {
