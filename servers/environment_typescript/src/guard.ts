@@ -3,8 +3,7 @@ import { randomUUID } from "node:crypto";
 import type { DescMethod, DescService } from "@bufbuild/protobuf";
 import { ConnectError, createContextKey, type HandlerContext, type ServiceImpl } from "@connectrpc/connect";
 import { MeshError } from "@openclaw-rl/client";
-import { unavailable, unimplemented } from "./faults.js";
-import { isDisk } from "./sessions.js";
+import { ofTheStore, unavailable, unimplemented } from "./faults.js";
 
 /** Who calls. */
 export interface Peer {
@@ -137,10 +136,10 @@ function missing(method: DescMethod): Handler {
 /** An error as it is sent: always with its reason. */
 function told(method: DescMethod, error: unknown): ConnectError {
   if (error instanceof MeshError) return error.toConnectError();
-  if (isDisk(error)) {
+  const failure = ofTheStore(error);
+  if (failure) {
     console.error(`${method.name}:`, error);
-    const message = `the disk can't be written: ${(error as Error).message}; free some space, the call is then worth repeating`;
-    return new MeshError({ code: "RESOURCE_EXHAUSTED", reason: "DISK_FULL", message, retryAfter: 5 }).toConnectError();
+    return failure.toConnectError();
   }
   if (error instanceof ConnectError) return error.details.length > 0 ? error : MeshError.from(error).toConnectError();
   const incident = randomUUID();

@@ -30,6 +30,7 @@ import {
   type Turn,
 } from "@openclaw-rl/client/v1";
 import { classify } from "./classify.js";
+import { ofTheStore } from "./faults.js";
 import { asText, keyOf, messagesBehind, outline, type Outline } from "./conversation.js";
 import type { DiskOutbox, Row, Store } from "./store.js";
 
@@ -37,7 +38,6 @@ const KEEP_TURNS = 200_000;
 const LONGEST_ID = 256;
 const START_GRACE_MS = 60_000; // after a start no session times out at once: what was said may be under way
 const MOST_AWAITED = 8;
-const DISK = [5, 8, 10, 13, 14]; // SQLite's BUSY, READONLY, IOERR, FULL, CANTOPEN
 const CLASS_WORDS = { [TurnClass.MAIN]: "main", [TurnClass.SIDE]: "side", [TurnClass.UNKNOWN]: "unknown" } as const;
 const CLOSED_BY: Partial<Record<NextStateKind, string>> = {
   [NextStateKind.FEEDBACK]: "feedback was given",
@@ -80,7 +80,7 @@ export class SessionBook {
     try {
       return this.changing(() => events.map((event) => this.take(event)));
     } catch (error) {
-      if (isDisk(error)) throw error;
+      if (ofTheStore(error)) throw error; // nothing is wrong with the message: it is to be sent again
       if (events.length > 1) return events.flatMap((event) => this.handle([event]));
       const incident = randomUUID();
       console.error(`incident ${incident} with message ${eventId(events[0]!)}:`, error);
@@ -391,12 +391,6 @@ export class SessionBook {
   private settleKeeping(id: string, reason: string): void {
     this.store.run("UPDATE turns SET state = ?, reason = ? WHERE id = ?", TurnState.SUPERSEDED, reason, id);
   }
-}
-
-/** Whether an error is the disk's: then nothing is wrong with the message, and it is to be sent again later. */
-export function isDisk(error: unknown): boolean {
-  const { code, errcode } = error as { code?: unknown; errcode?: number };
-  return code === "ERR_SQLITE_ERROR" && DISK.includes((errcode ?? 0) & 0xff);
 }
 
 function outside(reason: string): Rank {

@@ -77,7 +77,7 @@ export class Store {
       this.db.exec("COMMIT");
       return result;
     } catch (error) {
-      this.db.exec("ROLLBACK");
+      if (this.db.isTransaction) this.db.exec("ROLLBACK"); // a full disk has ended it already
       throw error;
     }
   }

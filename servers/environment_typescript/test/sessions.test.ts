@@ -12,6 +12,7 @@ import {
   TurnState,
   type Transition,
 } from "@openclaw-rl/client/v1";
+import { ofTheStore } from "../src/faults.js";
 import { SessionBook } from "../src/sessions.js";
 import { DiskOutbox, Store } from "../src/store.js";
 import * as views from "../src/views.js";
@@ -204,6 +205,25 @@ test("a forgotten session leaves nothing, and what was under way is not taken in
     ["o"],
   );
   assert.throws(() => views.session(rig.store, "s"), /there is no session "s"/);
+});
+
+test("a turn that a full disk has no room for is not rejected, and is taken once there is room", () => {
+  const rig = new Rig();
+  rig.book.handle([turn("a", ["hi", "hello"])]);
+  const pages = (most: number) => rig.store.all(`PRAGMA max_page_count = ${most}`);
+  pages(1); // none beyond those that there are
+  const large = ["b", "c"].map((id) => turn(id, ["x".repeat(100_000), "answer"], { sessionId: "t" }));
+  assert.throws(() => rig.book.handle(large), /full/);
+  assert.throws(
+    () => rig.book.handle([large[1]!]),
+    (error) => ofTheStore(error)?.reason === "DISK_FULL",
+  );
+  assert.equal(rig.turns().turns.length, 1);
+  pages(1_000_000);
+  assert.deepEqual(
+    rig.book.handle(large).map(({ status }) => status),
+    [AckStatus.ACCEPTED, AckStatus.ACCEPTED],
+  );
 });
 
 test("old summaries are deleted, and what is open stays", () => {
