@@ -44,7 +44,9 @@ def conformance(
                                           "that change next to nothing become active for moments, and the one that "
                                           "was active is at the end. With --start this goes without saying.")] = False,
     certs: Annotated[Path | None, typer.Option("--certs", help="Folder with ca.crt, operator.crt and operator.key: "
-                                               "speak TLS.", show_default=False)] = None,
+                                               "speak TLS. The streams between components also need the "
+                                               "certificates of the server's neighbours there.",
+                                               show_default=False)] = None,
     key: Annotated[str | None, typer.Option("--key", help="Bearer key, for a component's keys_port; --certs names the "
                                             "folder with ca.crt.", envvar="OPENCLAW_RL_CONFORMANCE_KEY",
                                             show_default=False)] = None,
@@ -62,7 +64,7 @@ def conformance(
     named conformance-..., changes the policy's version only with --weights or --start, and ends or kills the server
     only with --start or --drain.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # what broke is told by the report
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what broke is told by the report
 
     import asyncio
 
@@ -121,7 +123,7 @@ async def _run(service: Service, checks: list[Check], address: str | None, liste
         address = address or f"127.0.0.1:{_free_port()}"
         try:
             if listen is not None:
-                listener = Listener(listen, _server_credentials(certs, service.next) if credentials else None)
+                listener = Listener(listen, _server_credentials(certs, service) if certs else None)
                 await listener.start()
             if start is not None:
                 data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="openclaw-conformance-")))
@@ -155,18 +157,27 @@ def _credentials(certs: Path | None, key: str | None) -> Any:
         raise typer.BadParameter(str(error), param_hint="--certs") from None
 
 
-def _server_credentials(certs: Path | None, service: str) -> Any:
-    """Of the kit in the place of the next component."""
+def _server_credentials(certs: Path, service: Service) -> Any:
+    """Of the kit in the place of the next components: whoever connects says by the name that it expects which of them
+    it means."""
+    import grpc
+
     from ..config import ConfigError
     from ..conformance.services import SERVICES
     from ..mesh import tls
 
-    if certs is None:
-        return None
-    try:
-        return tls.Credentials(certs, SERVICES[service].component).server()
-    except ConfigError as error:
-        raise OSError(f"--listen with TLS needs the certificate of {SERVICES[service].component}: {error}") from None
+    needed = SERVICES[service.next].component
+    pairs = []
+    for role in (needed, *(one.component for one in SERVICES.values() if one.component != needed)):
+        try:
+            material = tls.Credentials(certs, role).material()
+        except ConfigError as error:
+            if role == needed:
+                raise OSError(f"--listen with TLS needs the certificate of {role}, whose place the kit takes: {error}"
+                              ) from None
+            continue
+        pairs.append((material.key, material.certificate))
+    return grpc.ssl_server_credentials(pairs, material.authority, require_client_auth=True)
 
 
 def _free_port() -> int:

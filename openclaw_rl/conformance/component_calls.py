@@ -9,8 +9,9 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.conformance import http2
-from openclaw_rl.conformance.context import COMPONENT, Context, refusal
+from openclaw_rl.conformance.context import COMPONENT, Context
 from openclaw_rl.conformance.frame import check
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.v1 import component_pb2
 
 _STATUS, _STATS = f"/{COMPONENT.full_name}/GetStatus", f"/{COMPONENT.full_name}/WatchStats"

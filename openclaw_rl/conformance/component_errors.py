@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import grpc
 from google.protobuf.message import Message
 
-from openclaw_rl.conformance.context import Context, Refusal, listed, refusal
+from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import check
+from openclaw_rl.conformance.refusal import Refusal, refusal
 from openclaw_rl.mesh.errors import DOMAIN
 from openclaw_rl.v1 import component_pb2, environment_pb2, judge_pb2, trainer_pb2
 

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from openclaw_rl.conformance.context import COMPONENT, Context
-from openclaw_rl.conformance.frame import Level, check
+from openclaw_rl.conformance.frame import Level, Skipped, check
 from openclaw_rl.v1 import component_pb2
 
 _HEALTH = "design, Contracts: all four serve grpc.health.v1.Health (per service)"
@@ -23,7 +23,7 @@ async def serves(kit: Context) -> None:
     method = kit.service.ring or "GetPolicy"
     try:
         if kit.service.ring:
-            call = kit.stream(method, timeout=kit.deadline)
+            call = kit.stream(method, timeout=kit.deadline, channel=_sender(kit))
             await call.done_writing()
             async for _ in call:
                 pass
@@ -39,6 +39,14 @@ async def serves(kit: Context) -> None:
             pass
         kit.fail(f"{kit.service.full_name}/{method} is UNIMPLEMENTED there"
                  + (f"; it says that it is {name!r}" if name else ""))
+
+
+def _sender(kit: Context) -> grpc.aio.Channel:
+    """Whoever may open the ring stream, or else the kit itself: a refusal tells as well that it is served."""
+    try:
+        return kit.sender
+    except Skipped:
+        return kit.channel
 
 
 @check("component.status", "GetStatus tells the component's own name, its state, when it started and the contract's "

@@ -6,24 +6,23 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from openclaw_rl.config import ConfigError
 from openclaw_rl.conformance.frame import Failed, Skipped
 from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import START_SECONDS, ServerProcess
+from openclaw_rl.conformance.refusal import Refusal, refusal
 from openclaw_rl.conformance.services import Service
 from openclaw_rl.mesh import tls
 from openclaw_rl.mesh.channel import Credentials, connect, with_true_status
-from openclaw_rl.mesh.errors import DOMAIN, STATUS_KEY
+from openclaw_rl.mesh.errors import DOMAIN
 from openclaw_rl.v1 import component_pb2
 
 T = TypeVar("T")
@@ -33,59 +32,6 @@ _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0
               ("grpc.use_local_subchannel_pool", 1)]
 #: Seconds between two looks at something that is waited for.
 _LOOK = 0.02
-
-
-@dataclass
-class Refusal:
-    """An error that a server answered, taken apart.
-
-    Attributes:
-        code, message: of the status.
-        reason, domain: of ErrorInfo; "" without one.
-        violations: field -> description, of BadRequest.
-        retry_after: seconds, of RetryInfo; None without one.
-        detailed: the answer had a google.rpc.Status at all.
-    """
-
-    code: grpc.StatusCode
-    message: str
-    reason: str = ""
-    domain: str = ""
-    violations: dict[str, str] = field(default_factory=dict)
-    retry_after: float | None = None
-    detailed: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.code.name} ({self.message[:160] or 'no message'})"
-
-    @property
-    def ours(self) -> bool:
-        """It has the ErrorInfo that every error of the contract has."""
-        return bool(self.reason) and self.domain == DOMAIN
-
-
-def refusal(error: grpc.RpcError) -> Refusal:
-    """What a server said with an error; of details that can't be read there are none."""
-    result = Refusal(error.code(), error.details() or "")  # type: ignore[attr-defined]
-    trailing = error.trailing_metadata() or ()  # type: ignore[attr-defined]
-    raw = next((value for key, value in trailing if key == STATUS_KEY), None)
-    if raw is None:
-        return result
-    try:
-        status = status_pb2.Status.FromString(raw)
-        result.detailed = True
-        for detail in status.details:
-            info, bad, retry = (error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(),
-                                error_details_pb2.RetryInfo())
-            if detail.Unpack(info):
-                result.reason, result.domain = info.reason, info.domain
-            elif detail.Unpack(bad):
-                result.violations = {v.field: v.description for v in bad.field_violations}
-            elif detail.Unpack(retry):
-                result.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
-    except Exception:  # bytes of a stranger
-        result.detailed = False
-    return result
 
 
 class Context:
@@ -99,6 +45,7 @@ class Context:
         process: the server, when the kit has started it; None otherwise.
         memo: what a check leaves for those behind it.
         secure: the server speaks TLS.
+        keyed: by a bearer key; there are no certificates then.
         weights: the kit may give the server versions (--weights).
     """
 
@@ -108,11 +55,13 @@ class Context:
         self.service, self.address, self.deadline = service, address, deadline
         self.listener, self.process, self.certs = listener, process, certs
         self.secure = credentials is not None
+        self.keyed = self.secure and not isinstance(credentials, tls.Credentials)
         self.memo: dict[str, Any] = {}
         self.weights = False
         self._credentials = credentials
         self._run, self._number = secrets.token_hex(4), 0
         self._channel: grpc.aio.Channel | None = None
+        self._by_role: dict[str, grpc.aio.Channel] = {}
         self._more: list[grpc.aio.Channel] = []
         self._calls: list[Any] = []
 
@@ -125,39 +74,52 @@ class Context:
             self._channel = connect(self.address, self.service.component, self._credentials)
         return self._channel
 
-    def connect(self, unlimited: bool = False) -> grpc.aio.Channel:
+    @property
+    def sender(self) -> grpc.aio.Channel:
+        """The run's connection as the component whose ring stream the server takes; see `channel_as`."""
+        return self.channel_as(self.service.sender)
+
+    def connect(self, *, sender: bool = False, unlimited: bool = False) -> grpc.aio.Channel:
         """One more connection; it is closed behind the check.
 
         Args:
+            sender: as the component whose ring stream the server takes.
             unlimited: it sends messages of any size; that of the others ends where the contract says.
         """
+        credentials = self._credentials_of(self.service.sender) if sender else self._credentials
         if not unlimited:
-            channel = connect(self.address, self.service.component, self._credentials)
-        elif self._credentials is None:
+            channel = connect(self.address, self.service.component, credentials)
+        elif credentials is None:
             channel = grpc.aio.insecure_channel(self.address, options=_UNLIMITED)
         else:
-            secrets_, options = self._credentials.channel(self.service.component)
+            secrets_, options = credentials.channel(self.service.component)
             channel = grpc.aio.secure_channel(self.address, secrets_, options=[*_UNLIMITED, *options])
         self._more.append(channel)
         return channel
 
     def channel_as(self, role: str) -> grpc.aio.Channel:
-        """A connection as a component of the mesh, whose RPCs are open to nobody else; closed behind the check. Without
-        TLS it is the run's own.
+        """The run's connection as a component of the mesh, whose RPCs are open to nobody else. Without TLS it is the
+        run's own.
 
         Raises:
-            Skipped: there is no certificate of that role in the folder of --certs.
+            Skipped: with TLS, and there is no certificate of that role in the folder of --certs.
         """
         if not self.secure:
             return self.channel
+        if role not in self._by_role:
+            self._by_role[role] = connect(self.address, self.service.component, self._credentials_of(role))
+        return self._by_role[role]
+
+    def _credentials_of(self, role: str) -> Credentials | None:
+        if not self.secure:
+            return None
+        if self.keyed:
+            raise Skipped(f"only the {role} of the mesh may call this: no bearer key opens it")
         try:
-            credentials = tls.Credentials(Path(self.certs or ""), role)
+            return tls.Credentials(Path(self.certs or ""), role)
         except (ConfigError, OSError) as error:
-            raise Skipped(f"only the {role} of the mesh may call this, and the kit has no certificate of its: {error}"
-                          ) from None
-        channel = connect(self.address, self.service.component, credentials)
-        self._more.append(channel)
-        return channel
+            raise Skipped(f"only the {role} of the mesh may call this, and the folder of --certs has no certificate of "
+                          f"its: {error}") from None
 
     async def clean_up(self) -> None:
         """Behind each check: cancel its calls, close its connections, let the listener be well again."""
@@ -176,9 +138,11 @@ class Context:
     async def close(self) -> None:
         """Close all connections; the next call opens a new one."""
         await self._hang_up()
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
+        for channel in (self._channel, *self._by_role.values()):
+            if channel is not None:
+                await channel.close()
+        self._channel = None
+        self._by_role.clear()
 
     async def restart(self, kill: bool = True) -> None:
         """End the server that the kit has started (by SIGKILL, or gracefully) and start it again on the same data.
@@ -247,12 +211,15 @@ class Context:
 
         It is cancelled behind the check. For a ring stream without `requests` use `write` and `read` of the call.
 
+        Args:
+            channel: default the run's; for the ring stream that of the component which may open it.
+
         Returns:
             The call of grpc.aio.
         """
         descriptor = self._method(method)
         output = GetMessageClass(descriptor.output_type).FromString
-        channel = channel or self.channel
+        channel = channel or self._channel_for(method)
         many = bool(descriptor.client_streaming)
         make = channel.stream_stream if many else channel.unary_stream
         call = make(self.path(method), request_serializer=lambda message: message.SerializeToString(),
@@ -272,7 +239,8 @@ class Context:
     def raw_stream(self, method: str, *, timeout: float | None = None,
                    channel: grpc.aio.Channel | None = None) -> Any:
         """Open a stream of many requests and many answers, all of them bytes. It is cancelled behind the check."""
-        opened = with_true_status((channel or self.channel).stream_stream(self.path(method))(timeout=timeout))
+        channel = channel or self._channel_for(method)
+        opened = with_true_status(channel.stream_stream(self.path(method))(timeout=timeout))
         self._calls.append(opened)
         return opened
 
@@ -308,6 +276,9 @@ class Context:
         """What GetStatus says now."""
         answer: component_pb2.GetStatusResponse = await self.unary("ComponentService/GetStatus")
         return answer.status
+
+    def _channel_for(self, method: str) -> grpc.aio.Channel:
+        return self.sender if method == self.service.ring else self.channel
 
     def _method(self, method: str) -> Any:
         service, _, name = self.path(method)[1:].rpartition("/")

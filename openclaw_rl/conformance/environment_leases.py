@@ -10,8 +10,9 @@ from typing import Any
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from openclaw_rl.conformance.context import Context, listed, refusal
+from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import Level, Need, check
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.v1 import environment_pb2 as pb
 
 _ENVIRONMENT = ["environment"]

@@ -8,7 +8,7 @@ import time
 
 import grpc
 
-from openclaw_rl.conformance.context import Context, Refusal
+from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Level, check
 from openclaw_rl.conformance.policy_calls import (
     ANSWER,
@@ -21,6 +21,7 @@ from openclaw_rl.conformance.policy_calls import (
     state,
     whole,
 )
+from openclaw_rl.conformance.refusal import Refusal
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.turn_pb2 import (
     FINISH_REASON_TOOL_CALLS,

@@ -6,9 +6,10 @@ import re
 
 import grpc
 
-from openclaw_rl.conformance.context import Context, listed, refusal
+from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import check
 from openclaw_rl.conformance.policy_calls import first_event, policy, state
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.conformance.weights_home import fetch, look_at_fetched
 from openclaw_rl.v1 import policy_pb2 as pb
 

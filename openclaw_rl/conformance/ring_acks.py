@@ -87,7 +87,7 @@ async def duplicate(kit: Context) -> None:
 async def duplicate_other(kit: Context) -> None:
     messages = Material(kit).messages(5)
     await accepted(kit, messages)
-    _all_duplicates(kit, await statuses(kit, messages, channel=kit.connect()))
+    _all_duplicates(kit, await statuses(kit, messages, channel=kit.connect(sender=True)))
 
 
 @check("ring.duplicate.within", "A message that comes twice in one request is taken once: one ACCEPTED, one DUPLICATE.",
@@ -199,7 +199,7 @@ async def empty(kit: Context) -> None:
 @check("ring.slow", "A sender that does not read its acknowledgements holds up no other stream, and gets them all when "
        "it does.", where=_DELIVERY, services=RING, after=["ring.window"])
 async def slow(kit: Context) -> None:
-    lazy = RingStream(kit, kit.connect(), read=False)
+    lazy = RingStream(kit, kit.connect(sender=True), read=False)
     material = Material(kit)
     ids = await kit.within(lazy.send(material.messages(200), 4), 10, "it took 200 messages no more within 10 s")
     began = time.monotonic()

@@ -8,9 +8,10 @@ import contextlib
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from openclaw_rl.conformance.context import Context, listed, refusal
+from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import Failed, Need, check
 from openclaw_rl.conformance.material import Material
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.conformance.ring_stream import (
     ACCEPTED,
     DUPLICATE,
@@ -34,7 +35,7 @@ _VERSIONS = "versioning: in v1 fields, values and RPCs are only added, and what 
 async def cut(kit: Context) -> None:
     for k in (0, 1, 2, 5, 9):
         messages = Material(kit).messages(10)
-        stream = RingStream(kit, kit.connect())
+        stream = RingStream(kit, kit.connect(sender=True))
         await stream.send(messages, 1 if k % 2 else 3)
         done = {ack.id for ack in await stream.some(k)}
         stream.cut()
@@ -47,7 +48,7 @@ async def cut(kit: Context) -> None:
 @check("ring.cut.connection", "The same when the whole connection goes.", where=_DELIVERY, services=RING,
        after=["ring.cut"])
 async def cut_connection(kit: Context) -> None:
-    messages, channel = Material(kit).messages(10), kit.connect()
+    messages, channel = Material(kit).messages(10), kit.connect(sender=True)
     stream = RingStream(kit, channel)
     await stream.send(messages, 2)
     done = {ack.id for ack in await stream.some(3)}
@@ -85,7 +86,7 @@ async def big(kit: Context) -> None:
        "acknowledged goes.", where="delivery/README.md: a single message has up to 16 MiB", services=RING,
        after=["ring.big"], seconds=40)
 async def big_refused(kit: Context) -> None:
-    channel = kit.connect(unlimited=True)
+    channel = kit.connect(sender=True, unlimited=True)
     material = Material(kit)
     other, stream = RingStream(kit, channel), RingStream(kit, channel)
     known = material.message(kit.id())
@@ -105,7 +106,7 @@ async def big_refused(kit: Context) -> None:
 @check("ring.garbage", "Bytes that are no message end their own stream only.", where="design, Contracts: errors are "
        "google.rpc.Status", services=RING, after=["ring.acks"])
 async def garbage(kit: Context) -> None:
-    channel = kit.connect()
+    channel = kit.connect(sender=True)
     other = RingStream(kit, channel)
     call = kit.raw_stream(kit.service.ring, channel=channel)
     await call.write(b"\xff" * 32)

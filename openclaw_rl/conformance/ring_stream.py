@@ -9,9 +9,10 @@ from typing import Any
 
 import grpc
 
-from openclaw_rl.conformance.context import Context, listed, refusal
+from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import Failed
 from openclaw_rl.conformance.material import Material
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.v1 import common_pb2
 

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from openclaw_rl.conformance.context import Context, refusal
+from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Check, Failed, Level, Need, Outcome, Skipped
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.mesh.errors import handshake_failure
 
+#: How one ended that others stand on.
+_ENDED = {Outcome.FAILED: "which failed", Outcome.SKIPPED: "which was skipped", Outcome.ERROR: "where the kit failed"}
 #: Seconds within which a server that runs is to answer the first call.
 _FIRST_SECONDS = 10.0
 
@@ -183,7 +186,7 @@ async def _revive(kit: Context) -> str:
 
 def _missing(kit: Context, one: Check, drain: bool) -> str:
     there = {Need.LISTEN: kit.listener is not None, Need.START: kit.process is not None,
-             Need.DRAIN: drain or kit.process is not None, Need.CERTS: kit.secure,
+             Need.DRAIN: drain or kit.process is not None, Need.CERTS: kit.secure and not kit.keyed,
              Need.WEIGHTS: kit.weights or kit.process is not None}
     lacking = [need.value for need in Need if need in one.needs and not there[need]]
     return f"needs {' and '.join(lacking)}" if lacking else ""
@@ -191,7 +194,7 @@ def _missing(kit: Context, one: Check, drain: bool) -> str:
 
 def _unmet(one: Check, outcomes: dict[str, Outcome]) -> str:
     unmet = [id for id in one.after if outcomes.get(id, Outcome.PASSED) is not Outcome.PASSED]
-    return f"stands on {unmet[0]}, which {outcomes[unmet[0]].value}" if unmet else ""
+    return f"stands on {unmet[0]}, {_ENDED[outcomes[unmet[0]]]}" if unmet else ""
 
 
 def _place(error: BaseException | None = None) -> str:

@@ -36,6 +36,11 @@ class Service:
         return self.file.services_by_name[f"{self.name.capitalize()}Service"]
 
     @property
+    def sender(self) -> str:
+        """Component whose ring stream comes here, which nobody else may open; "" for the policy server."""
+        return next((one.component for one in SERVICES.values() if self.ring and one.next == self.name), "")
+
+    @property
     def full_name(self) -> str:
         """Such as "openclaw_rl.v1.JudgeService"."""
         return str(self.descriptor.full_name)

@@ -8,9 +8,10 @@ import time
 
 import grpc
 
-from openclaw_rl.conformance.context import Context, listed, refusal
+from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import Need, check
 from openclaw_rl.conformance.material import Material
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.conformance.ring_stream import accepted
 from openclaw_rl.conformance.trainer_policy import SyncPolicy
 from openclaw_rl.v1 import trainer_pb2, turn_pb2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import grpc
 
-from openclaw_rl.conformance.context import Context, refusal
+from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Level, check
 from openclaw_rl.conformance.policy_calls import ANSWER, first_event, state
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.conformance.weights_cycle import MAY, POLICY, SECONDS, operator, still
 from openclaw_rl.conformance.weights_home import from_home
 from openclaw_rl.conformance.weights_stream import Sync

@@ -11,7 +11,8 @@ from typing import Any
 import google_crc32c
 import grpc
 
-from openclaw_rl.conformance.context import Context, refusal
+from openclaw_rl.conformance.context import Context
+from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.conformance.weights_versions import Made
 from openclaw_rl.mesh.channel import with_true_status
 from openclaw_rl.v1 import weights_pb2 as pb
