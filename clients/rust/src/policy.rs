@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tonic::Request;
 
 use crate::{
-    Answers, Component, ComponentClient, Connection, Result, Role, Transport, Watch,
+    Answers, Code, Component, ComponentClient, Connection, Error, Result, Role, Transport, Watch,
     v1::{self, policy_service_client::PolicyServiceClient},
 };
 
@@ -197,15 +197,16 @@ impl ChatStream {
 
     /// The rest at once: how it began (unless that was read already), and how it ended.
     pub async fn finish(mut self) -> Result<ChatAnswer> {
-        let mut answer = ChatAnswer::default();
+        let (mut start, mut end) = (v1::ChatStart::default(), None);
         while let Some(event) = self.next().await {
             match event? {
-                ChatEvent::Start(start) => answer.start = start,
+                ChatEvent::Start(event) => start = event,
                 ChatEvent::Delta(_) => {}
-                ChatEvent::End(end) => answer.end = end,
+                ChatEvent::End(event) => end = Some(event),
             }
         }
-        Ok(answer)
+        let broken = || Error::new(Code::Internal, "INTERNAL", "the answer broke off: it has no end");
+        Ok(ChatAnswer { start, end: end.ok_or_else(broken)? })
     }
 
     /// As a stream of the contract's messages.

@@ -28,7 +28,7 @@ mod upstream;
 mod versions;
 
 use std::{
-    io::Write as _,
+    io::{self, Write as _},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -44,7 +44,10 @@ use openclaw_rl_client::{
     v1::{component_service_server::ComponentServiceServer, policy_service_server::PolicyServiceServer},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use tokio::sync::watch;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
 use tonic::{
     service::Routes,
     transport::{Certificate, Identity, Server, ServerTlsConfig},
@@ -151,7 +154,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     }
     let environment = environment.connect_lazy().map_err(|error| bad("--environment", error.message()))?;
 
-    let stored = |error: std::io::Error| Failure(1, format!("--data: {}: {error}", options.data.display()));
+    let stored = |error: io::Error| Failure(1, format!("--data: {}: {error}", options.data.display()));
     let store = Arc::new(Store::open(&options.data).map_err(stored)?);
     let model_id = playbook::model_id(&options.model, &options.upstream);
     let versions = Versions::open(Arc::clone(&store), &options.model, &model_id).map_err(stored)?;
@@ -226,13 +229,15 @@ async fn serve(options: Options) -> Result<(), Failure> {
         let serving = axum::serve(listener, service).with_graceful_shutdown(reached(phase.clone(), Phase::Ending));
         tasks.push(tokio::spawn(async move { serving.await.map_err(|error| error.to_string()) }));
     }
+    // Before it is said that it serves: who hears that may end it at once.
+    let signals = [signal(SignalKind::terminate()), signal(SignalKind::interrupt())];
     let mut ready = format!("policy_server serves gRPC on {}\n", board.address);
     if !board.http_address.is_empty() {
         ready += &format!("policy_server serves HTTP on {}\n", board.http_address);
     }
-    let _ = std::io::stdout().write_all(ready.as_bytes()); // it serves, whether or not somebody reads that
+    let _ = io::stdout().write_all(ready.as_bytes()); // it serves, whether or not somebody reads that
 
-    until_stopped(&desk, phase).await;
+    until_stopped(&desk, phase, signals).await;
     board.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining) == Phase::Serving);
     report(false).await;
     desk.closed.store(true, Ordering::Relaxed);
@@ -256,10 +261,9 @@ async fn serve(options: Options) -> Result<(), Failure> {
 }
 
 /// Waits for SIGTERM, SIGINT or Drain; meanwhile writes what could not be written.
-async fn until_stopped(desk: &Desk, phase: watch::Receiver<Phase>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let signalled = async |kind| match signal(kind) {
-        Ok(mut signals) => drop(signals.recv().await),
+async fn until_stopped(desk: &Desk, phase: watch::Receiver<Phase>, [terminate, interrupt]: [io::Result<Signal>; 2]) {
+    let signalled = async |signals| match signals {
+        Ok(mut signals) => drop(Signal::recv(&mut signals).await),
         Err(_) => std::future::pending().await,
     };
     let retrying = async {
@@ -269,8 +273,8 @@ async fn until_stopped(desk: &Desk, phase: watch::Receiver<Phase>) {
         }
     };
     tokio::select! {
-        () = signalled(SignalKind::terminate()) => {}
-        () = signalled(SignalKind::interrupt()) => {}
+        () = signalled(terminate) => {}
+        () = signalled(interrupt) => {}
         () = reached(phase, Phase::Draining) => {}
         () = retrying => {}
     }

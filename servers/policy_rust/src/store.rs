@@ -19,7 +19,7 @@ const SCHEMA: &str = "
 PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON;
 CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL,
     session TEXT NOT NULL, at REAL NOT NULL DEFAULT (unixepoch('subsec')), payload BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS outbox_session ON outbox (session);
+CREATE INDEX IF NOT EXISTS outbox_sizes ON outbox (session, length(payload));
 CREATE TABLE IF NOT EXISTS aside (seq INTEGER PRIMARY KEY, id TEXT, session TEXT, reason TEXT, payload BLOB);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS conversations (seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, session TEXT);
@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS versions (version INTEGER PRIMARY KEY, manifest BLOB 
 CREATE TABLE IF NOT EXISTS incoming (at INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);";
 
+/// What waits. The index has all that is asked for, so a status does not read it.
+const SUMS: &str = "SELECT count(*), coalesce(sum(length(payload)), 0) FROM outbox INDEXED BY outbox_sizes";
 /// Conversations that are remembered; a turn makes one.
 const CONVERSATIONS: i64 = 20_000;
 /// Refused messages that are kept.
@@ -109,7 +111,8 @@ impl Store {
 
     /// Age of the oldest message that waits, in seconds.
     pub fn oldest(&self) -> Option<f64> {
-        self.db().query_row("SELECT unixepoch('subsec') - min(at) FROM outbox", [], |row| row.get(0)).ok()?
+        let oldest = "SELECT unixepoch('subsec') - at FROM outbox ORDER BY seq LIMIT 1";
+        self.db().query_row(oldest, [], |row| row.get(0)).ok()
     }
 
     /// Removes a session with its turns, and what comes late of it: what was asked for before `before` (seconds since
@@ -270,8 +273,28 @@ impl delivery::Store for Store {
     }
 
     fn pending(&self) -> io::Result<(u64, u64)> {
-        let sums = "SELECT count(*), coalesce(sum(length(payload)), 0) FROM outbox";
-        let found = self.db().query_row(sums, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
+        let found = self.db().query_row(SUMS, [], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)));
         found.map(|(count, bytes)| (count as u64, bytes as u64)).map_err(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openclaw_rl_client::delivery::Store as _;
+
+    use super::*;
+
+    #[test]
+    fn a_status_does_not_read_what_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        assert_eq!((store.pending().unwrap(), store.oldest()), ((0, 0), None));
+        store.put("turn_1", Bytes::from_static(b"abc")).unwrap();
+        store.put("turn_2", Bytes::from_static(b"de")).unwrap();
+        assert_eq!(store.pending().unwrap(), (2, 5));
+        assert!(store.oldest().is_some_and(|age| (0.0..60.0).contains(&age)));
+        let plan = format!("EXPLAIN QUERY PLAN {SUMS}");
+        let plan: String = store.db().query_row(&plan, [], |row| row.get(3)).unwrap();
+        assert!(plan.contains("COVERING INDEX"), "{plan}");
     }
 }

@@ -21,6 +21,8 @@ async fn a_chat_comes_in_pieces() {
     assert_eq!(text, "you said hello");
     let whole = policy.chat(Chat::user("again")).await.unwrap().finish().await.unwrap();
     assert_eq!((whole.text(), &*whole.start.turn_id), ("you said again", "turn_1"));
+    let half = policy.chat(Chat::user("half")).await.unwrap().finish().await.unwrap_err();
+    assert_eq!(half.code(), Code::Internal, "an answer without an end is none");
 }
 
 #[tokio::test]

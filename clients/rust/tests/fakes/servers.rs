@@ -93,6 +93,9 @@ impl policy::PolicyService for Policy {
             });
             return Ok(Response::new(Box::pin(tokio_stream::iter([start]).chain(rest))));
         }
+        if text == "half" {
+            return Ok(Response::new(Box::pin(tokio_stream::iter([start]))));
+        }
         let delta =
             |content: &str| event(Event::Delta(v1::ChatDelta { content: content.into(), ..Default::default() }));
         let end = event(Event::End(v1::ChatEnd {
