@@ -28,8 +28,8 @@ app = typer.Typer(
     name="openclaw-rl", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
     help="An agent that learns from being used: starts the mesh, talks to it, shows what it learned.",
-    epilog="First session: openclaw-rl local-start, then openclaw-rl chat. The mesh's files are in ~/.openclaw-rl, "
-           "or where OPENCLAW_RL_HOME says.")
+    epilog="First session: openclaw-rl local-start, then openclaw-rl chat; openclaw-rl docs has all else. The mesh's "
+           "files are in ~/.openclaw-rl, or where OPENCLAW_RL_HOME says.")
 #: Facts and answers. In a pipe lines are as long as they need to be, rather than cut for a terminal of 80.
 out = Console(width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True)
