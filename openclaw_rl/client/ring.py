@@ -13,21 +13,19 @@ again is harmless. A component that must not lose any when it is killed keeps th
 from __future__ import annotations
 
 import asyncio
-import itertools
+import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import grpc
 
 from ..delivery.ids import bad_id, message_id
-from ..delivery.outbox import Row
 from ..delivery.sender import Sender
 from ..mesh import identity
 from ..mesh.channel import with_true_status
 from ..mesh.errors import MeshError, invalid_many
-from ..v1 import common_pb2
 from ..v1.environment_pb2 import PolicyEvent, RecordTurnsRequest
 from ..v1.environment_pb2_grpc import EnvironmentServiceStub
 from ..v1.judge_pb2 import JudgeTransitionsRequest
@@ -36,6 +34,7 @@ from ..v1.trainer_pb2 import SubmitSamplesRequest
 from ..v1.trainer_pb2_grpc import TrainerServiceStub
 from ..v1.turn_pb2 import Feedback, Sample, SessionActive, SessionEnd, Transition, Turn
 from .base import find
+from .ring_memory import Memory
 
 if TYPE_CHECKING:
     from ..home import Home
@@ -47,8 +46,6 @@ RingMessage = Turn | Feedback | SessionEnd | SessionActive | PolicyEvent | Trans
 
 #: Messages that may wait for their acks before `send` waits itself.
 MOST_WAITING = 2000
-#: Settled ids that are remembered: a second ack of one is no foreign one.
-_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -72,82 +69,6 @@ _RINGS: dict[str, _Ring] = {
 }
 
 
-class _Memory:
-    """What `delivery.Outbox` is on disk, as far as a Sender needs it. For one event loop.
-
-    Args:
-        changed: called when something was settled.
-    """
-
-    waits_for_disk = False
-
-    def __init__(self, name: str, changed: Callable[[], None]) -> None:
-        self.name = name
-        self.connected = False
-        self.last_error = ""
-        self.waiting: dict[str, Row] = {}  # oldest first
-        self.delivered = self.duplicates = 0
-        self.rejected: dict[str, str] = {}
-        self._known: dict[str, None] = {}
-        self._numbers = itertools.count(1)
-        self._changed, self._wake = changed, lambda: None
-
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        self._wake = listener or (lambda: None)
-
-    def put(self, id: str, payload: bytes) -> None:
-        self.waiting.setdefault(id, Row(next(self._numbers), id, payload))
-        self._wake()
-
-    def window(self, after: int, limit: int, max_bytes: int) -> list[Row]:
-        rows: list[Row] = []
-        size = 0
-        for row in itertools.islice((row for row in self.waiting.values() if row.seq > after), limit):
-            size += len(row.payload)
-            if rows and size > max_bytes:
-                break
-            rows.append(row)
-        return rows
-
-    def settle(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
-        """Take acks in.
-
-        Raises:
-            MeshError: FOREIGN_ACK, for an id that was never sent. What else was acknowledged is settled all the same.
-        """
-        settled, foreign = [], ""
-        for ack in acks:
-            if ack.id not in self.waiting:
-                foreign = foreign or ("" if ack.id in self._known else f"{ack.id[:80]!r}")
-                continue
-            if ack.status == common_pb2.ACK_STATUS_REJECTED:
-                self.rejected[ack.id] = ack.reason or "no reason given"
-            elif ack.status in (common_pb2.ACK_STATUS_ACCEPTED, common_pb2.ACK_STATUS_DUPLICATE):
-                self.delivered += 1
-                self.duplicates += ack.status == common_pb2.ACK_STATUS_DUPLICATE
-            else:
-                continue  # no answer; it stays until there is one
-            settled.append(ack.id)
-        self._done(settled)
-        if foreign:
-            raise MeshError(grpc.StatusCode.INTERNAL, "FOREIGN_ACK", f"it acknowledged {foreign}, which was never "
-                            "sent: what answers there does not keep to the protocol")
-        return settled
-
-    def set_aside(self, ids: Iterable[str], reason: str) -> None:
-        ids = list(ids)
-        self.rejected.update(dict.fromkeys(ids, reason))
-        self._done(ids)
-
-    def _done(self, ids: list[str]) -> None:
-        for id in ids:
-            del self.waiting[id]
-        self._known = dict(itertools.islice({**self._known, **dict.fromkeys(ids)}.items(),
-                                            max(0, len(self._known) + len(ids) - _REMEMBERED), None))
-        if ids:
-            self._changed()
-
-
 class AsyncDelivery:
     """Sends messages of one kind to the component that takes them. An asynchronous context manager: leaving it waits
     until all are acknowledged, as `flush` does.
@@ -163,19 +84,28 @@ class AsyncDelivery:
 
     Attributes:
         trouble: the last of those; None once something was acknowledged.
+
+    Raises:
+        ValueError: `kind`, `window` or `ack_timeout` can't be one.
+        MeshError, ConfigError: as the clients.
     """
 
     def __init__(self, kind: Kind, address: str | None = None, *, home: Home | None = None,
                  credentials: Credentials | None = None, window: int = 256, ack_timeout: float = 60.0,
                  on_trouble: Callable[[MeshError], None] | None = None) -> None:
-        self._ring = _RINGS[kind]
+        if kind not in _RINGS:
+            raise ValueError(f"kind: {kind!r} is not allowed: must be one of {', '.join(_RINGS)}")
+        for name, value, least in (("window", window, 1), ("ack_timeout", ack_timeout, 0.001)):
+            if not value >= least:
+                raise ValueError(f"{name}: {value:g} is not allowed: must be at least {least:g}")
+        self._ring, self._open = _RINGS[kind], False
         self.address = address or find(self._ring.component, home)
         self.trouble: MeshError | None = None
         self._on_trouble, self._ack_timeout = on_trouble, ack_timeout
         self._change = asyncio.Event()
-        self._memory = _Memory(kind, self._settled)
+        self._memory = Memory(kind, self._settled)
         self._sender = Sender(self._memory, lambda: self.address,  # type: ignore[arg-type]
-                              self._open, self._ring.request, window, ack_timeout=ack_timeout,
+                              self._opened, self._ring.request, window, ack_timeout=ack_timeout,
                               role=self._ring.component, credentials=credentials or identity.for_client(home),
                               on_failure=self._failed)
 
@@ -184,6 +114,7 @@ class AsyncDelivery:
 
         Raises:
             MeshError: INVALID_ARGUMENT, its id can't be one; or as `flush`, while it waits.
+            RuntimeError: nothing is sent before the `with` or behind it.
         """
         event = _wrapped(message)
         if not isinstance(event, self._ring.types):
@@ -191,6 +122,8 @@ class AsyncDelivery:
         id = message_id(event)
         if why := bad_id("id", id):
             raise invalid_many([("id", why)])
+        if not self._open:
+            raise RuntimeError(f"the delivery of {self._memory.name} is not open")
         await self._until(lambda: len(self._memory.waiting) < MOST_WAITING)
         self._memory.put(id, event.SerializeToString())
 
@@ -233,9 +166,11 @@ class AsyncDelivery:
 
     async def aclose(self) -> None:
         """End at once. What is not acknowledged is lost to this object."""
+        self._open = False
         await self._sender.stop()
 
     async def __aenter__(self) -> Self:
+        self._open = True
         self._sender.start()
         return self
 
@@ -246,7 +181,7 @@ class AsyncDelivery:
         finally:
             await self.aclose()
 
-    def _open(self, channel: grpc.aio.Channel) -> Callable[[], Any]:
+    def _opened(self, channel: grpc.aio.Channel) -> Callable[[], Any]:
         method = self._ring.open(channel)
         return lambda: with_true_status(method())  # what ended a stream decides whether it is opened again
 
@@ -269,23 +204,24 @@ class AsyncDelivery:
             self._on_trouble(self.trouble)
 
 
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all blocking deliveries, on a thread of its own: grpc.aio does not do well with loops that come
+    and go."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="deliveries", daemon=True).start()
+    return loop
+
+
 class Delivery:
-    """As `AsyncDelivery`, for programs without an event loop: it has one on a thread of its own. `on_trouble` is called
-    there."""
+    """As `AsyncDelivery`, for programs without an event loop. `on_trouble` is called on the thread of all deliveries,
+    and must not hold it up."""
 
     def __init__(self, kind: Kind, address: str | None = None, **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=f"deliver {kind}", daemon=True)
-        self._thread.start()
-
         async def made() -> AsyncDelivery:
             return await AsyncDelivery(kind, address, **options).__aenter__()
 
-        try:
-            self._delivery = self._run(made())
-        except BaseException:
-            self._end()
-            raise
+        self._delivery = self._run(made())
 
     def send(self, message: RingMessage) -> None:
         """As `AsyncDelivery.send`."""
@@ -322,26 +258,16 @@ class Delivery:
 
     def close(self) -> None:
         """As `AsyncDelivery.aclose`."""
-        if self._thread.is_alive():
-            self._run(self._delivery.aclose())
-            self._end()
+        self._run(self._delivery.aclose())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            self._run(self._delivery.__aexit__(kind, error, trace))
-        finally:
-            self._end()
+        self._run(self._delivery.__aexit__(kind, error, trace))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
 def _wrapped(message: RingMessage) -> PolicyEvent | Transition | Sample:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +74,37 @@ async def test_all_is_acknowledged() -> None:
             await delivery.send(Feedback(feedback_id="f"))
         with pytest.raises(MeshError, match="it must have 1 to 256"):
             await delivery.send(transition(""))
+        with pytest.raises(RuntimeError, match="the delivery of transitions is not open"):
+            await delivery.send(transition("late"))
+
+
+@pytest.mark.parametrize(("field", "value"), [("kind", "turn"), ("window", 0), ("ack_timeout", -1)])
+def test_options_that_cannot_be(field: str, value: Any) -> None:
+    options: Any = {"kind": "turns", field: value}
+    with pytest.raises(ValueError, match=f"{field}: .* is not allowed: must be "):
+        Delivery(address="here:1", **options)
+
+
+def test_blocking_ones_come_and_go_quietly() -> None:
+    """In a process of its own: what asyncio has to complain of, it says as it goes along."""
+    done = subprocess.run([sys.executable, "-c", _COME_AND_GO], capture_output=True, text=True, check=False, timeout=60,
+                          cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+_COME_AND_GO = """
+import gc, threading
+from openclaw_rl.client import Delivery
+from tests.client.peers import serving
+from tests.client.test_ring import Judge, transition
+
+with serving(Judge()) as peer:
+    for i in range(20):
+        with Delivery("transitions", peer.address) as delivery:
+            delivery.send(transition(f"t{i}"))
+        gc.collect()
+print(sum(thread.name.startswith("deliver") for thread in threading.enumerate()))
+"""
 
 
 def test_what_a_cut_left_is_sent_again() -> None:
@@ -111,7 +145,7 @@ async def test_one_that_never_answers_is_told_and_connected_to_anew() -> None:
                 await delivery.flush(0.5)
             assert silent.value.reason == "NO_ACK" and silent.value.retryable
             async with asyncio.timeout(20):
-                while judge.streams < 2:
+                while judge.streams < 2:  # noqa: ASYNC110 (it is counted on another thread)
                     await asyncio.sleep(0.01)
             assert {error.reason for error in troubles} == {"NO_ACK"}
             judge.silent = False
