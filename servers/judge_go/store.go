@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -58,15 +59,24 @@ type waiting struct {
 	trouble               error // of the last transaction
 }
 
-func openStore(folder string) (*store, error) {
+func openStore(folder string) (s *store, err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
-	s := &store{path: filepath.Join(folder, "state.db"), changed: make(chan struct{}, 1), queued: make(chan struct{}, 1)}
+	s = &store{path: filepath.Join(folder, "state.db"), changed: make(chan struct{}, 1), queued: make(chan struct{}, 1)}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // of pages that are missing
+	defer func() {
+		if broken := recover(); broken != nil {
+			err = s.unusable(fmt.Errorf("%v", broken))
+		}
+	}()
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	err := s.update(func(tx *txn) error {
+	err = s.update(func(tx *txn) error {
+		if file, err := os.Stat(s.path); err != nil || file.Size() < tx.Size() {
+			return s.unusable(errors.Join(err, errors.New("its end is missing")))
+		}
 		for _, name := range [][]byte{known, order, queue, judgements, samples, sampleOf, refused, counters, forgotten} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
@@ -85,10 +95,14 @@ func (s *store) open() error {
 		return fmt.Errorf("%s is in use by another judge: stop that one, or give another --data", s.path)
 	}
 	if err != nil {
-		return fmt.Errorf("%s can't be used: %w; if it is damaged, move it away (what waits in it is lost then)", s.path, err)
+		return s.unusable(err)
 	}
 	s.db = db
 	return errors.Join(os.RemoveAll(s.path+".new"), syncFolder(filepath.Dir(s.path))) // a scrub that was cut off left that
+}
+
+func (s *store) unusable(err error) error {
+	return fmt.Errorf("%s can't be used: %w; if it is damaged, move it away (what waits in it is lost then)", s.path, err)
 }
 
 func (s *store) close() error {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -142,5 +144,30 @@ func TestAFileThatCannotBeWrittenIsTold(t *testing.T) {
 	}
 	if err := s.update(func(*txn) error { return nil }); err != nil || len(c.status().Alarms) != 0 {
 		t.Error(err, c.status())
+	}
+}
+
+func TestADamagedFileIsToldNotACrash(t *testing.T) {
+	whole := opened(t)
+	if err := whole.update(func(tx *txn) error { return tx.enqueue(bytes.Repeat([]byte("x"), 100_000)) }); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(whole.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := bytes.Clone(content)
+	for i := 2 * os.Getpagesize(); i < len(damaged); i++ {
+		damaged[i] = 0xed
+	}
+	for name, content := range map[string][]byte{"half of it": content[:len(content)/2], "five pages": content[:5*os.Getpagesize()],
+		"one page": content[:os.Getpagesize()], "no database": []byte("hello"), "damaged": damaged} {
+		folder := t.TempDir()
+		if err := os.WriteFile(filepath.Join(folder, "state.db"), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openStore(folder); err == nil || !strings.Contains(err.Error(), "move it away") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
