@@ -46,6 +46,7 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
   private final Supplier<ComponentStatus.Builder> basics; // address, certificate, whether it is about to stop
   private final LongConsumer drain; // within so many milliseconds
   private final Timestamp startedAt = Samples.timestamp(Samples.now());
+  private final String host = host();
 
   ComponentServicer(Store store, Samples samples, Versions versions, Trainer trainer, Publisher publisher,
       Streams streams, ScheduledExecutorService clock, Supplier<ComponentStatus.Builder> basics, LongConsumer drain) {
@@ -65,13 +66,14 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
     Samples.Waiting waiting = samples.waiting();
     ComponentStatus.Builder status = basics.get().setName("trainer").setPid(ProcessHandle.current().pid())
         .setPackageVersion("0.1.0").setContractVersion(Contract.CONTRACT_VERSION).setStartedAt(startedAt)
-        .setPolicyVersion(versions.head()).setHost(host()).setDetail(trainer.missing())
+        .setPolicyVersion(versions.head()).setHost(host).setDetail(trainer.missing())
         .putCounters("samples_accepted", store.number("accepted"))
         .putCounters("samples_trained", store.number("trained"))
         .putCounters("samples_pending", waiting.total())
         .putCounters("updates", store.number("updates"))
         .putCounters("steps_skipped", store.number("steps_skipped"))
-        .putGauges("pending", waiting.total()).putGauges("training", trainer.training() ? 1 : 0)
+        .putGauges("pending", waiting.total()).putGauges("rebuilding", waiting.again()).putGauges("open_streams", streams.count())
+        .putGauges("training", trainer.training() ? 1 : 0)
         .putGauges("paused", trainer.paused() ? 1 : 0).putAllDropped(samples.dropped());
     if (publisher.down() > UNREACHABLE) {
       String text = "the policy server (" + publisher.address() + ") has not been reached for "
@@ -102,10 +104,15 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
     Streams.Stream<WatchStatsResponse> stream = streams.add(observer, () -> {});
     ScheduledFuture<?>[] ticking = new ScheduledFuture<?>[1];
     ticking[0] = clock.scheduleAtFixedRate(() -> {
-      if (stream.over()) {
-        ticking[0].cancel(false);
-      } else if (stream.ready()) { // a slow reader gets the newest when it is ready, not all of the past
-        stream.send(WatchStatsResponse.newBuilder().setStatus(status()).setAt(Samples.timestamp(Samples.now())).build());
+      try {
+        if (stream.over()) {
+          ticking[0].cancel(false);
+        } else if (stream.ready()) { // a slow reader gets the newest when it is ready, not all of the past
+          stream.send(WatchStatsResponse.newBuilder().setStatus(status()).setAt(Samples.timestamp(Samples.now()))
+              .build());
+        }
+      } catch (RuntimeException error) {
+        stream.end(Errors.known(error));
       }
     }, 0, interval, TimeUnit.MILLISECONDS);
   }

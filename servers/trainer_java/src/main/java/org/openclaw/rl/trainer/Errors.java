@@ -42,8 +42,11 @@ final class Errors {
   /** It can't be done now; worth repeating after so many seconds. */
   static StatusRuntimeException unavailable(String message, int seconds) {
     return make(Status.Code.UNAVAILABLE, "UNAVAILABLE", message, Map.of())
-        .with(RetryInfo.newBuilder().setRetryDelay(Duration.newBuilder().setSeconds(seconds)).build())
-        .build();
+        .with(retryAfter(seconds)).build();
+  }
+
+  private static RetryInfo retryAfter(int seconds) {
+    return RetryInfo.newBuilder().setRetryDelay(Duration.newBuilder().setSeconds(seconds)).build();
   }
 
   static StatusRuntimeException unimplemented(String what) {
@@ -67,6 +70,10 @@ final class Errors {
   static StatusRuntimeException known(Throwable error) {
     if (error instanceof StatusRuntimeException status) {
       return status;
+    }
+    if (error instanceof Store.Failure failure && failure.full) {
+      return make(Status.Code.RESOURCE_EXHAUSTED, "DISK_FULL", "the trainer's disk is full (" + error.getMessage()
+          + "); free some space, work goes on by itself then", Map.of()).with(retryAfter(5)).build();
     }
     String incident = UUID.randomUUID().toString();
     LOG.log(Level.SEVERE, "incident " + incident, error);

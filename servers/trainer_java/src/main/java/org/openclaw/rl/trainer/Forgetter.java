@@ -32,9 +32,7 @@ final class Forgetter {
     ForgetResponse done = store.transaction(() -> forget(request, before));
     trainer.tell(TrainingEventKind.TRAINING_EVENT_KIND_FORGOTTEN,
         done.hasBaseVersion() ? done.getBaseVersion() : null, done.getTurnIdsCount() + " turns were forgotten");
-    if (done.getRebuilding() > 0) {
-      trainer.force();
-    }
+    trainer.wake();
     return done;
   }
 
@@ -55,29 +53,33 @@ final class Forgetter {
       }
     }
     Set<Long> gone = versions.madeFrom(touched);
+    byte[] session = Samples.mark("session", request.getSessionId());
+    gone.forEach(version -> store.run("INSERT OR IGNORE INTO voided VALUES (?, ?)", session, version));
+    // Also those of an earlier call, whose answer may not have arrived.
+    gone.addAll(store.query("SELECT version FROM voided WHERE digest = ?", row -> row.getLong(1), session));
     ForgetResponse.Builder response = ForgetResponse.newBuilder().addAllTurnIds(turnIds).addAllVersions(gone)
         .putRemoved("samples", removed).putRemoved("versions", gone.size());
     for (long version : gone) {
       store.run("UPDATE versions SET playbook = NULL, refused = 1, detail = ? WHERE version = ?",
           "void: a session was forgotten that it was trained on", version);
     }
-    List<Long> line = versions.line(versions.head());
-    if (line.stream().noneMatch(gone::contains)) {
-      return response.setMessage("no version that training goes on from was trained on its turns").build();
+    if (gone.isEmpty()) {
+      return response.setMessage("no version was trained on its turns").build();
     }
+    List<Long> line = versions.line(versions.head());
     long base = line.stream().filter(number -> !gone.contains(number)).findFirst().orElse(0L);
     versions.setHead(base);
     int again = 0;
-    for (long version : gone) {
-      again += store.run("UPDATE samples SET fate = 'pending', version = NULL WHERE fate = 'trained' AND version = ?"
-          + " AND payload IS NOT NULL", version);
+    for (long version : line.stream().takeWhile(gone::contains).toList()) { // not of what was rolled back before
+      again += store.run("UPDATE samples SET fate = 'pending', version = NULL, again = 1 WHERE fate = 'trained' AND"
+          + " version = ? AND payload IS NOT NULL", version);
     }
     store.count("trained", -again);
-    int signal = (int) samples.waiting().signal();
-    return response.setBaseVersion(base).setRebuilding(again == 0 ? 0 : signal)
-        .setMessage("training goes on from version " + base + (again == 0
+    long left = samples.waiting().again();
+    return response.setBaseVersion(base).setRebuilding((int) left)
+        .setMessage("training goes on from version " + base + (left == 0
             ? "; there is nothing else that the versions after it were trained on"
-            : "; " + again + " samples of the versions after it are trained on again")).build();
+            : "; " + left + " samples of the versions after it are trained on again")).build();
   }
 
   private void mark(String kind, String id, double before) {

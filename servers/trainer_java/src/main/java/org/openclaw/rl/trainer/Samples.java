@@ -42,9 +42,10 @@ final class Samples {
    *
    * @param total samples
    * @param signal those that a step can learn from
+   * @param again those of them that wait again, since the version that they trained was taken back
    * @param oldest when the oldest of those was accepted, seconds since 1970; 0 when there is none
    */
-  record Waiting(long total, long signal, double oldest) {}
+  record Waiting(long total, long signal, long again, double oldest) {}
 
   private final Store store;
   private final LongSupplier newest; // version that there ever was; -1 while that is not known
@@ -160,9 +161,9 @@ final class Samples {
   }
 
   Waiting waiting() {
-    return store.one("SELECT COUNT(*), IFNULL(SUM(signal), 0), IFNULL(MIN(CASE WHEN signal THEN accepted_at END), 0)"
-            + " FROM samples WHERE fate = 'pending'",
-        row -> new Waiting(row.getLong(1), row.getLong(2), row.getDouble(3))).orElseThrow();
+    return store.one("SELECT COUNT(*), IFNULL(SUM(signal), 0), IFNULL(SUM(signal AND again), 0),"
+            + " IFNULL(MIN(CASE WHEN signal THEN accepted_at END), 0) FROM samples WHERE fate = 'pending'",
+        row -> new Waiting(row.getLong(1), row.getLong(2), row.getLong(3), row.getDouble(4))).orElseThrow();
   }
 
   /** Samples for a step: the oldest that it can learn from, and as many neutral ones at most. */

@@ -13,6 +13,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.function.Supplier;
+import org.sqlite.SQLiteErrorCode;
+import org.sqlite.SQLiteException;
 
 /**
  * The trainer's SQLite file. One transaction at a time; each is on the disk when it returns, so that a kill or a power
@@ -23,8 +25,12 @@ final class Store implements AutoCloseable {
   static final class Failure extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
+    /** There is no room for what it was to take; worth repeating. */
+    final boolean full;
+
     Failure(String message, Throwable cause) {
       super(message, cause);
+      full = cause instanceof SQLiteException error && error.getResultCode() == SQLiteErrorCode.SQLITE_FULL;
     }
   }
 
@@ -41,7 +47,7 @@ final class Store implements AutoCloseable {
     CREATE TABLE IF NOT EXISTS samples (
       seq INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, session TEXT NOT NULL, fate TEXT NOT NULL,
       reason TEXT NOT NULL, version INTEGER, score INTEGER, signal INTEGER NOT NULL, answered INTEGER,
-      accepted_at REAL NOT NULL, requested_at REAL NOT NULL, content BLOB, payload BLOB)""",
+      accepted_at REAL NOT NULL, requested_at REAL NOT NULL, content BLOB, payload BLOB, again INTEGER NOT NULL DEFAULT 0)""",
     "CREATE INDEX IF NOT EXISTS by_fate ON samples (fate, seq)",
     "CREATE INDEX IF NOT EXISTS by_session ON samples (session)",
     "CREATE INDEX IF NOT EXISTS by_answered ON samples (answered, score)",
@@ -51,6 +57,7 @@ final class Store implements AutoCloseable {
       detail TEXT NOT NULL DEFAULT '', refused INTEGER NOT NULL DEFAULT 0)""",
     "CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS forgotten (digest BLOB PRIMARY KEY, before REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS voided (digest BLOB, version INTEGER, PRIMARY KEY (digest, version)) WITHOUT ROWID",
   };
 
   private final Path file;

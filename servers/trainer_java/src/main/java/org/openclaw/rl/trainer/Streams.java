@@ -88,16 +88,17 @@ final class Streams {
       stream.cancelled();
       open.remove(stream);
     });
+    call.setOnCloseHandler(() -> open.remove(stream));
     open.add(stream);
     if (ended != null) {
-      remove(stream);
       stream.end(ended);
     }
     return stream;
   }
 
-  void remove(Stream<?> stream) {
-    open.remove(stream);
+  /** Number of open ones. */
+  int count() {
+    return open.size();
   }
 
   /** Ends all, and all that come. */

@@ -168,8 +168,11 @@ final class Trainer implements AutoCloseable {
         pause = turn();
         problem = "";
       } catch (RuntimeException error) { // samples wait; whatever it was, the component goes on taking them
-        LOG.log(Level.SEVERE, "can't train", error);
-        problem = "can't train: " + error.getMessage();
+        String now = "can't train: " + error.getMessage();
+        if (!now.equals(problem)) { // once, not with each attempt
+          LOG.log(Level.SEVERE, now, error);
+        }
+        problem = now;
         pause = 2;
       }
       synchronized (wake) {
@@ -197,7 +200,7 @@ final class Trainer implements AutoCloseable {
     }
     double left = waiting.oldest() + seconds() - Samples.now();
     // One of the future came before the clock was set back.
-    if (!forced && waiting.signal() < pace.minSamples() && left > 0 && left <= seconds() + 1) {
+    if (!forced && waiting.again() == 0 && waiting.signal() < pace.minSamples() && left > 0 && left <= seconds() + 1) {
       return left;
     }
     forced = false;

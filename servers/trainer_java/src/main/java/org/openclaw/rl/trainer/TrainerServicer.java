@@ -67,12 +67,11 @@ final class TrainerServicer extends TrainerServiceGrpc.TrainerServiceImplBase {
 
       @Override
       public void onError(Throwable error) {
-        streams.remove(stream);
+        // The stream knows.
       }
 
       @Override
       public void onCompleted() {
-        streams.remove(stream);
         stream.complete();
       }
     };

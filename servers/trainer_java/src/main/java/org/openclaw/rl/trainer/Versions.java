@@ -3,9 +3,8 @@ package org.openclaw.rl.trainer;
 import com.google.protobuf.InvalidProtocolBufferException;
 import java.sql.ResultSet;
 import java.sql.SQLException;
-import java.util.ArrayList;
 import java.util.Collection;
-import java.util.HashSet;
+import java.util.Collections;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -78,9 +77,8 @@ final class Versions {
   List<Version> page(long before, int limit) {
     List<Version> found = store.query("SELECT * FROM versions WHERE version < ? ORDER BY version DESC LIMIT ?",
         Versions::read, before, limit);
-    List<Version> ascending = new ArrayList<>(found);
-    java.util.Collections.reverse(ascending);
-    return ascending;
+    Collections.reverse(found);
+    return found;
   }
 
   /** A version's playbook; empty when it isn't known here. */
@@ -91,23 +89,16 @@ final class Versions {
 
   /** A version and those that it was made from, newest first. */
   List<Long> line(long number) {
-    List<Long> line = new ArrayList<>();
-    Optional<Version> at = find(number);
-    while (at.isPresent()) {
-      line.add(at.get().number());
-      at = at.get().manifest().hasParent() ? find(at.get().manifest().getParent()) : Optional.empty();
-    }
-    return line;
+    return store.query("WITH RECURSIVE line AS (SELECT version, parent FROM versions WHERE version = ? UNION ALL SELECT"
+        + " v.version, v.parent FROM versions v JOIN line ON v.version = line.parent) SELECT version FROM line ORDER BY"
+        + " version DESC", row -> row.getLong(1), number);
   }
 
   /** These and all that were made from them, ascending. */
   Set<Long> madeFrom(Collection<Long> numbers) {
     Set<Long> found = new TreeSet<>(numbers);
-    for (Version version : page(Long.MAX_VALUE, Integer.MAX_VALUE)) { // a parent has a lower number
-      if (version.manifest().hasParent() && found.contains(version.manifest().getParent())) {
-        found.add(version.number());
-      }
-    }
+    store.query("SELECT parent, version FROM versions WHERE parent NOT NULL ORDER BY version", // a parent's is lower
+        row -> found.contains(row.getLong(1)) && found.add(row.getLong(2)));
     return found;
   }
 
@@ -141,16 +132,16 @@ final class Versions {
     return store.transaction(() -> {
       raiseHighest(state.getHighestVersion());
       activated(state.getActiveVersion(), Samples.seconds(state.getActivatedAt()));
-      Set<Long> withdrawn = new HashSet<>(state.getWithdrawnVersionsList());
+      Set<Long> withdrawn = madeFrom(state.getWithdrawnVersionsList());
       List<Long> line = line(head());
       Optional<Version> active = find(state.getActiveVersion());
       boolean ours = active.isPresent() && active.get().playbook() != null
           && active.get().manifest().getDigest().equals(state.getActiveDigest());
       long base = head();
       if (line.stream().anyMatch(withdrawn::contains)) {
-        base = ours ? state.getActiveVersion() : line.stream()
-            .filter(number -> line(number).stream().noneMatch(withdrawn::contains)).findFirst().orElse(0L);
-        for (long number : madeFrom(withdrawn)) {
+        base = ours ? state.getActiveVersion()
+            : line.stream().filter(number -> !withdrawn.contains(number)).findFirst().orElse(0L);
+        for (long number : withdrawn) {
           store.run("UPDATE versions SET detail = ?, refused = 1 WHERE version = ? AND refused = 0", ROLLED_BACK, number);
         }
       } else if (ours && state.getActiveVersion() > head()) { // forward again

@@ -31,6 +31,9 @@ import org.openclaw.rl.v1.WeightRejectReason;
 final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implements AutoCloseable {
   private static final Context.Key<String> TRAINER = Context.key("trainer");
 
+  private static final int CREDIT = 50;
+  /** What a trainer may not do. */
+  final List<String> faults = Collections.synchronizedList(new ArrayList<>());
   final List<WeightOffer> offers = Collections.synchronizedList(new ArrayList<>());
   final List<String> trainers = Collections.synchronizedList(new ArrayList<>());
   volatile Playbook active = Playbook.getDefaultInstance();
@@ -105,6 +108,7 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
             offers.add(offer);
             long version = offer.getManifest().getVersion();
             if (state.getPinned()) {
+              faults.add("an offer while a version is pinned");
               answer.getRejectedBuilder().setVersion(version)
                   .setReason(WeightRejectReason.WEIGHT_REJECT_REASON_PINNED).setRetryable(true);
             } else if (refuse != null) {
@@ -113,14 +117,16 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
               refuse = null;
             } else {
               answer.setNeed(WeightNeed.newBuilder().setVersion(version).addTensors("playbook")
-                  .setFromByte(part.size()).setCreditBytes(50));
+                  .setFromByte(part.size()).setCreditBytes(CREDIT));
             }
           }
           case CHUNK -> {
             byte[] data = request.getChunk().getData().toByteArray();
             CRC32C crc = new CRC32C();
             crc.update(data);
-            if (request.getChunk().getOffset() != part.size() || (int) crc.getValue() != request.getChunk().getCrc32C()) {
+            if (request.getChunk().getOffset() != part.size() || data.length > CREDIT
+                || (int) crc.getValue() != request.getChunk().getCrc32C()) {
+              faults.add("a bad chunk at " + request.getChunk().getOffset());
               observer.onError(Status.INTERNAL.withDescription("a bad chunk").asRuntimeException());
               return;
             }
@@ -132,7 +138,7 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
             }
             long total = offer.getTensors(0).getEncodedBytes();
             answer.getProgressBuilder().setVersion(offer.getManifest().getVersion()).setReceivedBytes(part.size())
-                .setTotalBytes(total).setCreditBytes(50);
+                .setTotalBytes(total).setCreditBytes(CREDIT);
             if (part.size() == total) {
               observer.onNext(answer.build());
               answer.getStagedBuilder().setVersion(offer.getManifest().getVersion());

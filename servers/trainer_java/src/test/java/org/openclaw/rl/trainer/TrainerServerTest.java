@@ -12,6 +12,7 @@ import io.grpc.health.v1.HealthGrpc;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
@@ -63,6 +64,7 @@ class TrainerServerTest {
     client.close();
     server.close();
     policy.close();
+    assertEquals(List.of(), policy.faults);
   }
 
   private List<Ack> submit(Sample... samples) throws Exception {
@@ -275,7 +277,8 @@ class TrainerServerTest {
   void drainingEndsStreamsWithAWordOnWhen() throws Exception {
     HealthGrpc.HealthBlockingStub health = HealthGrpc.newBlockingStub(client.channel());
     HealthCheckRequest of = HealthCheckRequest.newBuilder().setService("openclaw_rl.v1.TrainerService").build();
-    assertEquals(HealthCheckResponse.ServingStatus.SERVING, health.check(of).getStatus());
+    Iterator<HealthCheckResponse> told = health.watch(of);
+    assertEquals(HealthCheckResponse.ServingStatus.SERVING, told.next().getStatus());
     try (TrainerClient once = TrainerClient.open(Options.at(server.address()).withReconnect(false));
         Responses<?> stats = once.watchStats(Duration.ofSeconds(3600))) {
       stats.next();
@@ -284,6 +287,7 @@ class TrainerServerTest {
       assertEquals(Status.Code.UNAVAILABLE, error.code());
       assertTrue(error.retryAfter().isPresent());
     }
+    assertEquals(HealthCheckResponse.ServingStatus.NOT_SERVING, told.next().getStatus());
     server.await();
   }
 
