@@ -32,11 +32,15 @@ export class ComponentClient implements AsyncDisposable {
   /** The raw client of ComponentService. */
   readonly rawComponent: Client<typeof ComponentService>;
 
+  constructor(options: ClientOptions & { address: string });
+  /** For the clients of the four: where their component listens by default, and its name. */
+  constructor(options: ClientOptions, defaultPort: number, role: Role);
   constructor(
-    options: ClientOptions & { address: string },
+    options: ClientOptions,
+    defaultPort = 0,
     private readonly role: Role | "" = "",
   ) {
-    this.connection = new Connection(role, 0, options);
+    this.connection = new Connection(role, defaultPort, options);
     this.rawComponent = this.connection.client(ComponentService);
   }
 
@@ -114,7 +118,7 @@ export class ComponentClient implements AsyncDisposable {
 
   /** Let the component end its running work, for at most `graceSeconds` (30 by default), and stop. */
   async drain(graceSeconds?: number, options: CallOptions = {}): Promise<void> {
-    const request = graceSeconds === undefined ? {} : { grace: duration(graceSeconds) };
+    const request = graceSeconds === undefined ? {} : { grace: duration(graceSeconds, "graceSeconds") };
     await this.connection.unary("ComponentService/Drain", options, (o) => this.rawComponent.drain(request, o));
   }
 

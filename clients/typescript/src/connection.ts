@@ -2,8 +2,8 @@ import type { DescService } from "@bufbuild/protobuf";
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { probe, tlsRefusal } from "./diagnose.js";
-import { invalid, MeshError } from "./errors.js";
-import { splitAddress, type CallOptions, type ClientOptions, type Pem } from "./options.js";
+import { invalid, invalidFields, MeshError } from "./errors.js";
+import { checkTimeout, splitAddress, type CallOptions, type ClientOptions, type Pem } from "./options.js";
 import { MAX_MESSAGE_BYTES } from "./version.js";
 
 /** Names of the components, as their status has them. */
@@ -34,11 +34,15 @@ export class Connection {
   constructor(role: Role | "", defaultPort: number, options: ClientOptions = {}) {
     this.address = options.address ?? `127.0.0.1:${defaultPort}`;
     ({ host: this.host, port: this.port } = splitAddress(this.address));
-    this.timeoutMs = options.timeoutMs ?? DEFAULT_TIMEOUT_MS;
+    this.timeoutMs = checkTimeout(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
     this.reconnect = options.reconnect ?? true;
     this.encrypted = options.tls !== undefined;
     if (options.key !== undefined && !this.encrypted && !LOOPBACK.test(this.host)) {
       throw invalid("tls", undefined, "given beside `key`: a bearer key is not sent in plain text");
+    }
+    if (options.key !== undefined && !/^[\x21-\x7e]+$/.test(options.key)) {
+      const description = "must be a bearer key as `openclaw-rl keys` made it, without spaces and line ends";
+      throw invalidFields([{ field: "key", description }]); // its value is not shown
     }
     const baseUrl = `${this.encrypted ? "https" : "http"}://${this.address}`;
     this.nodeOptions = this.tlsOptions(role, options);
@@ -66,7 +70,7 @@ export class Connection {
   async unary<T>(method: string, options: CallOptions, call: (options: CallOptions) => Promise<T>): Promise<T> {
     this.assertOpen(method);
     try {
-      return await call({ ...options, timeoutMs: options.timeoutMs ?? this.timeoutMs });
+      return await call({ ...options, timeoutMs: checkTimeout(options.timeoutMs ?? this.timeoutMs) });
     } catch (error) {
       throw await this.explain(method, error, options.signal);
     }
@@ -80,6 +84,8 @@ export class Connection {
     if (signal?.aborted && failure.code !== "DEADLINE_EXCEEDED") {
       return new MeshError({ ...where, code: "CANCELLED", message: "the caller cancelled the call", cause: error });
     }
+    const unfit = /^serialize binary: cannot encode field \S*?(\w+) to binary: (.*)/.exec(failure.text);
+    if (unfit) return invalidFields([{ field: unfit[1]!, description: unfit[2]! }]).with(where);
     if (own || failure.reason !== failure.code) return failure.with(where); // all is said
     if (failure.code === "UNIMPLEMENTED") {
       const advice =

@@ -42,7 +42,7 @@ export class EnvironmentClient extends ComponentClient {
   readonly raw: Client<typeof EnvironmentService>;
 
   constructor(options: ClientOptions = {}) {
-    super({ address: "127.0.0.1:50052", ...options }, "env_server");
+    super(options, 50052, "env_server");
     this.raw = this.connection.client(EnvironmentService);
   }
 
@@ -88,15 +88,21 @@ export class EnvironmentClient extends ComponentClient {
       leaseId,
       type,
       holder,
-      ...(waitSeconds === undefined ? {} : { wait: duration(waitSeconds) }),
-      ...(ttlSeconds === undefined ? {} : { ttl: duration(ttlSeconds) }),
+      ...(waitSeconds === undefined ? {} : { wait: duration(waitSeconds, "waitSeconds") }),
+      ...(ttlSeconds === undefined ? {} : { ttl: duration(ttlSeconds, "ttlSeconds") }),
     };
     // The server's wait is not cut short by the default deadline.
     const timeoutMs = rest.timeoutMs ?? 120_000 + (waitSeconds ?? 0) * 1000;
-    const answer = await this.connection.unary("EnvironmentService/Acquire", { ...rest, timeoutMs }, (o) =>
-      this.raw.acquire(request, o),
-    );
-    return new Lease(this.connection, this.raw, answer, renew);
+    try {
+      const answer = await this.connection.unary("EnvironmentService/Acquire", { ...rest, timeoutMs }, (o) =>
+        this.raw.acquire(request, o),
+      );
+      return new Lease(this.connection, this.raw, answer, renew, ttlSeconds);
+    } catch (error) {
+      // It may have been granted in the same moment, and nobody else knows its id.
+      if (options.leaseId === undefined) this.raw.release({ leaseId }, { timeoutMs: 10_000 }).catch(() => {});
+      throw error;
+    }
   }
 
   /** The environments that there are, and how much of each is in use. */

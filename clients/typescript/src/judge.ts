@@ -12,7 +12,7 @@ export class JudgeClient extends ComponentClient {
   readonly raw: Client<typeof JudgeService>;
 
   constructor(options: ClientOptions = {}) {
-    super({ address: "127.0.0.1:50053", ...options }, "prm_judge");
+    super(options, 50053, "prm_judge");
     this.raw = this.connection.client(JudgeService);
   }
 

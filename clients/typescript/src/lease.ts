@@ -9,11 +9,13 @@ import type {
   ResetResponse,
   StepResponse,
 } from "./gen/openclaw_rl/v1/environment_pb.js";
-import { duration } from "./messages.js";
+import { duration, int64 } from "./messages.js";
 import type { CallOptions } from "./options.js";
 
 const RELEASE_TIMEOUT_MS = 10_000;
-const SHORTEST_RENEWAL_MS = 200;
+/** Bounds of the time that a lease is thought to last: the server's clock may be another. */
+const SHORTEST_MS = 600;
+const LONGEST_MS = 60_000;
 
 /** An action: a function's name and arguments. */
 export interface Action {
@@ -40,9 +42,11 @@ export class Lease implements AsyncDisposable {
     /** As the server told it. */
     readonly acquired: AcquireResponse,
     renew: boolean,
+    ttlSeconds?: number,
   ) {
     this.expires = timestampDate(acquired.expiresAt!);
-    if (renew) this.renewLater(this.expires.getTime() - Date.now());
+    const lasts = ttlSeconds === undefined ? this.expires.getTime() - Date.now() : ttlSeconds * 1000;
+    if (renew) this.renewLater(Math.min(Math.max(lasts, SHORTEST_MS), LONGEST_MS));
   }
 
   get id(): string {
@@ -57,7 +61,7 @@ export class Lease implements AsyncDisposable {
   /** Put it into the initial state of a task (none without an id). */
   async reset(taskId = "", options: CallOptions & { seed?: number | bigint } = {}): Promise<ResetResponse> {
     const { seed, ...rest } = options;
-    const request = { leaseId: this.id, taskId, ...(seed === undefined ? {} : { seed: BigInt(seed) }) };
+    const request = { leaseId: this.id, taskId, ...(seed === undefined ? {} : { seed: int64("seed", seed) }) };
     const answer = await this.call("Reset", rest, (o) => this.raw.reset(request, o));
     this.steps = 0;
     return answer;
@@ -123,8 +127,7 @@ export class Lease implements AsyncDisposable {
 
   /** Renew at a third of the time that it lasts, and again and again. */
   private renewLater(lasts: number): void {
-    const pause = Math.max(SHORTEST_RENEWAL_MS, lasts / 3);
-    this.timer = setTimeout(() => void this.renewNow(lasts), pause);
+    this.timer = setTimeout(() => void this.renewNow(lasts), lasts / 3);
     this.timer.unref();
   }
 

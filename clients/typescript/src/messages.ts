@@ -1,6 +1,9 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { timestampDate, type Duration, type Timestamp } from "@bufbuild/protobuf/wkt";
+import { invalid } from "./errors.js";
 import { ChatMessageSchema, type ChatMessage } from "./gen/openclaw_rl/v1/turn_pb.js";
+
+const LONGEST_SECONDS = 315_576_000_000; // of google.protobuf.Duration
 
 /** A conversation: a text is a user's message. */
 export type Conversation = string | MessageInitShape<typeof ChatMessageSchema>[];
@@ -32,7 +35,10 @@ export function messagesOf(conversation: Conversation): ChatMessage[] {
 }
 
 /** A protobuf duration of so many seconds. */
-export function duration(seconds: number): Duration {
+export function duration(seconds: number, field = "seconds"): Duration {
+  if (!(Math.abs(seconds) <= LONGEST_SECONDS)) {
+    throw invalid(field, String(seconds), `a number of seconds up to ${LONGEST_SECONDS}`);
+  }
   const whole = Math.floor(seconds);
   const nanos = Math.round((seconds - whole) * 1e9);
   return { $typeName: "google.protobuf.Duration", seconds: BigInt(whole), nanos };
@@ -43,7 +49,8 @@ export function date(time: Timestamp | undefined): Date | undefined {
   return time === undefined ? undefined : timestampDate(time);
 }
 
-/** An optional integer of the contract. */
-export function int64(value: number | bigint | undefined): bigint | undefined {
-  return value === undefined ? undefined : BigInt(value);
+/** An integer of the contract. */
+export function int64(field: string, value: number | bigint): bigint {
+  if (typeof value === "number" && !Number.isSafeInteger(value)) throw invalid(field, String(value), "a whole number");
+  return BigInt(value);
 }

@@ -57,3 +57,9 @@ export function splitAddress(address: string): { host: string; port: number } {
   if (!match || port < 1 || port > 65535) throw invalid("address", address, "HOST:PORT, such as 127.0.0.1:50051");
   return { host: (match[1] ?? match[2])!, port };
 }
+
+/** A deadline in whole milliseconds. */
+export function checkTimeout(ms: number): number {
+  if (!(ms > 0 && ms < 2 ** 31)) throw invalid("timeoutMs", String(ms), "more than 0 and less than 2^31 milliseconds");
+  return Math.ceil(ms);
+}

@@ -71,7 +71,7 @@ export class PolicyClient extends ComponentClient {
   readonly raw: Client<typeof PolicyService>;
 
   constructor(options: ClientOptions = {}) {
-    super({ address: "127.0.0.1:50051", ...options }, "policy_server");
+    super(options, 50051, "policy_server");
     this.raw = this.connection.client(PolicyService);
   }
 
@@ -102,7 +102,7 @@ export class PolicyClient extends ComponentClient {
   /** Log-probabilities of given tokens: entry i is that of token i + 1 behind tokens 0 to i. */
   async score(tokenIds: number[], options: CallOptions & { version?: number | bigint } = {}): Promise<ScoreResponse> {
     const { version, ...rest } = options;
-    const request = { tokenIds, ...(version === undefined ? {} : { version: BigInt(version) }) };
+    const request = { tokenIds, ...(version === undefined ? {} : { version: int64("version", version) }) };
     return this.connection.unary("PolicyService/Score", rest, (o) => this.raw.score(request, o));
   }
 
@@ -144,7 +144,7 @@ export class PolicyClient extends ComponentClient {
 
   /** Go back to a kept version; without one, to the newest below the active one. Gives the state after it. */
   async rollback(version?: number | bigint, options: CallOptions & { reason?: string } = {}): Promise<PolicyState> {
-    let target = int64(version);
+    let target = version;
     if (target === undefined) {
       const state = (await this.policy(options)).state!;
       target = state.keptVersions.filter((kept) => kept < state.activeVersion).at(-1);
@@ -167,7 +167,7 @@ export class PolicyClient extends ComponentClient {
     const { version, reason, pin, ...rest } = options;
     const request: MessageInitShape<typeof ActivateVersionRequestSchema> = {
       reason: reason ?? "",
-      ...(version === undefined ? {} : { version: BigInt(version) }),
+      ...(version === undefined ? {} : { version: int64("version", version) }),
       ...(pin === undefined ? {} : { pin }),
     };
     return this.connection.unary("PolicyService/ActivateVersion", rest, (o) => this.raw.activateVersion(request, o));
@@ -183,7 +183,7 @@ export function turnOptions(fields: TurnFields): MessageInitShape<typeof TurnOpt
     sessionDone: fields.sessionDone ?? false,
     noRecord: fields.noRecord ?? false,
     background: fields.background ?? false,
-    ...(minVersion === undefined ? {} : { minVersion: BigInt(minVersion) }),
-    ...(exactVersion === undefined ? {} : { exactVersion: BigInt(exactVersion) }),
+    ...(minVersion === undefined ? {} : { minVersion: int64("minVersion", minVersion) }),
+    ...(exactVersion === undefined ? {} : { exactVersion: int64("exactVersion", exactVersion) }),
   });
 }

@@ -1,6 +1,6 @@
 import type { CallOptions as ConnectCallOptions } from "@connectrpc/connect";
 import type { Connection } from "./connection.js";
-import type { CallOptions } from "./options.js";
+import { checkTimeout, type CallOptions } from "./options.js";
 
 /** Starts a streaming call with these options. */
 export type Open<T> = (options: ConnectCallOptions) => AsyncIterable<T>;
@@ -59,7 +59,9 @@ export class CallStream<T> implements AsyncIterableIterator<T>, AsyncDisposable 
     this.connection.assertOpen(this.method);
     const { timeoutMs, signal } = this.options;
     const both = signal ? AbortSignal.any([signal, this.stopper.signal]) : this.stopper.signal;
-    return this.open({ signal: both, ...(timeoutMs === undefined ? {} : { timeoutMs }) })[Symbol.asyncIterator]();
+    return this.open({ signal: both, ...(timeoutMs === undefined ? {} : { timeoutMs: checkTimeout(timeoutMs) }) })[
+      Symbol.asyncIterator
+    ]();
   }
 
   private finish(): void {

@@ -7,6 +7,7 @@ import {
   type TrainNowResponse,
   type WatchTrainingResponse,
 } from "./gen/openclaw_rl/v1/trainer_pb.js";
+import { int64 } from "./messages.js";
 import type { CallOptions, ClientOptions } from "./options.js";
 import { Watch, type WatchOptions } from "./watch.js";
 
@@ -16,13 +17,13 @@ export class TrainerClient extends ComponentClient {
   readonly raw: Client<typeof TrainerService>;
 
   constructor(options: ClientOptions = {}) {
-    super({ address: "127.0.0.1:50054", ...options }, "trainer");
+    super(options, 50054, "trainer");
     this.raw = this.connection.client(TrainerService);
   }
 
   /** One version, with what is known of its delivery. */
   async version(version: number | bigint, options: CallOptions = {}): Promise<PolicyVersion> {
-    const request = { version: BigInt(version) };
+    const request = { version: int64("version", version) };
     const answer = await this.connection.unary("TrainerService/GetVersion", options, (o) =>
       this.raw.getVersion(request, o),
     );

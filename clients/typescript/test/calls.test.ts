@@ -139,6 +139,46 @@ test("a lease is renewed by itself, numbers its steps, and is given back", async
   assert.equal(calls.at(-1), "release");
 });
 
+test("a lease is given back that was granted as its caller went away, unless its id is the caller's", async () => {
+  const released: string[] = [];
+  await using server = await serve((router) =>
+    router.service(EnvironmentService, {
+      acquire: async ({ leaseId }) => {
+        await new Promise((resolve) => setTimeout(resolve, 300));
+        return { leaseId, expiresAt: timestampFromMs(Date.now() + 60_000) };
+      },
+      release: ({ leaseId }) => {
+        released.push(leaseId);
+        return {};
+      },
+    }),
+  );
+  await using environment = new EnvironmentClient({ address: server.address });
+  const own = await failure(environment.acquire("tool_call", { leaseId: "mine", timeoutMs: 50 }));
+  const made = await failure(environment.acquire("tool_call", { timeoutMs: 50 }));
+  assert.deepEqual([own.code, made.code], ["DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"]);
+  await until(() => released.length > 0);
+  assert.match(released.join(), /^lease_[0-9a-f-]+$/);
+});
+
+test("a lease is renewed in time whatever the server's clock says", async () => {
+  let renewals = 0;
+  await using server = await serve((router) =>
+    router.service(EnvironmentService, {
+      acquire: ({ leaseId }) => ({ leaseId, expiresAt: timestampFromMs(Date.now() + 2 ** 42) }),
+      renew: () => {
+        renewals += 1;
+        return { expiresAt: timestampFromMs(Date.now() + 2 ** 42) };
+      },
+      release: () => ({}),
+    }),
+  );
+  await using environment = new EnvironmentClient({ address: server.address });
+  await using lease = await environment.acquire("tool_call", { ttlSeconds: 1 });
+  await until(() => renewals > 1);
+  assert.equal(lease.lost, undefined);
+});
+
 test("a live session goes both ways", async () => {
   const sessions: string[] = [];
   let closed = false;

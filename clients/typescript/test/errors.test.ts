@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { Code, ConnectError } from "@connectrpc/connect";
 import {
   ComponentClient,
+  EnvironmentClient,
   CONTRACT_VERSION,
   JudgeClient,
   MAX_MESSAGE_BYTES,
@@ -30,7 +31,6 @@ test("an error has its details and says what to do", async () => {
       getPolicy: () => {
         throw told.toConnectError();
       },
-      // eslint-disable-next-line require-yield
       chat: async function* () {
         throw told.toConnectError();
       },
@@ -232,4 +232,32 @@ test("a bearer key is sent, and not in plain text to another machine", async () 
     () => new PolicyClient({ address: "localhost" }),
     /address: "localhost" is not allowed: must be HOST:PORT/,
   );
+  for (const key of ["sec ret\n", "", "schlüssel"]) {
+    const refused = await failure((async () => new ComponentClient({ address: server.address, key }))());
+    assert.equal(refused.violations[0]!.field, "key");
+    assert.ok(key === "" || !String(refused).includes(key.slice(0, 4)), "the key is shown");
+  }
+});
+
+test("options that can't be are refused by their name", async () => {
+  await using server = await serve(() => {});
+  const { address } = server;
+  await using policy = new PolicyClient({ address });
+  await using environment = new EnvironmentClient({ address });
+  for (const [field, call] of [
+    ["timeoutMs", () => policy.policy({ timeoutMs: 0 })],
+    ["timeoutMs", () => policy.policy({ timeoutMs: Infinity })],
+    ["timeoutMs", () => policy.chat("Hi", { timeoutMs: -1 }).text()],
+    ["timeoutMs", async () => new PolicyClient({ address, timeoutMs: NaN })],
+    ["exactVersion", async () => policy.chat("Hi", { exactVersion: 1.5 })],
+    ["version", async () => policy.rollback(0.5)],
+    ["token_ids", () => policy.score([1.5])],
+    ["waitSeconds", () => environment.acquire("tool_call", { waitSeconds: NaN })],
+    ["seconds", async () => environment.watchStats({ seconds: Infinity })],
+  ] as const) {
+    const refused = await failure((async () => await call())());
+    assert.equal(refused.code, "INVALID_ARGUMENT", String(refused));
+    assert.equal(refused.violations[0]!.field, field);
+  }
+  assert.equal(new PolicyClient({ address: undefined }).address, "127.0.0.1:50051"); // such as an unset variable
 });

@@ -114,7 +114,6 @@ test("a receiver that never acknowledges is reported, and connected to again", a
   let streams = 0;
   await using server = await serve((router) =>
     router.service(EnvironmentService, {
-      // eslint-disable-next-line require-yield
       recordTurns: async function* (requests) {
         streams += 1;
         for await (const _ of requests);
