@@ -67,7 +67,7 @@ func openStore(folder string) (s *store, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // of pages that are missing
 	defer func() {
 		if broken := recover(); broken != nil {
-			err = s.unusable(fmt.Errorf("%v", broken))
+			err = s.unusable(fmt.Errorf("a part of it makes no sense: %v", broken))
 		}
 	}()
 	if err := s.open(); err != nil {
