@@ -31,7 +31,8 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
 
 #: Run otherwise: pattern, what it becomes, why.
 OTHERWISE: tuple[tuple[str, str, str], ...] = (
-    (r"openclaw-rl chat$", "openclaw-rl chat < question.txt", "a conversation needs somebody who types"),
+    (r"openclaw-rl chat$", "openclaw-rl chat --max-tokens 8 < question.txt", "a conversation needs somebody who types"),
+    (r'openclaw-rl chat ("[^"]+")$', r"openclaw-rl chat --max-tokens 8 \1", "a short answer shows the same"),
     (r"openclaw-rl dashboard( --no-browser)?$", "first_line openclaw-rl dashboard --no-browser --port 0",
      "it runs until Ctrl-C, here until its first line"),
     (r"openclaw-rl metrics$", "first_line openclaw-rl metrics --port 0", "it runs until Ctrl-C"),

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests import quick
+
 from .blocks import ROOT, SHELL, Block, blocks, commands
 from .commands import OWN_HOME, not_run, runnable
 
@@ -21,7 +23,11 @@ _OPENCLAW_RL = """\
 case "${{1-}}" in
   {own_home}) export OPENCLAW_RL_HOME={own} ;;
 esac
-"{real}" "$@" 2>&1 | tee "$DOCS_LAST"
+case "${{1-}}${{DOCS_REAL-}}" in  # what starts processes or runs until it is ended is started itself
+  local-start | stop-all | *real) program="{real}" ;;
+  *) program="{quick}" ;;
+esac
+"$program" "$@" 2>&1 | tee "$DOCS_LAST"
 code=${{PIPESTATUS[0]}}
 case "${{1-}} $code" in
   "status 1") code=0 ;;  # an alarm that another test caused
@@ -35,7 +41,8 @@ _FIRST_LINE = """\
 #!{python}
 # Runs a command until it has said its first line, then ends it as Ctrl-C does.
 import os, signal, subprocess, sys, threading
-process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True, start_new_session=True)
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True, start_new_session=True,
+                           env={{**os.environ, "DOCS_REAL": "real"}})
 guard = threading.Timer(60, os.killpg, (process.pid, signal.SIGKILL))
 guard.start()
 line = process.stdout.readline()
@@ -104,7 +111,7 @@ class Reader:
     def _programs(self, own: Path) -> None:
         real = Path(sys.executable).parent / "openclaw-rl"
         for name, text in (("openclaw-rl", _OPENCLAW_RL.format(own_home="|".join(OWN_HOME), own=shlex.quote(str(own)),
-                                                               real=real)),
+                                                               real=real, quick=quick.program())),
                            ("first_line", _FIRST_LINE.format(python=sys.executable))):
             (self._bin / name).write_text(text)
             (self._bin / name).chmod(0o755)

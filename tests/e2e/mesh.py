@@ -15,6 +15,11 @@ import httpx
 import psutil
 
 from openclaw_rl.home import Home, RunRecord, read_record
+from tests import quick
+
+#: Commands that ask or tell a running mesh something, often again and again until it is so.
+_ASKING = {"status", "turns", "trace", "versions", "episodes", "environments", "logs", "set-aside", "rollback", "pin",
+           "unpin", "pause", "resume", "train-now", "forget"}
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str = "it") -> Any:
@@ -32,8 +37,9 @@ class Mesh:
         self.env = {**os.environ, "OPENCLAW_RL_HOME": str(home.root), **(env or {})}
 
     def command(self, *args: str, text: str | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([str(Path(sys.executable).parent / "openclaw-rl"), *args], env=self.env, text=True,
-                              capture_output=True, timeout=timeout, check=False, input=text)
+        program = quick.program() if args[:1] and args[0] in _ASKING else Path(sys.executable).parent / "openclaw-rl"
+        return subprocess.run([str(program), *args], env=self.env, text=True, capture_output=True, timeout=timeout,
+                              check=False, input=text)
 
     def cli(self, *args: str) -> str:
         """Run a command that has to succeed."""

@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.client.environment import EnvironmentServiceClient
 from openclaw_rl.home import Home
+from openclaw_rl.launch.status import report
 from tests.docs.blocks import ROOT, Block, blocks, documents
 from tests.docs.shell import Reader
 
@@ -29,7 +30,7 @@ _PORTS = {"policy_server": 50051, "env_server": 50052, "prm_judge": 50053, "trai
 def lesson(mesh: Mesh) -> Iterator[dict[str, str]]:
     """What the pages speak of: a session, a turn, a version that was trained, a lease. Afterwards the newest version
     answers, as before."""
-    turns = [turn for n in range(4) for turn in
+    turns = [turn for n in range(2) for turn in
              mesh.session(f"docs-{n}", "What is a heron?", "That is wrong. Answer in one short sentence.", done=True)]
     mesh.session("docs-forgotten", "What is a stork?")
 
@@ -123,7 +124,7 @@ def test_a_silent_judge_says_why(tmp_path: Path) -> None:
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as judge:
         try:
             def silent() -> dict[str, Any]:
-                return next((c for c in mesh.json("status")["components"]
+                return next((c for c in report(home).json()["components"]
                              if c["name"] == "prm_judge" and c["state"] == "DEGRADED"), {})
 
             told = until(silent, 60, "the alarm")
