@@ -46,8 +46,9 @@ def logs(
     shown = sum(source.show(lines, len(sources) > 1) for source in sources)
     if not follow and not shown and not any(source.there for source in sources):
         if any(isinstance(source, _Near) for source in sources):  # what keeps the others from it, they have said
-            err.print(f"nothing in {Home.default().logs} yet; `openclaw-rl local-start` starts the mesh",
-                      soft_wrap=True)
+            why = ("our environment server and judge write it as turns come" if journal else
+                   "`openclaw-rl local-start` starts the mesh")
+            err.print(f"nothing in {Home.default().logs} yet; {why}", soft_wrap=True)
         raise typer.Exit(1)
     if follow:
         _follow(sources)

@@ -59,3 +59,12 @@ def test_a_turn_without_spans_is_told_with_who_keeps_none(home: Home) -> None:
     assert result.exit_code == 1
     assert "there are no spans of turn turn_1 (" in result.output and "env_server keeps no spans" in result.output
     assert "`openclaw-rl turns` lists the turns" in result.output
+
+
+def test_a_journal_that_nobody_here_writes(home: Home) -> None:
+    config = yaml.safe_load(home.config_file.read_text())
+    del config["components"]["prm_judge"], config["components"]["trainer"]
+    home.config_file.write_text(yaml.safe_dump(config))
+    result = run("logs", "--journal")
+    assert result.exit_code == 1 and "our environment server and judge write it as turns come" in result.output
+    assert "local-start" not in result.output
