@@ -20,9 +20,12 @@ import {
   type Turn,
 } from "@openclaw-rl/client/v1";
 
+const folders: string[] = [];
+process.on("exit", () => folders.forEach((made) => rmSync(made, { recursive: true, force: true })));
+
 export function folder(): string {
   const made = mkdtempSync(join(tmpdir(), "env-server-"));
-  process.on("exit", () => rmSync(made, { recursive: true, force: true }));
+  folders.push(made);
   return made;
 }
 
@@ -48,9 +51,9 @@ export function turn(id: string, texts: string[], more: Partial<Turn> = {}): Pol
   });
 }
 
-export async function until(what: () => boolean, seconds = 30): Promise<void> {
+export async function until(what: () => boolean | Promise<boolean>, seconds = 30): Promise<void> {
   const end = Date.now() + seconds * 1000;
-  while (!what()) {
+  while (!(await what())) {
     if (Date.now() > end) throw new Error(`it is still not so after ${seconds} s: ${what.toString()}`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
@@ -93,7 +96,7 @@ export async function judge(port = 0) {
   };
 }
 
-const MAIN = fileURLToPath(new URL("../src/main.ts", import.meta.url));
+const MAIN = fileURLToPath(new URL("../dist/main.js", import.meta.url)); // as it is run, and quick to start
 
 /** The server's process. */
 export class Server {
@@ -103,7 +106,7 @@ export class Server {
   private readonly child: ChildProcess;
 
   constructor(...args: string[]) {
-    this.child = spawn(process.execPath, ["--import", "tsx", MAIN, ...args], { stdio: ["ignore", "pipe", "pipe"] });
+    this.child = spawn(process.execPath, [MAIN, ...args], { stdio: ["ignore", "pipe", "pipe"] });
     const read = (data: Buffer): void => {
       this.output += data.toString();
       this.address = /serves gRPC on (\S+)/.exec(this.output)?.[1] ?? "";

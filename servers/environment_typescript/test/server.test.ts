@@ -28,12 +28,8 @@ test("killed at any moment and started again it loses nothing and does nothing t
   const last = await Server.start("--data", data, "--judge", next.address);
   await until(() => new Set(next.got.map(({ turn }) => turn!.turnId)).size === count);
   await using environment = new EnvironmentClient({ address: last.address });
-  for (;;) {
-    const { outboxes, counters } = await environment.status();
-    if (outboxes[0]!.pending > 0n) continue;
-    assert.equal(counters["transitions_sent"], BigInt(count));
-    break;
-  }
+  await until(async () => (await environment.status()).outboxes[0]!.pending === 0n);
+  assert.equal((await environment.status()).counters["transitions_sent"], BigInt(count));
   assert.equal([...statuses.values()].includes("rejected"), false);
   assert.equal(await last.kill("SIGTERM"), 0);
   next.close();
@@ -70,12 +66,12 @@ test("leases: capacity, waiting, steps done once, actions checked, taken back", 
   const seen = environment.watchLease("one", { seconds: 0.1 });
   assert.match(JSON.parse((await seen.next()).value!.view!.json).text, /renew_loan/);
   const waiting = environment.acquire("tool_call", { leaseId: "two", waitSeconds: 30, ttlSeconds: 1, renew: false });
-  for (;;) if ((await environment.environments())[0]!.waiting === 1) break;
+  await until(async () => (await environment.environments())[0]!.waiting === 1);
   await lease.release();
   assert.equal((await waiting).id, "two");
   assert.equal((await seen.next()).value?.ended, true);
   assert.equal((await failure(environment.acquire("tool_call", { leaseId: "one" }))).reason, "LEASE_ENDED");
-  for (;;) if ((await environment.leases()).length === 0) break; // nobody renews it
+  await until(async () => (await environment.leases()).length === 0); // nobody renews it
   assert.equal((await failure(environment.acquire("gui"))).code, "NOT_FOUND");
   const unknown = await failure(environment.runEpisodes({ type: "tool_call" }).next());
   assert.equal(unknown.code, "UNIMPLEMENTED");
