@@ -58,9 +58,8 @@ def build(language: str, out: Path) -> list[str]:
                      if re.search(r"-\d+\.\d+\.\d+\.jar$", jar.name)]
             return ["java", "-cp", f"{jar}:{(out / 'classpath').read_text()}", str(HERE / "Bench.java")]
         case "rust":
-            target = CLIENTS / "rust/target"
-            run("cargo", "build", "-q", "--release", folder=HERE / "rust", CARGO_TARGET_DIR=str(target))
-            return [str(target / "release/bench-clients")]
+            run("cargo", "build", "-q", "--locked", "--release", "-p", "bench-clients", folder=CLIENTS / "rust")
+            return [str(CLIENTS / "rust/target/release/bench-clients")]
         case _:
             return [sys.executable, str(HERE / "python.py")]
 
