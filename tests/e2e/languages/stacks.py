@@ -57,7 +57,7 @@ BUILDS: dict[str, tuple[list[Command], list[str]]] = {
     "typescript": ([(CLIENTS / "typescript", "npm ci --silent && npm run --silent build"),
                     (SERVERS / "environment_typescript", "npm ci --silent && npm run --silent build")],
                    ["node", str(SERVERS / "environment_typescript/dist/main.js")]),
-    "java": ([(SERVERS / "trainer_java", "mvn -q -B -DskipTests -f reactor.xml package")],
+    "java": ([(SERVERS / "trainer_java", "mvn -q -B -Dmaven.test.skip=true -f reactor.xml package")],
              ["java", "-jar", str(SERVERS / "trainer_java/target/openclaw-rl-trainer.jar")]),
     "rust": ([(CLIENTS / "rust", "cargo build -q -p openclaw-rl-policy")],
              [str(CLIENTS / "rust/target/debug/openclaw-rl-policy")]),

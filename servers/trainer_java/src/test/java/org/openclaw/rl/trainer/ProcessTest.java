@@ -27,8 +27,8 @@ class ProcessTest {
 
   private static Process start(String... options) throws IOException {
     List<String> command = new ArrayList<>(List.of(
-        Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-cp", System.getProperty("java.class.path"),
-        Main.class.getName()));
+        Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-XX:TieredStopAtLevel=1", "-cp",
+        System.getProperty("java.class.path"), Main.class.getName()));
     command.addAll(List.of(options));
     return new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.DISCARD).start();
   }
