@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.conformance import http2
-from openclaw_rl.conformance.context import COMPONENT, Context
+from openclaw_rl.conformance.context import COMPONENT, UNLIMITED, Context
 from openclaw_rl.conformance.frame import check
 from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.v1 import component_pb2
@@ -51,7 +51,7 @@ async def big_refused(kit: Context) -> None:
     request = component_pb2.WatchStatsRequest(interval=Duration(nanos=100_000_000))
     other = kit.stream("ComponentService/WatchStats", request, channel=channel)
     await kit.within(other.read(), kit.deadline, "WatchStats was not answered")
-    large = kit.connect(unlimited=True)
+    large = kit.connect(options=UNLIMITED)
     try:
         again = large.unary_stream(_STATS)(request.SerializeToString(), timeout=kit.deadline)
         await again.read()
@@ -72,7 +72,7 @@ async def big_refused(kit: Context) -> None:
 @check("component.big.code", "The refusal of a too large message says so: RESOURCE_EXHAUSTED (or OUT_OF_RANGE, as one "
        "library has it).", where=_LIMIT, after=["component.big.refused"])
 async def big_code(kit: Context) -> None:
-    call = kit.connect(unlimited=True).unary_unary(_STATUS)
+    call = kit.connect(options=UNLIMITED).unary_unary(_STATUS)
     await kit.refused(call(_unknown(17 * 2**20), timeout=kit.deadline), *_TOO_LARGE, what="a request of 17 MiB")
 
 

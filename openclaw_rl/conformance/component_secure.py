@@ -43,4 +43,4 @@ async def role(kit: Context) -> None:
 
 async def _answer(call: Any) -> str:
     answer = await call.read()
-    return "with its end" if answer is grpc.aio.EOF else str(answer)
+    return "" if answer is grpc.aio.EOF else str(answer)

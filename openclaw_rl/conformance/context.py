@@ -28,8 +28,11 @@ from openclaw_rl.v1 import component_pb2
 T = TypeVar("T")
 
 COMPONENT = component_pb2.DESCRIPTOR.services_by_name["ComponentService"]
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0),
-              ("grpc.use_local_subchannel_pool", 1)]
+_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+#: Options of a connection that sends messages of any size; that of the others ends where the contract says.
+UNLIMITED = [*_OPTIONS, ("grpc.max_send_message_length", -1)]
+#: Of one on which few bytes wait for who does not read.
+NARROW = [*_OPTIONS, ("grpc.http2.lookahead_bytes", 2**14), ("grpc.http2.bdp_probe", 0)]
 #: Seconds between two looks at something that is waited for.
 _LOOK = 0.02
 
@@ -79,27 +82,26 @@ class Context:
         """The run's connection as the component whose ring stream the server takes; see `channel_as`."""
         return self.channel_as(self.service.sender)
 
-    def connect(self, *, sender: bool = False, unlimited: bool = False) -> grpc.aio.Channel:
+    def connect(self, *, sender: bool = False, options: list[tuple[str, int]] | None = None) -> grpc.aio.Channel:
         """One more connection; it is closed behind the check.
 
         Args:
             sender: as the component whose ring stream the server takes.
-            unlimited: it sends messages of any size; that of the others ends where the contract says.
+            options: UNLIMITED, NARROW, or those of all.
         """
         credentials = self._credentials_of(self.service.sender) if sender else self._credentials
-        if not unlimited:
+        if options is None:
             channel = connect(self.address, self.service.component, credentials)
         elif credentials is None:
-            channel = grpc.aio.insecure_channel(self.address, options=_UNLIMITED)
+            channel = grpc.aio.insecure_channel(self.address, options=options)
         else:
-            secrets_, options = credentials.channel(self.service.component)
-            channel = grpc.aio.secure_channel(self.address, secrets_, options=[*_UNLIMITED, *options])
+            secrets_, more = credentials.channel(self.service.component)
+            channel = grpc.aio.secure_channel(self.address, secrets_, options=[*options, *more])
         self._more.append(channel)
         return channel
 
     def channel_as(self, role: str) -> grpc.aio.Channel:
-        """The run's connection as a component of the mesh, whose RPCs are open to nobody else. Without TLS it is the
-        run's own.
+        """The run's connection as a component of the mesh, whose RPCs nobody else may call; without TLS the run's own.
 
         Raises:
             Skipped: with TLS, and there is no certificate of that role in the folder of --certs.
@@ -213,9 +215,6 @@ class Context:
 
         Args:
             channel: default the run's; for the ring stream that of the component which may open it.
-
-        Returns:
-            The call of grpc.aio.
         """
         descriptor = self._method(method)
         output = GetMessageClass(descriptor.output_type).FromString

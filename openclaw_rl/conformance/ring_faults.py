@@ -8,7 +8,7 @@ import contextlib
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from openclaw_rl.conformance.context import Context, listed
+from openclaw_rl.conformance.context import UNLIMITED, Context, listed
 from openclaw_rl.conformance.frame import Failed, Need, check
 from openclaw_rl.conformance.material import Material
 from openclaw_rl.conformance.refusal import refusal
@@ -86,7 +86,7 @@ async def big(kit: Context) -> None:
        "acknowledged goes.", where="delivery/README.md: a single message has up to 16 MiB", services=RING,
        after=["ring.big"], seconds=40)
 async def big_refused(kit: Context) -> None:
-    channel = kit.connect(sender=True, unlimited=True)
+    channel = kit.connect(sender=True, options=UNLIMITED)
     material = Material(kit)
     other, stream = RingStream(kit, channel), RingStream(kit, channel)
     known = material.message(kit.id())

@@ -1,34 +1,46 @@
-"""Runs the kit inside a test, against a server in this process or one of its own."""
+"""Runs the kit inside a test, against a judge in this process or one of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Check, Outcome, checks_of
 from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import ServerProcess
-from openclaw_rl.conformance.runner import Report, run
+from openclaw_rl.conformance.runner import Report, chosen, run
 from openclaw_rl.conformance.services import SERVICES
+from openclaw_rl.mesh import tls
 
 from .wrong.judge import Judge
 
+#: Seconds for a call to a server of the tests.
+DEADLINE = 3.0
+
 
 @contextlib.asynccontextmanager
-async def in_process(make: type[Judge], tmp_path: Path) -> AsyncIterator[Context]:
-    """A kit and a judge in this process."""
+async def in_process(make: type[Judge], folder: Path, certs: Path | None = None) -> AsyncIterator[Context]:
+    """A kit and a judge in this process.
+
+    Args:
+        certs: speak TLS, with this folder's certificates.
+    """
     listener = Listener("127.0.0.1:0")
     await listener.start()
-    judge, ready = make("127.0.0.1:0", tmp_path, listener.address), asyncio.Event()
+    judge, ready = make("127.0.0.1:0", folder, listener.address), asyncio.Event()
+    judge.certs = certs
     task = asyncio.create_task(judge.run(ready))
     try:
         async with asyncio.timeout(10):
             await ready.wait()
-        kit = Context(SERVICES["judge"], judge.address, deadline=3.0, listener=listener)
+        kit = Context(SERVICES["judge"], judge.address, deadline=DEADLINE, listener=listener,
+                      credentials=tls.Credentials(certs, "operator") if certs else None,
+                      certs=str(certs) if certs else None)
         try:
             yield kit
         finally:
@@ -41,16 +53,27 @@ async def in_process(make: type[Judge], tmp_path: Path) -> AsyncIterator[Context
         judge.store.db.close()
 
 
-async def of_process(fault: str, tmp_path: Path, checks: list[Check], port: int) -> Report:
-    """The report on a judge in a process of its own, which the kit starts."""
+async def report_of(make: type[Judge], folder: Path, checks: Sequence[Check], certs: Path | None = None) -> Report:
+    """The report on a judge in this process."""
+    async with in_process(make, folder, certs) as kit:
+        return await run(kit, checks, drain=True)
+
+
+async def of_process(service: str, command: str, folder: Path, checks: Sequence[Check]) -> Report:
+    """The report on a server in a process of its own, which the kit starts.
+
+    Args:
+        command: its arguments behind `python`, with {address}, {data} and {listen}.
+    """
     listener = Listener("127.0.0.1:0")
     await listener.start()
-    command = (f"{sys.executable} -m tests.conformance.wrong.judge --fault '{fault}' --address {{address}} "
-               "--data {data} --next {listen}")
-    process = ServerProcess(command, f"127.0.0.1:{port}", tmp_path / "data", listener.address)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    process = ServerProcess(f"{sys.executable} {command}", address, folder / "data", listener.address)
     try:
         await process.start()
-        kit = Context(SERVICES["judge"], process.address, deadline=3.0, listener=listener, process=process)
+        kit = Context(SERVICES[service], process.address, listener=listener, process=process)
         try:
             return await run(kit, checks)
         finally:
@@ -58,12 +81,6 @@ async def of_process(fault: str, tmp_path: Path, checks: list[Check], port: int)
     finally:
         await process.stop()
         await listener.stop()
-
-
-async def report_of(make: type[Judge], tmp_path: Path, checks: list[Check]) -> Report:
-    """The report on a judge in this process."""
-    async with in_process(make, tmp_path) as kit:
-        return await run(kit, checks, drain=True)
 
 
 def checks(*, without: tuple[str, ...] = ()) -> list[Check]:
@@ -75,7 +92,11 @@ def checks(*, without: tuple[str, ...] = ()) -> list[Check]:
     return list(left.values())
 
 
+def only(service: str, id: str) -> list[Check]:
+    """One check, and what it stands on."""
+    return chosen(checks_of(service), [f"{id[:-1]}?"])
+
+
 def failed(report: Report) -> dict[str, str]:
     """What failed: check -> what was seen."""
     return {one.check.id: one.seen for one in report.results if one.outcome in (Outcome.FAILED, Outcome.ERROR)}
-

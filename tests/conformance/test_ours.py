@@ -1,33 +1,35 @@
-"""Our own environment server, judge and trainer conform."""
+"""Our own four conform: the policy server with an API model, and with the embedded one."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[2]
+from .reports import conforming
+
+#: What an own server may leave out, over plain text.
+_ALLOWED = ("needs --certs", "API model", "the engine takes weights")
+#: What a model with weights is asked beside a chat; the rest is the same code as an API model's.
+_WEIGHTS = ("weights.serving", "weights.refuses.tensor_digest", "weights.refuses.content", "weights.resume",
+            "weights.sparse", "weights.low_rank", "policy.turns", "policy.chat.*", "policy.generate*", "policy.score*",
+            "policy.fetch", "policy.http*")
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("service", ["environment", "judge", "trainer"])
-def test_ours_conforms(service: str, tmp_path: Path) -> None:
-    command = (f"{sys.executable} {_ROOT}/tools/conformance/own.py {service} --address {{address}} --data {{data}} "
-               "--listen {listen}")
-    done = subprocess.run([str(Path(sys.executable).parent / "openclaw-rl"), "conformance", service, "--start", command,
-                           "--json", "--junit", str(tmp_path / "report.xml")], capture_output=True, text=True,
-                          check=False, cwd=tmp_path, env={**os.environ, "OPENCLAW_RL_HOME": str(tmp_path / "none")})
-    report = json.loads(done.stdout)
-    failed = {one["id"]: one["seen"] for one in report["checks"] if one["outcome"] not in ("passed", "skipped")}
-    assert not failed, failed
-    assert done.returncode == 0 and report["conforms"]
-    skipped = [one["id"] for one in report["checks"] if one["outcome"] == "skipped"]
-    assert set(skipped) <= {"trainer.trains"}
-    suite = ET.parse(tmp_path / "report.xml").getroot()
-    assert suite.attrib["failures"] == "0" and len(suite) == len(report["checks"]) > 60
+@pytest.mark.timeout(600)
+def test_ours_conform(tmp_path: Path) -> None:
+    reports = conforming(tmp_path, "environment", "judge", "trainer", "policy_api", jobs=3)
+    for server, report in reports.items():
+        assert len(report.checks) > 60, server
+        assert not report.warned, server
+        needless = {id: why for id, why in report.skipped.items() if not any(word in why for word in _ALLOWED)}
+        assert needless.keys() <= {"trainer.trains"}, (server, needless)
+
+
+@pytest.mark.timeout(600)
+def test_the_embedded_model_conforms(tmp_path: Path) -> None:
+    only = [option for id in _WEIGHTS for option in ("--only", id if "*" in id else f"{id[:-1]}?")]
+    report = conforming(tmp_path, "policy", jobs=1, options=tuple(only))["policy"]
+    assert not report.skipped and not report.warned and len(report.checks) > 25

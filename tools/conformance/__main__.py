@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +25,7 @@ class Server:
 
     Attributes:
         service: what it is.
-        command: as `openclaw-rl conformance --start` takes it; {root} is the repository.
+        command: as `openclaw-rl conformance --start` takes it; {root} is the repository, {upstream} an API.
         built: a file that must be there; "" for none.
         build: how it comes about.
     """
@@ -39,6 +42,7 @@ SERVERS = {
     "judge": Server("judge", _OWN % "judge"),
     "trainer": Server("trainer", _OWN % "trainer"),
     "policy": Server("policy", _OWN % "policy"),
+    "policy_api": Server("policy", _OWN % "policy" + " --upstream {upstream}"),
     "judge_go": Server(
         "judge", "{root}/servers/judge_go/judge_go --listen {address} --data {data} --trainer {listen}",
         "servers/judge_go/judge_go", "cd servers/judge_go && go build -o judge_go ."),
@@ -49,13 +53,13 @@ SERVERS = {
     "trainer_java": Server(
         "trainer", "java -jar {root}/servers/trainer_java/target/openclaw-rl-trainer.jar --listen {address} "
         "--data {data} --policy {listen}", "servers/trainer_java/target/openclaw-rl-trainer.jar",
-        "servers/trainer_java/README.md says it"),
+        "cd servers/trainer_java && mvn -q -B -Dmaven.test.skip=true -f reactor.xml package"),
     "policy_rust": Server(
-        "policy", "{root}/servers/policy_rust/target/debug/openclaw-rl-policy --listen {address} --data {data} "
+        "policy", "{root}/clients/rust/target/debug/openclaw-rl-policy --listen {address} --data {data} "
         "--environment {listen} --upstream {upstream} --model conformance --http 127.0.0.1:0",
-        "servers/policy_rust/target/debug/openclaw-rl-policy", "cd servers/policy_rust && cargo build"),
+        "clients/rust/target/debug/openclaw-rl-policy", "cd clients/rust && cargo build -p openclaw-rl-policy"),
 }
-OWN = ("environment", "judge", "trainer", "policy")
+OWN = ("environment", "judge", "trainer", "policy", "policy_api")
 
 
 def readme() -> str:
@@ -73,15 +77,19 @@ def main(argv: list[str] | None = None) -> int:
     """Returns 0 when all servers conform, 1 when one does not, 2 when one could not be asked."""
     parser = argparse.ArgumentParser(
         prog="python tools/conformance", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Run the conformance kit on the servers of this repository, one after another.",
-        epilog="examples:\n  python tools/conformance                      our own four\n"
+        description="Run the conformance kit on the servers of this repository, one after another or\nside by side.",
+        epilog="examples:\n  python tools/conformance                      our own\n"
                "  python tools/conformance judge judge_go        ours and the one in Go\n"
                "  python tools/conformance --foreign --junit out the four of other makes\n"
                "  python tools/conformance --write               README.md's table, from the checks")
-    parser.add_argument("servers", nargs="*", metavar="SERVER", help=f"{', '.join(SERVERS)}; default our own four")
+    parser.add_argument("servers", nargs="*", metavar="SERVER", help=f"{', '.join(SERVERS)}; default our own ones")
     parser.add_argument("--foreign", action="store_true", help="those of other makes (they must be built)")
-    parser.add_argument("--upstream", default="http://127.0.0.1:9/v1",
-                        help="base URL of the OpenAI-compatible API behind policy_rust (default %(default)s)")
+    parser.add_argument("--upstream", metavar="URL", help="base URL of the OpenAI-compatible API behind policy_api and "
+                        "policy_rust, whose key is in OPENAI_API_KEY (default: that of the tests)")
+    parser.add_argument("--certs", metavar="FOLDER", type=Path, help="over TLS, with the certificates of a mesh: "
+                        "those that openclaw-rl init makes")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many servers side by side; each report is "
+                        "shown when it is complete (default %(default)s)")
     parser.add_argument("--only", action="append", default=[], help="as in openclaw-rl conformance")
     parser.add_argument("--junit", type=Path, metavar="FOLDER", help="a JUnit file for each server goes there")
     parser.add_argument("--write", action="store_true", help="write README.md's table and end")
@@ -101,26 +109,54 @@ def main(argv: list[str] | None = None) -> int:
     names = args.servers or [name for name in SERVERS if (name in OWN) != args.foreign]
     if args.junit is not None:
         args.junit.mkdir(parents=True, exist_ok=True)
-    return max([_run(name, args) for name in names])
+    if args.jobs < 1:
+        parser.error(f"--jobs {args.jobs}: must be at least 1")
+    with _upstream(args.upstream, names) as upstream, ThreadPoolExecutor(args.jobs) as pool:
+        return max(pool.map(lambda name: _run(name, args, upstream), names))
 
 
-def _run(name: str, args: argparse.Namespace) -> int:
+@contextlib.contextmanager
+def _upstream(given: str | None, names: list[str]) -> Iterator[str]:
+    """The API that is given, or else the one of the tests where a server needs one."""
+    if given or not any("{upstream}" in SERVERS[name].command for name in names):
+        yield given or ""
+        return
+    from tests.e2e.fake_api import FakeApi
+
+    api = FakeApi()
+    try:
+        yield api.url
+    finally:
+        api.close()
+
+
+def _run(name: str, args: argparse.Namespace, upstream: str) -> int:
     server = SERVERS[name]
-    print(f"\n== {name}", flush=True)
+    head = f"\n== {name}"
     if server.built and not (_ROOT / server.built).exists():
-        print(f"{server.built} is not there: {server.build}", file=sys.stderr)
+        print(f"{head}\n{server.built} is not there: {server.build}", flush=True)
         return 2
+    if args.jobs == 1:
+        print(head, flush=True)
     command = server.command
-    for word, value in (("{root}", str(_ROOT)), ("{python}", sys.executable), ("{upstream}", args.upstream)):
+    for word, value in (("{root}", str(_ROOT)), ("{python}", sys.executable), ("{upstream}", upstream)):
         command = command.replace(word, shlex.quote(value))
     call = [sys.executable, "-c", "from openclaw_rl.cli import main; main()", "conformance", server.service, "--start",
             command]
+    if args.certs is not None:
+        certs = str(args.certs.resolve())
+        call[-1] += f" --certs {shlex.quote(certs)}"
+        call += ["--certs", certs]
     if args.junit is not None:
         call += ["--junit", str(args.junit / f"{name}.xml")]
     for pattern in args.only:
         call += ["--only", pattern]
-    return subprocess.run(call, check=False, env={**os.environ, "OPENAI_API_KEY": "conformance",
-                                                  "PYTHONPATH": str(_ROOT)}).returncode
+    kept = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if args.jobs > 1 else {}
+    done = subprocess.run(call, check=False, text=True, **kept, env={  # type: ignore[call-overload]
+        "OPENAI_API_KEY": "conformance", **os.environ, "PYTHONPATH": str(_ROOT)})
+    if args.jobs > 1:
+        print(f"{head}\n{done.stdout}", end="", flush=True)
+    return int(done.returncode)
 
 
 if __name__ == "__main__":

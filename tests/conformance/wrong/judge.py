@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from openclaw_rl.mesh import tls
+from openclaw_rl.mesh.authorize import Authorizer
 from openclaw_rl.mesh.channel import MAX_MESSAGE
 from openclaw_rl.mesh.errors import invalid, unimplemented
 from openclaw_rl.mesh.helpers import now
@@ -37,50 +38,11 @@ from openclaw_rl.v1 import (
     turn_pb2,
 )
 
+from .store import Store
+
 SERVICE = judge_pb2.DESCRIPTOR.services_by_name["JudgeService"].full_name
 COMPONENT = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name
 SUBMIT = "/openclaw_rl.v1.TrainerService/SubmitSamples"
-_SCHEMA = """CREATE TABLE IF NOT EXISTS inbox (id TEXT PRIMARY KEY, content BLOB, judgement BLOB);
-CREATE TABLE IF NOT EXISTS outbox (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, payload BLOB);"""
-
-
-class Store:
-    """What the judge has taken in and what waits for the trainer."""
-
-    def __init__(self, file: str) -> None:
-        self.db = sqlite3.connect(file)
-        self.db.execute("PRAGMA journal_mode = WAL")
-        self.db.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing by it
-        self.db.executescript(_SCHEMA)
-
-    def known(self, id: str) -> bytes | None:
-        """Content of a message that was taken."""
-        row = self.db.execute("SELECT content FROM inbox WHERE id = ?", (id,)).fetchone()
-        return row[0] if row else None
-
-    def take(self, id: str, content: bytes, sample: turn_pb2.Sample) -> None:
-        self.db.execute("INSERT INTO inbox VALUES (?, ?, ?)", (id, content, sample.judgement.SerializeToString()))
-        self.db.execute("INSERT INTO outbox (id, payload) VALUES (?, ?)", (id, sample.SerializeToString()))
-        self.save()
-
-    def save(self) -> None:
-        """Have on disk what was taken."""
-        self.db.commit()
-
-    def judgements(self, ids: list[str]) -> list[turn_pb2.Judgement]:
-        found = []
-        for id in ids:
-            row = self.db.execute("SELECT judgement FROM inbox WHERE id = ?", (id,)).fetchone()
-            if row:
-                found.append(turn_pb2.Judgement.FromString(row[0]))
-        return found
-
-    def waiting(self, behind: int = 0) -> list[tuple[int, str, bytes]]:
-        return self.db.execute("SELECT seq, id, payload FROM outbox WHERE seq > ? ORDER BY seq", (behind,)).fetchall()
-
-    def settle(self, id: str) -> None:
-        self.db.execute("DELETE FROM outbox WHERE id = ?", (id,))
-        self.save()
 
 
 class Judge:
@@ -93,6 +55,8 @@ class Judge:
 
     name = "prm_judge"
     limit = MAX_MESSAGE  #: bytes of a message
+    certs: Path | None = None  #: folder with certificates; None for plain text
+    certified = roles = True  #: with TLS: callers need a certificate, and one of the right role
     exit_code = 0  #: of a process that SIGTERM ends
 
     def __init__(self, address: str, data: Path | None, next: str) -> None:
@@ -100,6 +64,7 @@ class Judge:
         self.store = self.make_store(data)
         self.stop_requested = asyncio.Event()
         self.wake = asyncio.Event()
+        self.lock = asyncio.Lock()
         self.watchers: list[tuple[str, asyncio.Queue[judge_pb2.WatchJudgementsResponse]]] = []
         self.started, self.delivered, self.connected = now(), 0, False
         self.interceptor = self.make_interceptor()
@@ -108,7 +73,10 @@ class Judge:
     # -- what a fault may change ------------------------------------------------------------------------------------
 
     def make_store(self, data: Path | None) -> Store:
-        return Store(str(data / "judge.db") if data else ":memory:")
+        if data is None:
+            return Store(":memory:")
+        data.mkdir(parents=True, exist_ok=True)
+        return Store(str(data / "judge.db"))
 
     def make_interceptor(self) -> ErrorInterceptor:
         return ErrorInterceptor()
@@ -184,6 +152,9 @@ class Judge:
     async def on_judge(self, transition: turn_pb2.Transition) -> turn_pb2.Judgement:
         return self.judge(transition)
 
+    async def on_status(self) -> component_pb2.ComponentStatus:
+        return self.status()
+
     async def on_stats(self, seconds: float) -> AsyncIterator[component_pb2.WatchStatsResponse]:
         while not self.stop_requested.is_set():
             yield component_pb2.WatchStatsResponse(status=self.status(), at=now())
@@ -210,7 +181,7 @@ class Judge:
         self.add_services(server)
         await self.add_health(server)
         reflection.enable_server_reflection((SERVICE, COMPONENT, health.SERVICE_NAME), server, self._pool())
-        port = server.add_insecure_port(self.address)
+        port = self._listen(server)
         self.address = f"127.0.0.1:{port}"
         await server.start()
         sender = asyncio.create_task(self._send())
@@ -224,6 +195,14 @@ class Judge:
             await server.stop(1)
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
+
+    def _listen(self, server: grpc.aio.Server) -> int:
+        if self.certs is None:
+            return server.add_insecure_port(self.address)
+        mine = tls.Credentials(self.certs, self.name)
+        if self.roles:
+            self.interceptor.authorizer = Authorizer(lambda: mine.identity)
+        return server.add_secure_port(self.address, mine.server(self.certified))
 
     def _pool(self) -> DescriptorPool:
         pool = DescriptorPool()
@@ -319,7 +298,7 @@ class _Component(component_pb2_grpc.ComponentServiceServicer):
         self._judge = judge
 
     async def GetStatus(self, request: Any, context: Any) -> component_pb2.GetStatusResponse:
-        return component_pb2.GetStatusResponse(status=self._judge.status())
+        return component_pb2.GetStatusResponse(status=await self._judge.on_status())
 
     async def WatchStats(self, request: component_pb2.WatchStatsRequest, context: Any) -> AsyncIterator[Any]:
         seconds = request.interval.ToNanoseconds() / 1e9 if request.HasField("interval") else 1.0
@@ -363,7 +342,7 @@ def main() -> int:
     args = parser.parse_args()
 
     async def serve() -> int:
-        return await _serve((FAULTS[args.fault] if args.fault else Judge)(args.address, args.data, args.next))
+        return await _serve((FAULTS[args.fault].judge if args.fault else Judge)(args.address, args.data, args.next))
 
     return asyncio.run(serve())
 
