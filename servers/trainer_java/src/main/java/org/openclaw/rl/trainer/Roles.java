@@ -25,6 +25,7 @@ import javax.net.ssl.SSLSession;
 
 /** Lets in who may call what, by the role in the caller's certificate (spiffe://MESH/ROLE). */
 final class Roles implements ServerInterceptor {
+  private static final String PACKAGE = "openclaw_rl.v1.";
   private static final Set<String> ALL = Set.of("policy_server", "env_server", "prm_judge", "trainer", "operator");
   private static final Set<String> READERS = Set.of("policy_server", "operator");
   private static final Set<String> OPERATOR = Set.of("operator");
@@ -42,7 +43,7 @@ final class Roles implements ServerInterceptor {
   private static final Pattern SPIFFE = Pattern.compile("spiffe://([^/]+)/([^/]+)");
   private static final Pattern COMMON_NAME = Pattern.compile("(?:^|,)\\s*CN=([^,]+)");
 
-  private record Identity(String mesh, String role) {}
+  record Identity(String mesh, String role) {}
 
   private final Identity own;
 
@@ -71,24 +72,26 @@ final class Roles implements ServerInterceptor {
 
   private Optional<StatusRuntimeException> refuse(ServerCall<?, ?> call) {
     SSLSession session = call.getAttributes().get(Grpc.TRANSPORT_ATTR_SSL_SESSION);
-    String method = call.getMethodDescriptor().getFullMethodName();
-    Identity peer;
     try {
-      peer = identity((X509Certificate) session.getPeerCertificates()[0]);
+      Identity peer = identity((X509Certificate) session.getPeerCertificates()[0]);
+      return refuse(own, peer, call.getMethodDescriptor().getFullMethodName());
     } catch (SSLPeerUnverifiedException none) {
       return Optional.of(Errors.of(Status.Code.UNAUTHENTICATED, "NO_CREDENTIALS", "a certificate of the mesh is needed"));
     }
+  }
+
+  /** What a caller is told who may not call this. */
+  static Optional<StatusRuntimeException> refuse(Identity own, Identity peer, String method) {
     if (!peer.mesh().equals(own.mesh()) || !ALL.contains(peer.role())) {
       return Optional.of(Errors.of(Status.Code.PERMISSION_DENIED, "FOREIGN_MESH",
           "the certificate is not of a role in the mesh " + own.mesh() + ": it is " + peer));
     }
-    if (!method.startsWith("openclaw_rl.v1.")) { // health and reflection are open to the whole mesh
+    if (!method.startsWith(PACKAGE)) { // health and reflection are open to the whole mesh
       return Optional.empty();
     }
-    Set<String> allowed = TABLE.getOrDefault(method.substring("openclaw_rl.v1.".length()), OPERATOR);
+    Set<String> allowed = TABLE.getOrDefault(method.substring(PACKAGE.length()), OPERATOR);
     return allowed.contains(peer.role()) ? Optional.empty() : Optional.of(Errors.of(Status.Code.PERMISSION_DENIED,
-        "WRONG_ROLE", call.getMethodDescriptor().getBareMethodName() + " is for " + String.join(", ", allowed)
-            + "; the certificate says " + peer.role()));
+        "WRONG_ROLE", method + " is for " + String.join(", ", allowed) + "; the certificate says " + peer.role()));
   }
 
   private static Identity identity(X509Certificate certificate) {
