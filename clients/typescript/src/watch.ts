@@ -1,3 +1,4 @@
+import { setTimeout } from "node:timers/promises";
 import type { Connection } from "./connection.js";
 import { MeshError } from "./errors.js";
 import type { CallOptions } from "./options.js";
@@ -21,17 +22,8 @@ export function pauseAfter(failures: number, retryAfter?: number): number {
 }
 
 /** Wait; less when the signal is aborted. */
-export function sleep(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const done = (): void => {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    };
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", done);
-  });
+export async function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  await setTimeout(ms, undefined, { signal }).catch(() => {});
 }
 
 /**

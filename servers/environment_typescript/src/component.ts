@@ -14,7 +14,7 @@ import {
   type TransitionSchema,
 } from "@openclaw-rl/client/v1";
 import { secondsOf, sleep } from "./time.js";
-import type { Pool } from "./leases.js";
+import type { Pool } from "./pool.js";
 import type { SessionBook } from "./sessions.js";
 import type { DiskOutbox, Store } from "./store.js";
 

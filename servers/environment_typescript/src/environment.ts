@@ -12,7 +12,8 @@ import {
 } from "@openclaw-rl/client/v1";
 import { peerKey } from "./guard.js";
 import { LiveSession } from "./interact.js";
-import { ACTION_SCHEMA, checkType, OBSERVATION_SCHEMA, TYPE, type Lease, type Pool } from "./leases.js";
+import { ACTION_SCHEMA, OBSERVATION_SCHEMA, TYPE, type Lease } from "./lease.js";
+import { checkType, type Pool } from "./pool.js";
 import type { SessionBook } from "./sessions.js";
 import type { Store } from "./store.js";
 import { bounded, sleep } from "./time.js";

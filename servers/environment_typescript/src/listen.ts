@@ -4,31 +4,17 @@ import { readFileSync } from "node:fs";
 import * as http2 from "node:http2";
 import type { AddressInfo, Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
-import { toBinary } from "@bufbuild/protobuf";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { anyPack } from "@bufbuild/protobuf/wkt";
-import { createContextValues, type ConnectRouter } from "@connectrpc/connect";
+import { ConnectError, createContextValues, type ConnectRouter } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
-import { ERROR_DOMAIN, MAX_MESSAGE_BYTES } from "@openclaw-rl/client";
+import { ERROR_DOMAIN, MAX_MESSAGE_BYTES, MeshError } from "@openclaw-rl/client";
 import { ErrorInfoSchema, StatusSchema } from "@openclaw-rl/client/grpc";
 import { peerKey } from "./guard.js";
-import { create } from "@bufbuild/protobuf";
 
 const DETAILS = "grpc-status-details-bin";
 const SESSION_MEGABYTES = 256; // Node refuses calls of a connection that buffers more; one message may have 16
 const ROLE = "env_server";
-const CODES = [
-  "OK",
-  "CANCELLED",
-  "UNKNOWN",
-  "INVALID_ARGUMENT",
-  "DEADLINE_EXCEEDED",
-  "NOT_FOUND",
-  "ALREADY_EXISTS",
-].concat(
-  ["PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"],
-  ["INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"],
-);
-
 type Request = http2.Http2ServerRequest;
 type Response = http2.Http2ServerResponse;
 
@@ -84,6 +70,8 @@ export async function listen(
   };
   const options = {
     maxSessionMemory: SESSION_MEGABYTES,
+    keepAlive: true, // a caller whose machine is gone says no more
+    keepAliveInitialDelay: 60_000,
     settings: { initialWindowSize: 2 ** 20, maxConcurrentStreams: 1024 },
   };
   const file = (name: string): Buffer => readFileSync(`${certs}/${name}`);
@@ -165,7 +153,8 @@ function unknown(response: Response): void {
 }
 
 function details(code: number, message: string): string {
-  const info = create(ErrorInfoSchema, { reason: CODES[code] ?? "UNKNOWN", domain: ERROR_DOMAIN });
+  const { reason } = MeshError.from(new ConnectError(message, code));
+  const info = create(ErrorInfoSchema, { reason, domain: ERROR_DOMAIN });
   const status = create(StatusSchema, { code, message, details: [anyPack(ErrorInfoSchema, info)] });
   return Buffer.from(toBinary(StatusSchema, status)).toString("base64").replace(/=+$/, "");
 }

@@ -7,7 +7,7 @@ import { ComponentService, EnvironmentService } from "@openclaw-rl/client/v1";
 import { Component, NAME } from "./component.js";
 import { environment } from "./environment.js";
 import { Guard } from "./guard.js";
-import { Pool } from "./leases.js";
+import { Pool } from "./pool.js";
 import { listen, ownMesh } from "./listen.js";
 import { BadOptions, HELP, readOptions, type Options } from "./options.js";
 import { reflection } from "./reflection.js";

@@ -8,7 +8,7 @@
  */
 import { randomUUID } from "node:crypto";
 import { clone, create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { timestampMs, timestampNow } from "@bufbuild/protobuf/wkt";
+import { timestampNow } from "@bufbuild/protobuf/wkt";
 import { eventId } from "@openclaw-rl/client";
 import {
   AckSchema,
@@ -30,12 +30,14 @@ import {
   type Turn,
 } from "@openclaw-rl/client/v1";
 import { classify } from "./classify.js";
-import { ofTheStore } from "./faults.js";
 import { asText, keyOf, messagesBehind, outline, type Outline } from "./conversation.js";
-import type { DiskOutbox, Row, Store } from "./store.js";
+import { ofTheStore } from "./faults.js";
+import { forget, isForgotten, prune } from "./forget.js";
+import { inferSession, link, milliseconds, outside, rank, type Link, type Rank } from "./links.js";
+import { refusal } from "./refusal.js";
+import type { DiskOutbox, Store } from "./store.js";
 
 const KEEP_TURNS = 200_000;
-const LONGEST_ID = 256;
 const START_GRACE_MS = 60_000; // after a start no session times out at once: what was said may be under way
 const MOST_AWAITED = 8;
 const CLASS_WORDS = { [TurnClass.MAIN]: "main", [TurnClass.SIDE]: "side", [TurnClass.UNKNOWN]: "unknown" } as const;
@@ -49,22 +51,6 @@ const FLAWS: Partial<Record<FinishReason, string>> = {
   [FinishReason.ERROR]: "the engine failed",
   [FinishReason.LENGTH]: "the response stopped at the token limit",
 };
-
-interface Link {
-  parent: string;
-  branch: string;
-  main: Row | undefined;
-  position: number; // of the main turn's response in the request
-  known: number; // position of the last response that is here
-  sideResponses: Set<string>;
-}
-
-interface Rank {
-  state: TurnState;
-  reason: string;
-  keep: boolean;
-  repeats: boolean;
-}
 
 export class SessionBook {
   private readonly startedAt = Date.now();
@@ -113,43 +99,12 @@ export class SessionBook {
 
   /** Delete the oldest summaries of turns that are settled, beyond so many. */
   prune(keep = KEEP_TURNS): void {
-    this.changing(() => {
-      const { store } = this;
-      const old = `SELECT id FROM turns WHERE payload IS NULL AND seq <= (SELECT max(seq) FROM turns) - ${keep}`;
-      store.run(`DELETE FROM feedback WHERE turn IN (${old})`);
-      if (store.run(`DELETE FROM turns WHERE id IN (${old})`) === 0) return;
-      store.run("DELETE FROM sessions WHERE ended = 1 AND id NOT IN (SELECT session FROM turns)");
-      store.run("DELETE FROM awaited WHERE session NOT IN (SELECT id FROM sessions)");
-    });
+    this.changing(() => prune(this.store, keep));
   }
 
   /** Delete a session's turns that were asked for before a time, and let those go that are still to come. */
-  forget(session: string, turnIds: string[], before: number): { turnIds: string[]; removed: Record<string, bigint> } {
-    const result = this.changing(() => {
-      const { store } = this;
-      const known = store.all("SELECT id FROM turns WHERE session = ? AND requested < ?", session, before);
-      const ids = [...new Set([...turnIds, ...known.map((row) => row["id"] as string)])];
-      const removed: Record<string, bigint> = {};
-      const count = (kind: string, rows: number): void => {
-        if (rows > 0) removed[kind] = (removed[kind] ?? 0n) + BigInt(rows);
-      };
-      for (const id of ids) {
-        count("turns", store.run("DELETE FROM turns WHERE id = ?", id));
-        count("transitions", store.run("DELETE FROM outbox WHERE id = ?", id));
-        count("set aside", store.run("DELETE FROM rejected WHERE id = ?", id));
-        count("feedback", store.run("DELETE FROM feedback WHERE turn = ?", id));
-        store.run("DELETE FROM awaited WHERE turn = ?", id);
-      }
-      count("feedback", store.run("DELETE FROM feedback WHERE session = ?", session));
-      if (!store.get("SELECT 1 FROM turns WHERE session = ? LIMIT 1", session)) {
-        store.run("DELETE FROM sessions WHERE id = ?", session);
-        store.run("DELETE FROM awaited WHERE session = ?", session);
-      }
-      const remember =
-        "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (session) DO UPDATE SET before = max(before, excluded.before)";
-      store.run(remember, session, before);
-      return { turnIds: ids, removed };
-    });
+  forget(session: string, turnIds: string[], before: number): ReturnType<typeof forget> {
+    const result = this.changing(() => forget(this.store, session, turnIds, before));
     this.store.checkpoint();
     return result;
   }
@@ -164,7 +119,7 @@ export class SessionBook {
     const id = eventId(event);
     const problem = refusal(event, id);
     if (problem) return refused(id, problem);
-    if (this.forgotten(event)) return create(AckSchema, { id, status: AckStatus.ACCEPTED });
+    if (isForgotten(this.store, event)) return create(AckSchema, { id, status: AckStatus.ACCEPTED });
     const taken = this.store.accept(id, toBinary(PolicyEventSchema, event));
     if (taken === "known") return create(AckSchema, { id, status: AckStatus.DUPLICATE });
     if (taken === "forged") {
@@ -181,102 +136,35 @@ export class SessionBook {
     return create(AckSchema, { id, status: AckStatus.ACCEPTED });
   }
 
-  private forgotten({ event }: PolicyEvent): boolean {
-    if (event.case === undefined) return false;
-    const at =
-      event.case === "turn" ? event.value.requestedAt : event.case === "feedback" ? event.value.givenAt : undefined;
-    const row = this.store.get("SELECT before FROM forgotten WHERE session = ?", event.value.sessionId);
-    return row !== undefined && at !== undefined && timestampMs(at) < (row["before"] as number);
-  }
-
   private turn(turn: Turn): void {
     const its = outline(turn);
     if (!turn.sessionId) {
-      const session = this.inferSession(turn, its);
+      const session = inferSession(this.store, turn, its);
       turn.sessionSource = session ? SessionSource.INFERRED : SessionSource.NEW;
       turn.sessionId = session || `session_${randomUUID().replaceAll("-", "")}`;
     }
     const session = turn.sessionId;
-    const link = this.link(session, its);
+    const where = link(this.store, session, its);
     const { turnClass, rule } = classify(turn);
     turn.turnClass = turnClass;
     turn.classReason = rule;
     delete turn.episode; // none that is run here: see classify
     const main = turnClass === TurnClass.MAIN;
     const word = CLASS_WORDS[turnClass as TurnClass.MAIN];
-    const rank = main ? this.rank(turn, its) : outside(`${word} turns are not trained on`);
-    turn.branchId = link.branch || turn.turnId;
-    this.insert(turn, its, link, rank);
-    if (rank.repeats) this.store.count("retries");
+    const place = main ? rank(this.store, turn, its) : outside(`${word} turns are not trained on`);
+    if (place.replaces) this.settleKeeping(place.replaces, `turn ${turn.turnId}, a later attempt, took its place`);
+    turn.branchId = where.branch || turn.turnId;
+    this.insert(turn, its, where, place);
+    if (place.repeats) this.store.count("retries");
     else for (const name of [`turns_${word}`, "total_interactions"]) this.store.count(name);
     if (main) {
-      this.giveNextState(turn, its, link);
-      this.awaitMissing(turn, its, link);
+      this.giveNextState(turn, its, where);
+      this.awaitMissing(turn, its, where);
     }
     this.takeWaiting(turn, its);
-    if (rank.keep && this.feedbackOn(turn.turnId, turn.client).length > 0)
+    if (place.keep && this.feedbackOn(turn.turnId, turn.client).length > 0)
       this.close(turn.turnId, NextStateKind.FEEDBACK);
     if (turn.sessionDone) this.endWith(session, NextStateKind.SESSION_ENDED);
-  }
-
-  /** The session of the client's conversation that a turn continues; "" when it continues none. */
-  private inferSession(turn: Turn, its: Outline): string {
-    for (const i of turn.client ? its.responses : []) {
-      const sql = "SELECT session FROM turns WHERE client = ? AND response = ? ORDER BY seq DESC LIMIT 1";
-      const row = this.store.get(sql, turn.client, its.digests[i]!);
-      if (row) return row["session"] as string;
-    }
-    return "";
-  }
-
-  private link(session: string, its: Outline): Link {
-    const found: Link = { parent: "", branch: "", main: undefined, position: -1, known: -1, sideResponses: new Set() };
-    for (const i of its.responses) {
-      // Of turns with the same conversation: the one that is open, else one that was sent, else the latest.
-      const sql = `SELECT id, class, branch, state FROM turns WHERE session = ? AND response = ?
-        ORDER BY CASE state WHEN ${TurnState.OPEN} THEN 0 WHEN ${TurnState.SENT} THEN 1 WHEN ${TurnState.REJECTED} THEN 1
-        ELSE 2 END, seq DESC`;
-      const rows = this.store.all(sql, session, its.digests[i]!);
-      if (rows.length === 0) continue;
-      if (found.known < 0) {
-        found.known = i;
-        found.parent = rows[0]!["id"] as string;
-        found.branch = rows[0]!["branch"] as string;
-      }
-      found.main = rows.find((row) => row["class"] === TurnClass.MAIN);
-      if (found.main) {
-        found.position = i;
-        break;
-      }
-      found.sideResponses.add(its.digests[i]!);
-    }
-    return found;
-  }
-
-  /** Where a main turn stands among the attempts at its request. */
-  private rank(turn: Turn, its: Outline): Rank {
-    const open: Rank = { state: TurnState.OPEN, reason: "", keep: true, repeats: false };
-    const sql = `SELECT id, state, requested, choice FROM turns WHERE session = ? AND request = ? AND class = ${TurnClass.MAIN} ORDER BY seq`;
-    const attempts = this.store.all(sql, turn.sessionId, its.request);
-    const requested = milliseconds(turn.requestedAt);
-    const standing = attempts.find((row) => row["state"] === TurnState.OPEN);
-    if (standing) {
-      const before = (standing["requested"] as number) - requested;
-      const later = before > 0 || (before === 0 && (standing["choice"] as number) < turn.choiceIndex);
-      if (later)
-        return {
-          ...open,
-          state: TurnState.SUPERSEDED,
-          reason: `turn ${standing["id"]} stands for the request`,
-          repeats: true,
-        };
-      this.settleKeeping(standing["id"] as string, `turn ${turn.turnId}, a later attempt, took its place`);
-      return { ...open, repeats: true };
-    }
-    const sent = attempts.find((row) => requested > 0 && (row["requested"] as number) >= requested);
-    if (!sent) return open;
-    const reason = `turn ${sent["id"]} of the same request was sent already`;
-    return { state: TurnState.SUPERSEDED, reason, keep: false, repeats: true };
   }
 
   private insert(turn: Turn, its: Outline, link: Link, rank: Rank): void {
@@ -393,49 +281,16 @@ export class SessionBook {
   }
 }
 
-function outside(reason: string): Rank {
-  return { state: TurnState.NOT_TRAINABLE, reason, keep: false, repeats: false };
-}
-
-function refused(id: string, reason: string): Ack {
-  return create(AckSchema, { id, status: AckStatus.REJECTED, reason });
-}
-
-/** Why an event can't be taken; empty when it can. */
-function refusal({ event }: PolicyEvent, id: string): string {
-  if (event.case === undefined) return "the message has none of turn, feedback, session_end and session_active";
-  const kind = { turn: "turn", feedback: "feedback", sessionEnd: "session_end", sessionActive: "session_active" }[
-    event.case
-  ];
-  if (!id) return `the ${kind} has no id`;
-  const { sessionId } = event.value;
-  const bad = badId(`the ${kind}'s id`, id) || (sessionId && badId(`${kind}.session_id`, sessionId));
-  if (bad) return bad;
-  if (!sessionId && (event.case === "sessionEnd" || event.case === "sessionActive"))
-    return `${kind}.session_id is empty`;
-  if (event.case !== "feedback") return "";
-  const { turnId, score } = event.value;
-  if (!turnId && !sessionId)
-    return "feedback.turn_id and feedback.session_id are empty: one of them must say what is meant";
-  if (score !== undefined && !(score >= -1 && score <= 1)) return `feedback.score is ${score}: must be from -1 to +1`;
-  return "";
-}
-
-function badId(field: string, id: string): string {
-  if ([...id].length > LONGEST_ID) return `${field}: ${[...id].length} characters; it must have 1 to ${LONGEST_ID}`;
-  return /\p{Cc}/u.test(id) ? `${field}: ${JSON.stringify(id.slice(0, 40))} has control characters` : "";
-}
-
 /** Whether two clients are known to have shown different API keys. */
 function stranger(client: string, other: string): boolean {
   const [one, two] = [keyOf(client), keyOf(other)];
   return one !== "" && two !== "" && one !== two;
 }
 
-function milliseconds(time: Turn["requestedAt"]): number {
-  return time ? Number(time.seconds) * 1000 + time.nanos / 1e6 : 0;
-}
-
 function cut(text: string): string {
   return [...text.slice(0, 400)].slice(0, 200).join("");
+}
+
+function refused(id: string, reason: string): Ack {
+  return create(AckSchema, { id, status: AckStatus.REJECTED, reason });
 }

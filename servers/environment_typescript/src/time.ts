@@ -1,3 +1,4 @@
+import { setTimeout } from "node:timers/promises";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import { invalid } from "@openclaw-rl/client";
 
@@ -14,15 +15,6 @@ export function bounded(field: string, value: Duration | undefined, low: number,
 }
 
 /** Wait; less when the signal is aborted. */
-export function sleep(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const done = (): void => {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    };
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", done);
-  });
+export async function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  await setTimeout(ms, undefined, { signal }).catch(() => {});
 }
