@@ -146,6 +146,8 @@ def _see_to_versions(call: _Call) -> None:
             state = policy.get_policy().state
             if state.active_version in result.void:
                 target = _way_back(call, state)
+                state = policy.get_policy().state  # a trainer that learns in no time may have sent its rebuilt version
+            if state.active_version in result.void:
                 pin = {"pin": False} if state.pinned else {}
                 policy.activate_version(version=target, reason=_REASON, timeout=_TIMEOUT, **pin)
                 lifted = f"; the pin on version {state.active_version} is lifted" if state.pinned else ""

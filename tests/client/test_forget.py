@@ -38,6 +38,7 @@ class FakeMesh(component_pb2_grpc.ComponentServiceServicer):
         self.trainer = component_pb2.ForgetResponse()  #: its answer
         self.head, self.rebuilding, self.paused = 0, [0], False  #: one figure of `rebuilding` for each look
         self.parents: dict[int, int | None] = {0: None}
+        self.meanwhile = -1  #: version that is activated while the trainer's versions are listed
         self.servers = {name: self._serve(name) for name in COMPONENTS}
 
     def _serve(self, name: str) -> grpc.Server:
@@ -99,6 +100,8 @@ class _Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         self.mesh = mesh
 
     def ListVersions(self, request, context):
+        if self.mesh.meanwhile >= 0:
+            self.mesh.state.active_version = self.mesh.meanwhile
         return trainer_pb2.ListVersionsResponse(versions=[
             trainer_pb2.PolicyVersion(manifest=weights_pb2.VersionManifest(version=version, parent=parent))
             for version, parent in self.mesh.parents.items()])
@@ -139,6 +142,14 @@ def test_no_void_version_answers_and_the_rebuilt_one_is_waited_for(mesh: FakeMes
     assert mesh.asked[4:] == ["activate 2", "policy_server [3, 4]"]
     assert (done.outcome, done.void, done.base, done.active, done.rebuilding) == ("rebuilt", [3, 4], 2, 5, 0)
     assert "version 5 is rebuilt from version 2" in done.message and any("2 samples" in line for line in said)
+
+
+def test_a_version_that_was_rebuilt_meanwhile_is_not_rolled_back(mesh: FakeMesh) -> None:
+    learned(mesh, [0, 2, 3, 4])
+    mesh.head, mesh.meanwhile = 5, 5
+    done = forget(mesh.home, "s")
+    assert mesh.asked[4:] == ["policy_server [3, 4]"]
+    assert (done.outcome, done.active) == ("rebuilt", 5)
 
 
 def test_a_policy_server_that_does_not_keep_the_base_goes_to_what_it_was_made_from(mesh: FakeMesh) -> None:
