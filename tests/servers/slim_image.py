@@ -9,9 +9,8 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
-
-import pip
 
 from openclaw_rl.environment.sandboxes import build
 
@@ -40,7 +39,9 @@ def make(url: str) -> None:
                 archive.add(shared, f"usr/local/lib/{shared.name}")
             archive.add(library, "usr/local/lib/python3.11",
                         filter=lambda entry: None if _LEFT_OUT & {*Path(entry.name).parts} else entry)
-            archive.add(Path(pip.__file__).parent, "usr/local/lib/python3.11/site-packages/pip")
+            pip = find_spec("pip")  # not imported, since it would keep setuptools from being imported later
+            assert pip is not None and pip.origin is not None
+            archive.add(Path(pip.origin).parent, "usr/local/lib/python3.11/site-packages/pip")
             _text(archive, "tmp/.keep", "", 0o666)
         data.seek(0)
         client = docker.APIClient(base_url=url, version="1.41")
