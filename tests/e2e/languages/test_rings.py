@@ -140,6 +140,12 @@ def test_a_policy_server_in_rust_and_a_trainer_in_java(tmp_path: Path, foreign: 
             system, asked = api.asked[-1]
             assert system["role"] == "system" and HINT in system["content"] and asked["content"] == "What is an owl?"
 
+            done = mesh.json("forget", "--session", "s1", "--yes")
+            assert done["void_versions"] and done["outcome"] == "rebuilt", done
+            assert turns[1] not in fates(mesh)
+            assert all(fates(mesh)[turn].startswith("trained") for turn in (turns[0], *turns[2:])), fates(mesh)
+            assert active(mesh) == done["active_version"] > max(done["void_versions"])
+
             mesh.cli("rollback", "0")
             assert active(mesh) == 0
             post("chat/completions", messages=[{"role": "user", "content": "What is an owl?"}])

@@ -41,6 +41,10 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
   volatile boolean refuseForGood = true;
   volatile boolean breakAfterFirstChunk;
   volatile boolean dropActivated;
+  volatile boolean hasItAlready; // all tensors of the next offer
+  volatile boolean asksForAnother; // tensor, once
+  volatile boolean neverAnswersOffers;
+  final List<Long> aborts = Collections.synchronizedList(new ArrayList<>());
   private final Server server;
   private PolicyState state = PolicyState.newBuilder().setModel("api").setModelId("api-id").setEngine("openai")
       .addKeptVersions(0).setAcceptsWeights(true).setActiveDigest(digest()).build();
@@ -115,6 +119,14 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
               answer.getRejectedBuilder().setVersion(version).setReason(refuse).setMessage("refused by the test")
                   .setRetryable(!refuseForGood);
               refuse = null;
+            } else if (neverAnswersOffers) {
+              return;
+            } else if (hasItAlready) {
+              observer.onNext(answer.setNeed(WeightNeed.newBuilder().setVersion(version)).build());
+              answer.getStagedBuilder().setVersion(version);
+            } else if (asksForAnother) {
+              asksForAnother = false;
+              answer.setNeed(WeightNeed.newBuilder().setVersion(version).addTensors("another").setCreditBytes(CREDIT));
             } else {
               answer.setNeed(WeightNeed.newBuilder().setVersion(version).addTensors("playbook")
                   .setFromByte(part.size()).setCreditBytes(CREDIT));
@@ -122,6 +134,9 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
           }
           case CHUNK -> {
             byte[] data = request.getChunk().getData().toByteArray();
+            if (hasItAlready) {
+              faults.add("a chunk of a tensor that is there");
+            }
             CRC32C crc = new CRC32C();
             crc.update(data);
             if (request.getChunk().getOffset() != part.size() || data.length > CREDIT
@@ -146,7 +161,7 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
           }
           case COMMIT -> {
             long version = request.getCommit().getVersion();
-            active = Playbooks.parse(part.toByteArray());
+            active = hasItAlready ? active : Playbooks.parse(part.toByteArray());
             part = new ByteArrayOutputStream();
             state = state.toBuilder().setActiveVersion(version).setHighestVersion(version).addKeptVersions(version)
                 .setActiveDigest(offer.getManifest().getDigest()).build();
@@ -156,6 +171,10 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
               return;
             }
             answer.getActivatedBuilder().setVersion(version);
+          }
+          case ABORT -> {
+            aborts.add(request.getAbort().getVersion());
+            return;
           }
           default -> {
             return;

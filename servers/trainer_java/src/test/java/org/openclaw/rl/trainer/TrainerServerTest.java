@@ -174,6 +174,32 @@ class TrainerServerTest {
   }
 
   @Test
+  void onlyWhatIsAskedForIsSent() throws Exception {
+    policy.asksForAnother = true;
+    learn("Answer in one short sentence");
+    active(1);
+    assertEquals(2, policy.offers.size()); // a stream that asks for what was not offered is given up
+    policy.hasItAlready = true;
+    learn("Use metric units in answers");
+    active(2);
+    policy.refuse = WeightRejectReason.WEIGHT_REJECT_REASON_ALREADY_ACTIVE;
+    learn("Give the source of each number");
+    active(3); // what told of it was lost on the way
+  }
+
+  @Test
+  void whatIsTakenBackOnItsWayIsAborted() throws Exception {
+    policy.neverAnswersOffers = true;
+    learn("Answer in one short sentence");
+    Given.until("it is offered", () -> !policy.offers.isEmpty());
+    policy.neverAnswersOffers = false;
+    client.forget(ForgetRequest.newBuilder().setSessionId("s-of Answer in one short sentence").build());
+    Given.until("it is aborted", () -> policy.aborts.equals(List.of(1L)));
+    learn("Use metric units in answers");
+    active(2);
+  }
+
+  @Test
   void refusalsAreFollowed() throws Exception {
     policy.refuse = WeightRejectReason.WEIGHT_REJECT_REASON_STORAGE;
     policy.refuseForGood = false;
