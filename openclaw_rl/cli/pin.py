@@ -26,7 +26,7 @@ def pin(
     """Stay with a version, also after a restart. The trainer goes on training; its newest version comes when the pin
     is lifted."""
     why = ", ".join(filter(None, [reason, f"by {getpass.getuser()} on {socket.gethostname()}"]))
-    with _policy() as policy:
+    with activating() as policy:
         _tell(policy.activate_version(version=version, reason=why, pin=True), as_json,
               "version {} is pinned; `openclaw-rl unpin` lifts the pin")
 
@@ -34,15 +34,16 @@ def pin(
 @app.command(epilog="Example: openclaw-rl unpin")
 def unpin(as_json: Json = False) -> None:
     """Lift the pin: the newest version that the trainer has made comes now."""
-    with _policy() as policy:
+    with activating() as policy:
         _tell(policy.activate_version(pin=False, reason=f"by {getpass.getuser()}"), as_json,
               "no version is pinned; version {} answers, newer ones follow")
 
 
-def _policy() -> PolicyServiceClient:
+def activating() -> PolicyServiceClient:
+    """A client that waits until a version's weights are loaded, which takes minutes for a large model."""
     from ..client import PolicyServiceClient
 
-    return PolicyServiceClient(addresses().get("policy_server"), home=Home.default())
+    return PolicyServiceClient(addresses().get("policy_server"), home=Home.default(), timeout=900)
 
 
 def _tell(done: ActivateVersionResponse, as_json: bool, text: str) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..home import Home
 from .app import Json, addresses, app, clipped, out, print_json
+from .pin import activating
 from .turns import SCORES
 
 if TYPE_CHECKING:
@@ -218,9 +219,7 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Make a kept version the active one (back, or forward again). No request is refused meanwhile."""
-    from ..client import PolicyServiceClient
-
-    with PolicyServiceClient(addresses().get("policy_server"), home=Home.default()) as policy:
+    with activating() as policy:
         done = policy.activate_version(version=version, reason=reason)
     if as_json:
         print_json({"active_version": done.state.active_version, "kept_versions": list(done.state.kept_versions),
