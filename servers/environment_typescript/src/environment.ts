@@ -87,6 +87,7 @@ export function environment(
     watchLease: async function* ({ leaseId, interval }, { signal }) {
       const seconds = bounded("interval", interval, 0.1, 3600) ?? 1;
       const lease = pool.lease(leaseId, false); // what is watched may still be given up
+      const over = AbortSignal.any([signal, lease.over.signal]);
       for (let last = ""; ;) {
         const now = JSON.stringify([lease.steps, lease.task?.id, lease.ended, lease.view]);
         if (now !== last) {
@@ -102,7 +103,7 @@ export function environment(
         }
         last = now;
         if (lease.ended || signal.aborted) return;
-        await sleep(seconds * 1000, AbortSignal.any([signal, lease.over.signal]));
+        await sleep(seconds * 1000, over);
       }
     },
 
