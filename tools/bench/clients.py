@@ -52,7 +52,7 @@ def build(language: str, out: Path) -> list[str]:
             run("npm", "run", "--silent", "build", folder=CLIENTS / "typescript")
             return ["node", str(HERE / "typescript.mjs")]
         case "java":
-            run("mvn", "-q", "-B", "-DskipTests", "package", "dependency:build-classpath",
+            run("mvn", "-q", "-B", "-Dmaven.test.skip=true", "package", "dependency:build-classpath",
                 f"-Dmdep.outputFile={out / 'classpath'}", folder=CLIENTS / "java")
             [jar] = [jar for jar in (CLIENTS / "java/target").glob("openclaw-rl-client-*.jar")
                      if re.search(r"-\d+\.\d+\.\d+\.jar$", jar.name)]

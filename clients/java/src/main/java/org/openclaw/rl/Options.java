@@ -65,7 +65,8 @@ public record Options(
   void check() {
     int colon = address.lastIndexOf(':');
     String port = address.substring(colon + 1);
-    if (colon < 1 || !port.matches("\\d{1,5}") || Integer.parseInt(port) == 0 || Integer.parseInt(port) > 65535) {
+    // A host's name or IPv4 address, or an IPv6 one in brackets: no URL.
+    if (colon < 1 || !address.substring(0, colon).matches("\\[[0-9a-fA-F:.%]+]|[^\\s:/@?#\\[\\]]+") || !port.matches("\\d{1,5}") || Integer.parseInt(port) == 0 || Integer.parseInt(port) > 65535) {
       throw bad("address: '" + address + "' is not allowed: must be HOST:PORT");
     }
     if (maxMessageBytes < 1) {

@@ -9,13 +9,20 @@ import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
+import java.security.KeyFactory;
 import java.security.KeyStore;
+import java.security.PublicKey;
+import java.security.Signature;
 import java.security.cert.Certificate;
 import java.security.cert.CertificateException;
 import java.security.cert.CertificateFactory;
 import java.security.cert.X509Certificate;
+import java.security.spec.PKCS8EncodedKeySpec;
+import java.util.Base64;
 import java.util.Collection;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import javax.net.ssl.SSLEngine;
 import javax.net.ssl.TrustManager;
 import javax.net.ssl.TrustManagerFactory;
@@ -35,6 +42,8 @@ public record Tls(Path authority, Path certificate, Path key, boolean byRole) {
   static final String ANY_COMPONENT = "component.openclaw-rl.internal";
 
   private static final int DNS_NAME = 2;
+  private static final Pattern PKCS8 =
+      Pattern.compile("-----BEGIN PRIVATE KEY-----([^-]+)-----END PRIVATE KEY-----");
 
   /** Mutual TLS with ca.crt, ROLE.crt and ROLE.key of a folder that `openclaw-rl init` made; people's is "operator". */
   public static Tls mutual(Path folder, String role) {
@@ -65,13 +74,40 @@ public record Tls(Path authority, Path certificate, Path key, boolean byRole) {
     try {
       TlsChannelCredentials.Builder made = TlsChannelCredentials.newBuilder();
       if (certificate != null) {
+        checkPair();
         made.keyManager(certificate.toFile(), key.toFile());
       }
       X509ExtendedTrustManager trust = trust(authority);
       return made.trustManager(byRole && !role.isEmpty() ? new Expecting(trust, role) : trust).build();
     } catch (IOException | GeneralSecurityException error) {
       throw new MeshException(Status.Code.FAILED_PRECONDITION, "BAD_CERTIFICATES",
-          "the certificates can't be read: " + error.getMessage() + "; `openclaw-rl certs show` tells what is in them");
+          "the certificates can't be used (" + authority + (certificate == null ? "" : ", " + certificate + ", " + key)
+              + "): " + error.getMessage() + "; `openclaw-rl certs show` tells what is in them");
+    }
+  }
+
+  /** A key of another certificate would be found out by the other side only, and told as a handshake that failed. */
+  private void checkPair() throws IOException, GeneralSecurityException {
+    PublicKey open;
+    try (InputStream file = Files.newInputStream(certificate)) {
+      open = CertificateFactory.getInstance("X.509").generateCertificate(file).getPublicKey();
+    }
+    Matcher pem = PKCS8.matcher(Files.readString(key));
+    String algorithm = switch (open.getAlgorithm()) {
+      case "EC" -> "SHA256withECDSA";
+      case "RSA" -> "SHA256withRSA";
+      default -> "";
+    };
+    if (algorithm.isEmpty() || !pem.find()) {
+      return; // of another form, which gRPC takes or refuses
+    }
+    Signature signature = Signature.getInstance(algorithm);
+    signature.initSign(KeyFactory.getInstance(open.getAlgorithm())
+        .generatePrivate(new PKCS8EncodedKeySpec(Base64.getMimeDecoder().decode(pem.group(1)))));
+    byte[] signed = signature.sign();
+    signature.initVerify(open);
+    if (!signature.verify(signed)) {
+      throw new GeneralSecurityException(key + " is not the key of " + certificate);
     }
   }
 

@@ -177,6 +177,7 @@ class ErrorsTest {
   @Test
   void badOptionsAreRefused() {
     for (Options bad : List.of(Options.at("127.0.0.1"), Options.at("host:0"), Options.at("host:99999"),
+        Options.at("http://host:50051"), Options.at("::1:50051"), Options.at("a host:50051"),
         Options.at("192.0.2.1:50051").withKey("sk-abc"), Options.defaults().withKey("sk-abc\n"),
         Options.defaults().withMaxMessageBytes(0), Options.defaults().withDeadline(Duration.ZERO))) {
       MeshException error = assertThrows(MeshException.class, () -> PolicyClient.open(bad).close());

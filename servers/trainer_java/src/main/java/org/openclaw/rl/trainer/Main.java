@@ -99,6 +99,7 @@ public final class Main implements Callable<Integer> {
   private TrainerServer.Settings settings() {
     String[] where = hostAndPort("--listen", listen, 0);
     hostAndPort("--policy", policy, 1);
+    require(!Files.exists(data) || Files.isDirectory(data), "--data", data, "a folder, which is made if need be");
     if (certs != null) {
       for (String file : List.of("ca.crt", "trainer.crt", "trainer.key")) {
         require(Files.isReadable(certs.resolve(file)), "--certs", certs, "a folder with " + file);
@@ -120,7 +121,7 @@ public final class Main implements Callable<Integer> {
   private String[] hostAndPort(String option, String value, int least) {
     int colon = value.lastIndexOf(':');
     String port = value.substring(colon + 1);
-    require(colon > 0 && port.matches("\\d{1,5}") && Integer.parseInt(port) >= least && Integer.parseInt(port) <= 65_535,
+    require(colon > 0 && value.substring(0, colon).matches("\\[[0-9a-fA-F:.%]+]|[^\\s:/@?#\\[\\]]+") && port.matches("\\d{1,5}") && Integer.parseInt(port) >= least && Integer.parseInt(port) <= 65_535,
         option, value, "HOST:PORT");
     return new String[] {value.substring(0, colon), port};
   }

@@ -54,7 +54,11 @@ final class Roles implements ServerInterceptor {
 
   static X509Certificate read(Path file) throws IOException, CertificateException {
     try (InputStream in = Files.newInputStream(file)) {
-      return (X509Certificate) CertificateFactory.getInstance("X.509").generateCertificate(in);
+      X509Certificate certificate = (X509Certificate) CertificateFactory.getInstance("X.509").generateCertificate(in);
+      if (!identity(certificate).role().equals("trainer")) {
+        throw new CertificateException(file + " is not a trainer's: it is of " + identity(certificate));
+      }
+      return certificate;
     }
   }
 

@@ -77,14 +77,14 @@ final class TrainerServer implements AutoCloseable {
 
   TrainerServer(Settings settings) throws IOException, CertificateException {
     this.settings = settings;
+    Options options = Options.at(settings.policy());
+    policy = PolicyClient.open( // which also tells what is wrong with the certificates
+        settings.certs() == null ? options : options.withTls(Tls.mutual(settings.certs(), "trainer")));
     certificate = settings.certs() == null ? null : Roles.read(settings.certs().resolve("trainer.crt"));
     store = new Store(settings.data());
     Versions versions = new Versions(store);
     Samples samples = new Samples(store, () -> versions.active() < 0 ? -1 : versions.highest());
     trainer = new Trainer(store, samples, versions, settings.limits(), settings.pace());
-    Options options = Options.at(settings.policy());
-    policy = PolicyClient.open(
-        settings.certs() == null ? options : options.withTls(Tls.mutual(settings.certs(), "trainer")));
     publisher = new Publisher(policy, store, versions, trainer);
     component = new ComponentServicer(
         store, samples, versions, trainer, publisher, streams, clock, this::basics, this::drain);

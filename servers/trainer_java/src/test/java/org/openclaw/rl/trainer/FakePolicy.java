@@ -122,7 +122,7 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
             } else if (neverAnswersOffers) {
               return;
             } else if (hasItAlready) {
-              observer.onNext(answer.setNeed(WeightNeed.newBuilder().setVersion(version)).build());
+              observer.onNext(answer.setNeed(WeightNeed.newBuilder().setVersion(version).setCreditBytes(CREDIT)).build());
               answer.getStagedBuilder().setVersion(version);
             } else if (asksForAnother) {
               asksForAnother = false;

@@ -61,6 +61,14 @@ class TlsTest {
       MeshException missing = assertThrows(MeshException.class,
           () -> TrainerClient.open(options.withTls(Tls.mutual(folder, "operator"))));
       assertEquals("BAD_CERTIFICATES", missing.reason());
+      Files.copy(mesh.resolve("ca.crt"), folder.resolve("ca.crt"));
+      Files.copy(mesh.resolve("operator.crt"), folder.resolve("operator.crt"));
+      Files.copy(other.resolve("operator.key"), folder.resolve("operator.key"));
+      MeshException mixed = assertThrows(MeshException.class,
+          () -> TrainerClient.open(options.withTls(Tls.mutual(folder, "operator"))));
+      assertEquals("BAD_CERTIFICATES", mixed.reason());
+      assertTrue(mixed.getMessage().contains("operator.key is not the key of"), mixed.getMessage());
+      assertThrows(java.security.cert.CertificateException.class, () -> Roles.read(mesh.resolve("operator.crt")));
     }
   }
 }

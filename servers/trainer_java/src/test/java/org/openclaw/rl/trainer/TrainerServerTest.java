@@ -185,6 +185,7 @@ class TrainerServerTest {
     policy.refuse = WeightRejectReason.WEIGHT_REJECT_REASON_ALREADY_ACTIVE;
     learn("Give the source of each number");
     active(3); // what told of it was lost on the way
+    assertEquals(4, policy.offers.size());
   }
 
   @Test
