@@ -20,6 +20,8 @@ import org.openclaw.rl.Options;
 import org.openclaw.rl.TrainerClient;
 import org.openclaw.rl.v1.Ack;
 import org.openclaw.rl.v1.Sample;
+import org.openclaw.rl.v1.SampleFate;
+import org.openclaw.rl.v1.SampleStatus;
 
 /** The real process: killed and started again. */
 class ProcessTest {
@@ -40,8 +42,17 @@ class ProcessTest {
   }
 
   @Test
-  void nothingIsLostByAKill(@TempDir Path folder) throws Exception {
-    String[] options = {"--listen", "127.0.0.1:0", "--data", folder.toString(), "--policy", "127.0.0.1:1"};
+  void nothingIsLostOrDoneTwiceByAKill(@TempDir Path folder) throws Exception {
+    try (FakePolicy policy = new FakePolicy()) {
+      policy.neverAnswersOffers = true; // so that a version is on its way when it is killed
+      killed(folder, policy);
+      assertEquals(List.of(), policy.faults);
+    }
+  }
+
+  private static void killed(Path folder, FakePolicy policy) throws Exception {
+    String[] options = {"--listen", "127.0.0.1:0", "--data", folder.toString(), "--policy", policy.address(),
+        "--min-samples", "1"};
     Process process = start(options);
     List<String> acknowledged = new ArrayList<>();
     try (TrainerClient client = TrainerClient.open(Options.at(address(process)));
@@ -51,6 +62,7 @@ class ProcessTest {
         sent.add(delivery.send("t" + i, Given.sample("t" + i, -1, "Answer in one short sentence")));
       }
       sent.get(100).get(60, TimeUnit.SECONDS);
+      Given.until("a version is on its way", () -> !policy.offers.isEmpty());
       process.destroyForcibly().waitFor();
       for (int i = 0; i < 300; i++) {
         if (sent.get(i).isDone()) {
@@ -59,10 +71,19 @@ class ProcessTest {
       }
     }
     assertTrue(acknowledged.size() > 100);
+    policy.neverAnswersOffers = false;
     Process again = start(options);
     try (TrainerClient client = TrainerClient.open(Options.at(address(again)))) {
-      List<String> kept = client.samples(List.of()).stream().map(status -> status.getTurnId()).toList();
-      assertTrue(kept.containsAll(acknowledged), acknowledged.size() + " acknowledged, " + kept.size() + " kept");
+      Given.until("all are trained on", () -> client.samples(List.of()).isEmpty());
+      List<SampleStatus> kept = client.samples(acknowledged);
+      assertEquals(acknowledged.size(), kept.size());
+      assertTrue(kept.stream().allMatch(sample -> sample.getFate() == SampleFate.SAMPLE_FATE_TRAINED), kept.toString());
+      List<String> trained = client.versions().getVersionsList().stream()
+          .flatMap(version -> version.getManifest().getTurnIdsList().stream()).toList();
+      assertEquals(trained.stream().distinct().toList(), trained);
+      assertTrue(trained.containsAll(acknowledged));
+      Given.until("the newest is active",
+          () -> policy.state().getActiveVersion() == client.status().getPolicyVersion());
       again.destroy(); // SIGTERM
       assertTrue(again.waitFor(20, TimeUnit.SECONDS));
       assertEquals(0, again.exitValue());
