@@ -11,8 +11,8 @@ const CLOSED = "certificate required: it closed the connection behind the handsh
 
 /**
  * Ask an address what it speaks, by the beginning of an HTTP/2 connection in plain text: a TLS server answers that with
- * an alert or by closing, most HTTP/1 servers with an error page, the others at least a request of HTTP/1. For the words of an error
- * only; it changes nothing there.
+ * an alert or by closing, most HTTP/1 servers with an error page, the others at least a request of HTTP/1. For the words
+ * of an error only; it changes nothing there.
  */
 export async function probe(host: string, port: number): Promise<Spoken> {
   let spoken = await answerTo(PREFACE, host, port);
