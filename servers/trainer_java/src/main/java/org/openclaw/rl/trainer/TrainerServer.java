@@ -44,6 +44,7 @@ final class TrainerServer implements AutoCloseable {
   private static final int MAX_STREAMS = 1_024;
   /** Longest time that open calls get at the end. */
   private static final Duration LAST_CALLS = Duration.ofSeconds(3);
+  private static final Duration LONGEST_END = Duration.ofSeconds(10);
 
   /**
    * What it is started with.
@@ -186,9 +187,15 @@ final class TrainerServer implements AutoCloseable {
     stopped.await();
   }
 
+  /** Ends it, or waits until somebody else's Drain has. */
   @Override
   public void close() {
     stop(LAST_CALLS.toMillis());
+    try {
+      stopped.await(LONGEST_END.toMillis(), TimeUnit.MILLISECONDS);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+    }
   }
 
   /** Sends the headers of streams at once: some clients wait for them before they send anything. */

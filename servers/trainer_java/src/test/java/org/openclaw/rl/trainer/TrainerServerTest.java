@@ -10,6 +10,9 @@ import io.grpc.health.v1.HealthCheckRequest;
 import io.grpc.health.v1.HealthCheckResponse;
 import io.grpc.health.v1.HealthGrpc;
 import java.nio.file.Path;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.Statement;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Iterator;
@@ -315,7 +318,11 @@ class TrainerServerTest {
       assertTrue(error.retryAfter().isPresent());
     }
     assertEquals(HealthCheckResponse.ServingStatus.NOT_SERVING, told.next().getStatus());
-    server.await();
+    server.close(); // as on SIGTERM, while it drains
+    try (Connection connection = DriverManager.getConnection("jdbc:sqlite:" + folder.resolve("trainer.db")
+            + "?busy_timeout=0"); Statement statement = connection.createStatement()) {
+      statement.execute("SELECT * FROM state"); // it has let go of the file
+    }
   }
 
   @Test
