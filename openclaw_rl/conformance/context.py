@@ -22,7 +22,7 @@ from openclaw_rl.conformance.refusal import Refusal, refusal
 from openclaw_rl.conformance.services import Service
 from openclaw_rl.mesh import tls
 from openclaw_rl.mesh.channel import Credentials, connect, with_true_status
-from openclaw_rl.mesh.errors import DOMAIN
+from openclaw_rl.mesh.errors import DOMAIN, handshake_failure
 from openclaw_rl.v1 import component_pb2
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ UNLIMITED = [*_OPTIONS, ("grpc.max_send_message_length", -1)]
 NARROW = [*_OPTIONS, ("grpc.http2.lookahead_bytes", 2**14), ("grpc.http2.bdp_probe", 0)]
 #: Seconds between two looks at something that is waited for.
 _LOOK = 0.02
+#: Seconds after which one that was just started and speaks TLS where we don't, or HTTP, will not speak otherwise.
+_STRANGER = 3.0
 
 
 class Context:
@@ -150,11 +152,9 @@ class Context:
         """End the server that the kit has started (by SIGKILL, or gracefully) and start it again on the same data.
 
         Raises:
-            Skipped: the kit has not started it.
             Failed: it does not come again.
         """
-        if self.process is None:
-            raise Skipped("the kit has not started the server (--start)")
+        assert self.process is not None  # of a check with Need.START
         await self.close()
         await (self.process.kill() if kill else self.process.stop())
         await self.process.start()
@@ -164,19 +164,23 @@ class Context:
         """Wait until a server that has just been started serves: one that loads a model listens before it does.
 
         Raises:
-            Failed: health does not say SERVING in time.
+            Failed: health does not say SERVING in time, or the server has ended.
         """
-        end = time.monotonic() + seconds
+        began = time.monotonic()
         while True:
             try:
                 said = await self.health()
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    return  # it has no health, or none that is right: a check tells
+                stranger = "refused" not in (text := error.details() or "") and handshake_failure(text)
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or (
+                        stranger and time.monotonic() > began + _STRANGER):
+                    return  # it has no health, or none that is right, or speaks otherwise: what comes next tells
                 said = health_pb2.HealthCheckResponse.NOT_SERVING
             if said == health_pb2.HealthCheckResponse.SERVING:
                 return
-            if time.monotonic() > end:
+            if self.process and not self.process.running:
+                raise Failed(f"the server has ended: {self.process.tail()}")
+            if time.monotonic() > began + seconds:
                 name = health_pb2.HealthCheckResponse.ServingStatus.Name(said)
                 raise Failed(f"{seconds:g} s after the server was started its health says {name}")
             await asyncio.sleep(0.1)
@@ -309,11 +313,7 @@ class Context:
         raise Skipped(why)
 
     async def refused(self, call: Awaitable[Any], *codes: grpc.StatusCode, what: str = "the call") -> Refusal:
-        """Await a call that the server must refuse with one of these codes (any, without one).
-
-        Returns:
-            What it said.
-        """
+        """Await a call that the server must refuse with one of these codes (any, without one); gives what it said."""
         try:
             answer = await call
         except grpc.aio.AioRpcError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fnmatch
 import time
 import traceback
@@ -104,10 +103,12 @@ async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
     """
     began = time.monotonic()
     report = Report(kit.service.name, kit.address)
-    if kit.process is not None:
-        with contextlib.suppress(Failed):  # what follows tells
+    try:
+        if kit.process is not None:
             await kit.ready()
-    report.could_not = await reach(kit)
+    except Failed as seen:
+        report.could_not = "" if kit.process and kit.process.running else str(seen)  # if it runs, the checks tell
+    report.could_not = report.could_not or await reach(kit)
     outcomes: dict[str, Outcome] = {}
     barred = ""  # why nothing else is asked
     for one in checks if not report.could_not else ():
