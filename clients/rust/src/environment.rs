@@ -34,7 +34,7 @@ impl Acquire {
         self
     }
 
-    /// Time after which a lease that nobody renews is taken back; default the server's. [`Lease`] renews by itself.
+    /// Time after which a lease that nobody renews is taken back; default a minute. [`Lease`] renews by itself.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self

@@ -1,6 +1,6 @@
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use crate::{
@@ -8,6 +8,9 @@ use crate::{
     stream::{AbortOnDrop, Pauses, passes},
     v1,
 };
+
+/// Time after which a lease that nobody renews is taken back, unless another one is asked for.
+const TTL: Duration = Duration::from_secs(60);
 
 /// A leased sandbox. It is renewed until it is released; dropping it releases it in the background.
 pub struct Lease {
@@ -22,11 +25,13 @@ pub struct Lease {
 impl Lease {
     pub(crate) async fn acquire(environment: &EnvironmentClient, what: Acquire) -> Result<Self> {
         let lease_id = new_id("lease");
+        // Always asked for: when to renew is then told by this machine's clock alone.
+        let ttl = what.ttl.unwrap_or(TTL);
         let request = v1::AcquireRequest {
             lease_id: lease_id.clone(),
             r#type: what.kind,
             wait: what.wait.map(crate::duration),
-            ttl: what.ttl.map(crate::duration),
+            ttl: Some(crate::duration(ttl)),
             holder: what.holder,
         };
         // Given up while it waits, the lease may come nevertheless: it is given back then.
@@ -37,7 +42,7 @@ impl Lease {
         let acquired = answer.map_err(|s| connection.error(s))?.into_inner();
         guard.claimed();
         let lost = Arc::new(Mutex::new(None));
-        let renewal = tokio::spawn(renew(environment.clone(), lease_id, acquired.expires_at, Arc::clone(&lost)));
+        let renewal = tokio::spawn(renew(environment.clone(), lease_id, ttl, Arc::clone(&lost)));
         Ok(Self {
             environment: environment.clone(),
             acquired,
@@ -154,16 +159,16 @@ fn release_later(environment: EnvironmentClient, lease_id: String) {
     }
 }
 
-/// Renews when a third of the remaining time is over.
+/// Renews when a third of its time is over, so that two renewals may fail.
 async fn renew(
     environment: EnvironmentClient,
     lease_id: String,
-    mut expires_at: Option<prost_types::Timestamp>,
+    ttl: Duration,
     lost: Arc<Mutex<Option<Error>>>,
 ) {
     let mut pauses = Pauses::default();
     let connection = environment.connection().clone();
-    let mut wait = left(expires_at) / 3;
+    let mut wait = ttl / 3;
     loop {
         tokio::time::sleep(wait.max(Duration::from_millis(50))).await;
         let request = v1::RenewRequest { lease_id: lease_id.clone() };
@@ -172,9 +177,8 @@ async fn renew(
             Err(error) => Err(error),
         };
         match answer {
-            Ok(answer) => {
-                expires_at = answer.into_inner().expires_at;
-                wait = left(expires_at) / 3;
+            Ok(_) => {
+                wait = ttl / 3;
                 pauses = Pauses::default();
                 *lost.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
@@ -188,13 +192,6 @@ async fn renew(
             }
         }
     }
-}
-
-fn left(expires_at: Option<prost_types::Timestamp>) -> Duration {
-    expires_at
-        .and_then(|at| SystemTime::try_from(at).ok())
-        .and_then(|at| at.duration_since(SystemTime::now()).ok())
-        .unwrap_or_default()
 }
 
 /// An id that nobody else makes: the hashers are seeded at random.
