@@ -160,12 +160,7 @@ fn release_later(environment: EnvironmentClient, lease_id: String) {
 }
 
 /// Renews when a third of its time is over, so that two renewals may fail.
-async fn renew(
-    environment: EnvironmentClient,
-    lease_id: String,
-    ttl: Duration,
-    lost: Arc<Mutex<Option<Error>>>,
-) {
+async fn renew(environment: EnvironmentClient, lease_id: String, ttl: Duration, lost: Arc<Mutex<Option<Error>>>) {
     let mut pauses = Pauses::default();
     let connection = environment.connection().clone();
     let mut wait = ttl / 3;

@@ -8,7 +8,8 @@ use crate::servers::{Environment, Manners, until};
 async fn a_lease_renews_itself_and_is_given_back() {
     let server = Environment::new(Manners::Good);
     let environment = EnvironmentClient::connect(server.start().await).await.unwrap();
-    let mut lease = environment.acquire(Acquire::new("tool_call")).await.unwrap();
+    // By its own time: the server's clock may be another one.
+    let mut lease = environment.acquire(Acquire::new("tool_call").ttl(Duration::from_millis(150))).await.unwrap();
     assert!(lease.id().starts_with("lease_"));
     until("it was renewed", || server.renewed.load(Ordering::Relaxed) > 2).await;
     lease.step("{}").await.unwrap();
@@ -39,7 +40,7 @@ async fn a_lost_lease_is_told() {
     let server = Environment::new(Manners::Good);
     server.lost.store(true, Ordering::Relaxed);
     let environment = EnvironmentClient::connect(server.start().await).await.unwrap();
-    let lease = environment.acquire(Acquire::new("tool_call")).await.unwrap();
+    let lease = environment.acquire(Acquire::new("tool_call").ttl(Duration::from_millis(150))).await.unwrap();
     until("it is told", || lease.lost().is_some()).await;
     assert_eq!(lease.lost().unwrap().reason(), "LEASE_LOST");
 }
