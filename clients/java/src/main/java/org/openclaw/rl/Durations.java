@@ -1,7 +1,6 @@
 package org.openclaw.rl;
 
 import java.time.Duration;
-import java.time.Instant;
 
 /** Between protobuf's times and Java's. */
 final class Durations {
@@ -14,7 +13,7 @@ final class Durations {
         .build();
   }
 
-  static Instant toInstant(com.google.protobuf.Timestamp value) {
-    return Instant.ofEpochSecond(value.getSeconds(), value.getNanos());
+  static Duration toDuration(com.google.protobuf.Duration value) {
+    return Duration.ofSeconds(value.getSeconds(), value.getNanos());
   }
 }

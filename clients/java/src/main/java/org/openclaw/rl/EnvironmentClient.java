@@ -74,12 +74,16 @@ public final class EnvironmentClient extends Component<EnvironmentClient> {
     return acquire(AcquireRequest.newBuilder().setType(type).build());
   }
 
-  /** The same with more said; an empty lease id gets one. */
+  /** The same with more said; an empty lease id gets one, and a ttl that is not set is a minute. */
   public Lease acquire(AcquireRequest request) {
-    AcquireRequest named = request.getLeaseId().isEmpty()
-        ? request.toBuilder().setLeaseId("lease_" + UUID.randomUUID().toString().replace("-", "")).build()
-        : request;
-    return Lease.acquire(connection, named);
+    AcquireRequest.Builder whole = request.toBuilder();
+    if (request.getLeaseId().isEmpty()) {
+      whole.setLeaseId("lease_" + UUID.randomUUID().toString().replace("-", ""));
+    }
+    if (!request.hasTtl()) { // always asked for: when to renew is then told by this machine's clock alone
+      whole.getTtlBuilder().setSeconds(60);
+    }
+    return Lease.acquire(connection, whole.build());
   }
 
   /** Shows what goes on in a leased sandbox, until the lease ends. */

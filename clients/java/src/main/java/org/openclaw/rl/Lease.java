@@ -1,7 +1,6 @@
 package org.openclaw.rl;
 
 import java.time.Duration;
-import java.time.Instant;
 import java.util.Optional;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -28,10 +27,10 @@ public final class Lease implements AutoCloseable {
   private volatile MeshException problem;
   private long step;
 
-  private Lease(Connection connection, AcquireResponse acquired) {
+  private Lease(Connection connection, AcquireResponse acquired, Duration pause) {
     this.connection = connection;
     this.acquired = acquired;
-    Thread renewer = new Thread(this::renew, "lease " + acquired.getLeaseId());
+    Thread renewer = new Thread(() -> renew(pause), "lease " + acquired.getLeaseId());
     renewer.setDaemon(true);
     renewer.start();
   }
@@ -40,7 +39,10 @@ public final class Lease implements AutoCloseable {
     Connection patient = request.hasWait() && connection.options().deadline() != null // the wait comes on top
         ? connection.withDeadline(connection.options().deadline().plusSeconds(request.getWait().getSeconds() + 1))
         : connection;
-    return new Lease(connection, patient.unary(EnvironmentServiceGrpc.getAcquireMethod(), request));
+    // A third of its time, so that two renewals may fail.
+    Duration third = Durations.toDuration(request.getTtl()).dividedBy(3);
+    return new Lease(connection, patient.unary(EnvironmentServiceGrpc.getAcquireMethod(), request),
+        third.compareTo(SHORTEST) < 0 ? SHORTEST : third);
   }
 
   /** Its id. */
@@ -100,14 +102,12 @@ public final class Lease implements AutoCloseable {
     connection.unary(EnvironmentServiceGrpc.getReleaseMethod(), ReleaseRequest.newBuilder().setLeaseId(id()).build());
   }
 
-  private void renew() {
-    Instant expires = Durations.toInstant(acquired.getExpiresAt());
+  private void renew(Duration pause) {
     try {
-      while (!closed.await(pause(expires).toMillis(), TimeUnit.MILLISECONDS)) {
+      while (!closed.await(pause.toMillis(), TimeUnit.MILLISECONDS)) {
         try {
-          expires = Durations.toInstant(connection
-              .unary(EnvironmentServiceGrpc.getRenewMethod(), RenewRequest.newBuilder().setLeaseId(id()).build())
-              .getExpiresAt());
+          connection.unary(
+              EnvironmentServiceGrpc.getRenewMethod(), RenewRequest.newBuilder().setLeaseId(id()).build());
           problem = null;
         } catch (MeshException error) {
           problem = error;
@@ -119,11 +119,5 @@ public final class Lease implements AutoCloseable {
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
     }
-  }
-
-  /** A third of what is left, so that two renewals may fail. */
-  private static Duration pause(Instant expires) {
-    Duration third = Duration.between(Instant.now(), expires).dividedBy(3);
-    return third.compareTo(SHORTEST) < 0 ? SHORTEST : third;
   }
 }

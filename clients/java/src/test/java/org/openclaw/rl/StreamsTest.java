@@ -69,14 +69,14 @@ class StreamsTest {
 
     @Override
     public void acquire(AcquireRequest request, StreamObserver<AcquireResponse> observer) {
-      observer.onNext(AcquireResponse.newBuilder().setLeaseId(request.getLeaseId()).setExpiresAt(soon()).build());
+      observer.onNext(AcquireResponse.newBuilder().setLeaseId(request.getLeaseId()).setExpiresAt(byAnotherClock()).build());
       observer.onCompleted();
     }
 
     @Override
     public void renew(RenewRequest request, StreamObserver<RenewResponse> observer) {
       renewed.incrementAndGet();
-      observer.onNext(RenewResponse.newBuilder().setExpiresAt(soon()).build());
+      observer.onNext(RenewResponse.newBuilder().setExpiresAt(byAnotherClock()).build());
       observer.onCompleted();
     }
 
@@ -125,8 +125,8 @@ class StreamsTest {
       };
     }
 
-    private static com.google.protobuf.Timestamp soon() {
-      return com.google.protobuf.Timestamp.newBuilder().setSeconds(System.currentTimeMillis() / 1000 + 1).build();
+    private static com.google.protobuf.Timestamp byAnotherClock() {
+      return com.google.protobuf.Timestamp.newBuilder().setSeconds(System.currentTimeMillis() / 1000 + 7 * 3600).build();
     }
   }
 
@@ -187,7 +187,9 @@ class StreamsTest {
   void aLeaseIsRenewedAndGivenBack() throws Exception {
     Environment environment = new Environment();
     try (Fake fake = Fake.of(environment); EnvironmentClient client = EnvironmentClient.open(fake.options())) {
-      try (Lease lease = client.acquire("tool_call")) {
+      AcquireRequest request = AcquireRequest.newBuilder().setType("tool_call")
+          .setTtl(com.google.protobuf.Duration.newBuilder().setSeconds(1)).build();
+      try (Lease lease = client.acquire(request)) { // renewed by its own time: the server's clock may be another one
         assertTrue(lease.id().startsWith("lease_"));
         lease.step("{}");
         assertThrows(MeshException.class, () -> lease.step("{}"));
