@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from openclaw_rl.conformance.context import Context
-from openclaw_rl.conformance.frame import Check, Outcome, checks_of
+from openclaw_rl.conformance.frame import Check, Failed, Outcome, checks_of
 from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.runner import Report, chosen, run
@@ -78,6 +78,8 @@ async def of_process(service: str, command: str, folder: Path, checks: Sequence[
             return await run(kit, checks)
         finally:
             await kit.close()
+    except Failed as seen:
+        return Report(service, address, could_not=str(seen))
     finally:
         await process.stop()
         await listener.stop()

@@ -1,0 +1,96 @@
+"""Our environment server, or our trainer, with one thing wrong: python -m tests.conformance.wrong.ours FAULT --address
+HOST:PORT --data DIR --listen HOST:PORT."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+#: Name of a fault -> what has it, the check that fails, and a pattern of what was seen.
+EXPECTED = {
+    "loses_order": ("environment", "onward.order", "place 0 has"),
+    "last_message_only": ("environment", "environment.next-state",
+                          "the messages are .* between the two responses were"),
+    "keeps_leases": ("environment", "environment.lease", "ListLeases tells it after Release"),
+    "trains_on_what_failed": ("trainer", "trainer.fates", "is pending"),
+    "tells_the_newest_first": ("trainer", "trainer.fates.list", "asked for .*; told "),
+    "forgets_pauses": ("trainer", "trainer.pause.kept", "TrainNow after the restart (succeeded|was answered)"),
+}
+
+
+def loses_order() -> None:
+    from openclaw_rl.environment import server
+
+    right = server._request
+    server._request = lambda payloads: right(payloads[::-1])
+
+
+def last_message_only() -> None:
+    from openclaw_rl.environment import sessions
+
+    right = sessions.messages_behind
+
+    def wrong(*args: Any) -> Any:
+        return right(*args)[-1:]
+
+    sessions.messages_behind = wrong
+
+
+def keeps_leases() -> None:
+    from openclaw_rl.environment.pool.pool import Pool
+
+    async def nothing(self: Pool, lease_id: str) -> None:
+        """Forgets to give it back."""
+
+    Pool.release = nothing  # type: ignore[method-assign]
+
+
+def trains_on_what_failed() -> None:
+    from openclaw_rl.trainer import samples
+
+    samples.problem = lambda sample, max_tokens: None
+
+
+def tells_the_newest_first() -> None:
+    from openclaw_rl.trainer.samples import SampleTable
+
+    right = SampleTable.statuses
+    SampleTable.statuses = lambda self, turn_ids: right(self, turn_ids)[::-1]  # type: ignore[method-assign]
+
+
+def forgets_pauses() -> None:
+    from openclaw_rl.trainer.service import TrainerService
+
+    def pause(self: Any, reason: str) -> None:
+        self._scheduler.paused = reason
+
+    TrainerService.pause = pause  # type: ignore[method-assign]
+
+
+def main() -> int:
+    import yaml
+
+    from openclaw_rl.conformance.services import SERVICES
+    from tools.conformance.own import configuration
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("fault", choices=EXPECTED)
+    parser.add_argument("--address")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--listen")
+    args = parser.parse_args()
+    service = EXPECTED[args.fault][0]
+    components = configuration(service, int(args.address.rpartition(":")[2]), args.listen)
+    (args.data / "config.yaml").write_text(yaml.safe_dump({"components": components}))
+    os.environ["OPENCLAW_RL_HOME"] = str(args.data)
+    globals()[args.fault]()
+    from openclaw_rl.launch.component import main
+
+    return main([SERVICES[service].component])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
