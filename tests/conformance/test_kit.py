@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -202,6 +204,34 @@ async def test_a_process_is_killed_and_started_again(tmp_path: Path) -> None:
     await process.start()
     await process.stop()
     assert process.exit_code == -15
+
+
+def test_a_started_server_that_ends_is_told_at_once() -> None:
+    began = time.monotonic()
+    code, text = _cli("judge", "--start", f"{sys.executable} -c 'import socket, sys; "
+                      's = socket.create_server(("127.0.0.1", int(sys.argv[1]))); s.accept(); s.accept(); '
+                      'print("out of memory"); sys.exit(3)\' {port}')
+    assert code == 2 and "the server has ended: out of memory" in text
+    assert time.monotonic() - began < 30
+
+
+async def test_a_started_server_may_be_slow_to_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with in_process(Judge, tmp_path) as kit:
+        answers = iter([2, 2, 1])  # NOT_SERVING, NOT_SERVING, SERVING
+
+        async def health(name: str = "", channel: object = None) -> int:
+            return next(answers)
+
+        monkeypatch.setattr(kit, "health", health)
+        await kit.ready()
+        assert next(answers, None) is None
+
+
+def test_unknown_jobs_and_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, said in ((["judge", "--jobs", "0"], "must be at least 1"), (["cook"], "'cook' is no server")):
+        with pytest.raises(SystemExit):
+            tool(wrong)
+        assert said in capsys.readouterr().err
 
 
 async def test_the_listener_cuts_and_refuses(tmp_path: Path) -> None:
