@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.mesh import ca
+from openclaw_rl.mesh.certificates import ROLES
 from tests.conformance.reports import conforming
 
 from .stacks import BUILDS, needs, shell
@@ -26,3 +28,19 @@ def test_they_conform(tmp_path: Path) -> None:
         assert len(report.checks) > 60 and not report.warned, (server, report.warned)
         needless = {id: why for id, why in report.skipped.items() if not any(word in why for word in _ALLOWED)}
         assert not needless, (server, needless)
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    """The kit has the certificates of the neighbours, as caller and as the one that is called."""
+    needs("go")
+    for folder, command in BUILDS["go"][0]:
+        shell(folder, command)
+    certs = tmp_path / "certs"
+    ca.make_authority(certs)
+    for role in ROLES:
+        ca.issue(certs, role)
+    only = ("component.secure.*", "ring.acks.*", "onward.arrives", "component.drain.streams")
+    reports = conforming(tmp_path, "judge", "judge_go", jobs=2, options=(
+        "--certs", str(certs), *(option for id in only for option in ("--only", id))))
+    for report in reports.values():
+        assert not report.skipped and not report.warned and len(report.checks) > 9
