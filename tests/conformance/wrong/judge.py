@@ -73,10 +73,9 @@ class Judge:
     # -- what a fault may change ------------------------------------------------------------------------------------
 
     def make_store(self, data: Path | None) -> Store:
-        if data is None:
-            return Store(":memory:")
-        data.mkdir(parents=True, exist_ok=True)
-        return Store(str(data / "judge.db"))
+        if data is not None:
+            data.mkdir(parents=True, exist_ok=True)
+        return Store(str(data / "judge.db") if data else ":memory:")
 
     def make_interceptor(self) -> ErrorInterceptor:
         return ErrorInterceptor()
