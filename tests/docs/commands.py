@@ -18,7 +18,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"source .*activate", "the tests run in an activated environment"),
     (r"(sudo )?(apt|apt-get|podman|docker|kubectl|prometheus|systemctl) ", "changes the machine, or isn't there"),
     (r"(python -m )?pip install ", "from an index; test_blocks.py looks that the extras are there"),
-    (r"(cd \S+ && )?(go|cargo|mvn|npm|npx|node) ", "builds for minutes; tests/e2e/languages runs each language's examples"),
+    (r"(cd \S+ && )?(go|cargo|mvn|npm|npx|node) ", "builds for minutes; tests/e2e/languages runs the examples"),
     (r"openclaw-rl distributed-start -c distributed_config.yaml$", "needs hosts: tests/hosts runs it"),
     (r"openclaw-rl mesh (export|join|leave)", "of a mesh on several hosts: tests/hosts runs them"),
     (r"openclaw-rl local-start --jaeger", "the tests' mesh is up; tests/e2e/test_traces.py starts one with Jaeger"),

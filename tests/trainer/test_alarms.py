@@ -96,8 +96,9 @@ def test_samples_that_are_all_dropped(board: Board) -> None:
     for sample in samples:
         sample.judgement.failed = True
     board.store.accept(samples)
-    assert board.raised() == {"samples_dropped": "all of the last 50 samples were dropped: 50 judge failed; `openclaw-rl "
-                                                "docs troubles-and-cures` tells the setting behind each reason"}
+    assert board.raised() == {
+        "samples_dropped": "all of the last 50 samples were dropped: 50 judge failed; `openclaw-rl docs "
+                           "troubles-and-cures` tells the setting behind each reason"}
     board.store.accept([make_sample("a")])
     assert board.raised() == {}
 
