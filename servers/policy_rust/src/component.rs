@@ -34,6 +34,12 @@ pub struct Board {
 }
 
 impl Board {
+    /// Takes no new work from now on: first the desk, so that who sees its streams end is not let in again.
+    pub fn close(&self) {
+        self.desk.closed.store(true, Ordering::Relaxed);
+        self.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining.max(*phase)) == Phase::Serving);
+    }
+
     pub fn status(&self) -> v1::ComponentStatus {
         let desk = &self.desk;
         let active = desk.versions.active();
@@ -188,7 +194,7 @@ impl v1::component_service_server::ComponentService for Component {
             return Err(Error::invalid("grace", problem).into());
         };
         *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = allowed;
-        self.0.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining.max(*phase)) == Phase::Serving);
+        self.0.close();
         Ok(Response::new(v1::DrainResponse {}))
     }
 

@@ -238,9 +238,8 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let _ = io::stdout().write_all(ready.as_bytes()); // it serves, whether or not somebody reads that
 
     until_stopped(&desk, phase, signals).await;
-    board.phase.send_if_modified(|phase| std::mem::replace(phase, Phase::Draining) == Phase::Serving);
+    board.close();
     report(false).await;
-    desk.closed.store(true, Ordering::Relaxed);
     let grace = *board.grace.lock().unwrap_or_else(PoisonError::into_inner);
     let idle = async {
         tokio::time::sleep(Duration::from_millis(300)).await; // for those who look at the health
