@@ -122,6 +122,7 @@ def test_turns_wait_for_a_component_that_is_down(mesh: Mesh, name: str) -> None:
     check_books(mesh)
 
 
+@pytest.mark.timeout(900)
 def test_serving_goes_on_while_versions_change(mesh: Mesh) -> None:
     before = mesh.json("status")["policy_version"]
     errors: list[str] = []
@@ -146,7 +147,7 @@ def test_serving_goes_on_while_versions_change(mesh: Mesh) -> None:
     for thread in threads:
         thread.start()
     with Users(mesh, "swapping"):
-        until(lambda: (mesh.json("status")["policy_version"] or 0) >= before + 2, 300, "two new versions")
+        until(lambda: (mesh.json("status")["policy_version"] or 0) >= before + 2, 600, "two new versions")
     stop.set()
     for thread in threads:
         thread.join(120)

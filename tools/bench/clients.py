@@ -106,12 +106,12 @@ def main() -> None:
             assert stub.stdout is not None
             address = stub.stdout.readline().strip()
             best: dict[str, dict[str, float]] = {}
-            for round in range(args.rounds):
+            for number in range(args.rounds):
                 for name, command in kinds.items():
                     mode = command[-1:] if name.startswith("python") else []
                     program = command[: len(command) - len(mode)]
                     figures = measure(program, address, args.seconds, args.callers, args.streams, *mode)
-                    print(f"round {round + 1}, {name}: {figures['calls']:.0f} calls/s, "
+                    print(f"round {number + 1}, {name}: {figures['calls']:.0f} calls/s, "
                           f"{figures['pieces']:.0f} pieces/s", file=sys.stderr)
                     old = best.setdefault(name, figures)
                     best[name] = {key: max(old[key], figures[key]) for key in figures}
