@@ -143,7 +143,7 @@ def test_serving_goes_on_while_versions_change(mesh: Mesh) -> None:
             except httpx.HTTPError as error:
                 errors.append(repr(error))
 
-    threads = [threading.Thread(target=stream, daemon=True) for _ in range(16)]
+    threads = [threading.Thread(target=stream, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     with Users(mesh, "swapping"):
