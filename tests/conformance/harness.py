@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.runner import Report, chosen, run
 from openclaw_rl.conformance.services import SERVICES
 from openclaw_rl.mesh import tls
+from tests.ports import free_port
 
 from .wrong.judge import Judge
 
@@ -67,9 +67,7 @@ async def of_process(service: str, command: str, folder: Path, checks: Sequence[
     """
     listener = Listener("127.0.0.1:0")
     await listener.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = ServerProcess(f"{sys.executable} {command}", address, folder / "data", listener.address)
     try:
         await process.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.runner import Report, chosen, run
 from openclaw_rl.conformance.services import SERVICES
+from tests.ports import free_port
 
 from .wrong_weights.right import Serving, SmallPolicy
 
@@ -42,9 +42,7 @@ async def check_process(command: str, folder: Path, *patterns: str) -> Report:
     """The same of one that the kit starts and kills, on all checks."""
     listener = Listener("127.0.0.1:0")
     await listener.start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = ServerProcess(command, address, folder, listener.address)
     await process.start()
     kit = Context(SERVICES["policy"], address, deadline=10.0, listener=listener, process=process)

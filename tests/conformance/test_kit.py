@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -26,6 +25,7 @@ from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.report import Printer, as_json
 from openclaw_rl.conformance.runner import Report, Result, chosen, run
 from openclaw_rl.conformance.services import SERVICES, find
+from tests.ports import free_port
 from tools.conformance.__main__ import main as tool
 
 from .harness import checks, failed, in_process
@@ -180,9 +180,7 @@ def test_what_could_not_be_asked(http1: str, tmp_path: Path) -> None:
     code, text = _cli("judge", "--address", http1, "--junit", str(tmp_path / "j.xml"))
     assert code == 2 and "HTTP" in text and "could not ask" in text
     assert ET.parse(tmp_path / "j.xml").getroot().attrib["errors"] == "1"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{probe.getsockname()[1]}"
+    nobody = f"127.0.0.1:{free_port()}"
     code, text = _cli("judge", "--address", nobody)
     assert code == 2 and f"nothing can be asked at {nobody}" in text
     code, text = _cli("judge", "--start", "/no/such/server {address}")
@@ -192,9 +190,7 @@ def test_what_could_not_be_asked(http1: str, tmp_path: Path) -> None:
 
 
 async def test_a_process_is_killed_and_started_again(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = ServerProcess(f"python3 -u -m http.server {{port}} --bind 127.0.0.1 --directory {tmp_path}",
                             f"127.0.0.1:{port}", tmp_path / "data")
     await process.start()

@@ -55,7 +55,7 @@ async def _problems(names: list[str], folder: Path, certs: Path) -> list[str]:
                     "judge", f"-m tests.conformance.wrong.judge --fault {name} --address {{address}} --data {{data}} "
                     "--next {listen}", folder / name, only("judge", fault.check))
             else:
-                report = await report_of(fault.judge, folder / name, only("judge", fault.check),
+                report = await report_of(fault.server, folder / name, only("judge", fault.check),
                                          certs if ".secure." in fault.check else None)
         found = failed(report)
         right = list(found) == [fault.check] and re.search(fault.seen, found[fault.check])

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from openclaw_rl.home import Home
+from tests.required import left_out
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -86,9 +87,7 @@ class Watched:
 def chromium() -> Iterator[Any]:
     """A running Chromium; without one its tests are left out, or fail when nothing may be."""
     if not Path(CHROMIUM).exists():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail("chromium is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/outside-tools installs it")
-        pytest.skip("chromium is missing; tools/outside-tools installs it")
+        left_out("chromium is missing; tools/outside-tools installs it")
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=30_000)  # the machine may be busy with other things

@@ -14,6 +14,7 @@ import yaml
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from tests.protos.generators import bin_folder
+from tests.required import left_out
 
 from .mesh import Mesh
 
@@ -65,9 +66,7 @@ def grpcurl() -> str:
             return name
         except OSError:
             continue
-    if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-        pytest.fail("grpcurl is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/outside-tools installs it")
-    pytest.skip("grpcurl is missing; tools/outside-tools installs it")
+    left_out("grpcurl is missing; tools/outside-tools installs it")
 
 
 @pytest.fixture(scope="session")

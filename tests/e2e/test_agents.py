@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from openclaw_rl.client import EnvironmentServiceClient
+from tests.required import left_out
 
 from .mesh import Mesh, until
 
@@ -20,9 +20,7 @@ def python() -> str:
     """The frameworks' own Python; without it these tests are left out, or fail when nothing may be."""
     path = ROOT / ".venv/agents/bin/python"
     if not path.exists():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{path} is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/agents-environment makes it")
-        pytest.skip(f"{path} is missing; tools/agents-environment makes it")
+        left_out(f"{path} is missing; tools/agents-environment makes it")
     return str(path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,15 +18,10 @@ from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.v1.policy_pb2 import PolicyState
+from tests.ports import free_port
 
 from .mesh import Mesh, until
 from .test_ring import COMPLAINT
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_home(root: Path, models: Path, components: dict[str, dict[str, object]]) -> Home:

@@ -16,6 +16,7 @@ import yaml
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from openclaw_rl.launch import jaeger
+from tests.required import left_out
 
 from .mesh import Mesh, until
 
@@ -27,9 +28,7 @@ SECRET = "heron4711"
 def traced(models: Path, tmp_path: Path) -> Iterator[Mesh]:
     """A mesh with a Jaeger beside it."""
     if jaeger.find() is None:
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail("jaeger is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/outside-tools builds it")
-        pytest.skip("jaeger is missing; tools/outside-tools builds it")
+        left_out("jaeger is missing; tools/outside-tools builds it")
     home = Home(tmp_path / "home").create()
     (home.models / EMBEDDED_MODEL).symlink_to(models)
     home.config_file.write_text(yaml.safe_dump({"components": {

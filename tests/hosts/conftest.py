@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.required import left_out
 
 from .rig import Rig, why_not
 
@@ -22,9 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def hosts_possible() -> None:
     if reason := why_not():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{reason} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(reason)
+        left_out(reason)
 
 
 @pytest.fixture(scope="module")

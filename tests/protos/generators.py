@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.required import left_out
 
 ROOT = Path(__file__).parents[2]
-REQUIRED = os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all"
-
-
-def left_out(why: str) -> None:
-    """Skip, or fail when nothing may be left out."""
-    if REQUIRED:
-        pytest.fail(f"{why} (OPENCLAW_RL_TEST_REQUIRE=all)")
-    pytest.skip(why)
 
 
 def module(name: str) -> Any:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .generators import ROOT, bin_folder, left_out, module
+from tests.required import left_out
+
+from .generators import ROOT, bin_folder, module
 
 #: Those whose tool chains take their time.
 SLOW = {"go", "typescript", "rust"}

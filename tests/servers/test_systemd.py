@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import yaml
 from openclaw_rl.client import ComponentServiceClient
 from openclaw_rl.home import Home, read_record
 from tests.e2e.mesh import until
+from tests.required import left_out
 
 from . import booted
 
@@ -28,9 +28,7 @@ def home(tmp_path: Path) -> Home:
 @pytest.fixture
 def machine(tmp_path: Path, home: Home) -> Iterator[booted.Booted]:
     if reason := booted.why_not():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{reason} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(reason)
+        left_out(reason)
     units = tmp_path / "units"
     shutil.copytree(UNITS, units)
     config = tmp_path / "config.yaml"

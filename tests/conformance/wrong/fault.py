@@ -1,4 +1,4 @@
-"""How a wrong judge is entered."""
+"""How a wrong server is entered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Fault:
     """What is wrong.
 
     Attributes:
-        judge: the wrong one.
+        server: the wrong one.
         check: id of the check that must fail, alone among it and those that it stands on.
-        seen: a pattern of what the report says.
+        seen: what the report says: a pattern of a judge's, a part of a policy server's.
         start: it takes a process that can be killed to see it.
     """
 
-    judge: type[Judge]
+    server: type[Any]
     check: str
     seen: str
     start: bool = False

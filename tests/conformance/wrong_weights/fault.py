@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from tests.conformance.wrong.fault import Fault
 
 from .outbox import Outbox
 from .right import SmallPolicy
 from .stream import Receiver
 from .versions import Versions
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong.
-
-    Attributes:
-        server: the wrong server.
-        check: id of the check that must fail, alone among it and those that it stands on.
-        seen: part of the sentence that it must say.
-        start: it takes a process that can be killed to see it.
-    """
-
-    server: type[SmallPolicy]
-    check: str
-    seen: str
-    start: bool = False
-
 
 FAULTS: dict[str, Fault] = {}
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
+from tests.required import left_out
 
 from ..mesh import until
 
@@ -38,9 +38,7 @@ def needs(language: str) -> None:
     program = CHECKS[language][0]
     if shutil.which(program) is None:
         why = f"{program} is missing; the README says which version of {language} is needed"
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{why} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(why)
+        left_out(why)
 
 
 def shell(folder: Path, command: str, variables: Mapping[str, str] | None = None, seconds: float = 900) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
+from tests.ports import free_port
 
 from ..fake_api import FakeApi
 from ..mesh import Mesh, until
@@ -34,13 +34,6 @@ def foreign(tmp_path: Path) -> Iterator[Start]:
     yield start
     for server in reversed(started):
         server.stop()
-
-
-def free_port() -> int:
-    """One for a server that is started later, whose neighbours have to know it before."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fates(mesh: Mesh) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from openclaw_rl.environment.kinds.gui_tree import OBSERVATION_SCHEMA
 from openclaw_rl.environment.sandboxes.base import WORK, Finished, SandboxError
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
+from tests.required import left_out
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,9 +35,7 @@ async def kind(tmp_path: Path) -> AsyncIterator[GuiKind]:
     config = EnvironmentConfig(count=2, backend="bubblewrap")
     kind = make(config, Context("gui", tmp_path / "gui", backend(config, tmp_path)))
     if problem := await kind.problem():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{problem} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(problem)
+        left_out(problem)
     yield kind
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +17,8 @@ from openclaw_rl.environment.kinds.tool_call import ToolCallEnvironment, make
 from openclaw_rl.environment.sandboxes.base import SandboxError
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
+from tests.ports import free_port
+from tests.required import left_out
 
 HERE = Path(__file__).parent
 ROUGH = (HERE / "rough_mcp_server.py").read_text()
@@ -97,9 +97,7 @@ async def test_official_server_over_stdio(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_official_server_over_http(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = await asyncio.create_subprocess_exec(sys.executable, str(HERE / "mcp_server.py"), str(port),
                                                   stderr=asyncio.subprocess.DEVNULL)
     try:
@@ -218,9 +216,7 @@ async def test_in_a_sandbox(tmp_path: Path) -> None:
     """A sandboxed server sees neither the network nor the files of this machine, and is as usable."""
     kind = kind_of(McpConfig(command=["/usr/bin/python3", "-c", ROUGH]), tmp_path)
     if problem := await kind.problem():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{problem} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(problem)
+        left_out(problem)
     environment = await kind.make()
     try:
         await environment.reset(None, None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import socket
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +21,8 @@ from openclaw_rl.environment.kinds.openenv_session import shown
 from openclaw_rl.environment.sandboxes.base import SandboxError
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
+from tests.ports import free_port
+from tests.required import left_out
 
 PYTHON = Path(__file__).parents[3] / ".venv/openenv/bin/python"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGMAAQAABQABDQottAAAAABJRU5ErkJggg=="
@@ -298,12 +298,8 @@ def test_passwords_in_an_address_are_not_shown() -> None:
 @pytest.mark.slow
 async def test_a_real_server(tmp_path: Path) -> None:
     if not PYTHON.exists():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{PYTHON} is missing (OPENCLAW_RL_TEST_REQUIRE=all); tools/openenv-environment makes it")
-        pytest.skip(f"{PYTHON} is missing; tools/openenv-environment makes it")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        left_out(f"{PYTHON} is missing; tools/openenv-environment makes it")
+    port = free_port()
     script = Path(__file__).with_name("openenv_server.py")
     process = await asyncio.create_subprocess_exec(PYTHON, script, str(port))
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from openclaw_rl.environment.kinds.swe_text import cut, edited, numbered, region
 from openclaw_rl.environment.sandboxes.base import WORK, SandboxError
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.task import Action, Task
+from tests.required import left_out
 
 FILES = {"adding.py": "def add(a, b):\n    return a - b\n", "sub/notes.txt": "one\ntwo\none\n"}
 HIDDEN = """
@@ -47,9 +47,7 @@ async def kind(tmp_path: Path) -> AsyncIterator[SweKind]:
     config = EnvironmentConfig(count=2, backend="bubblewrap", disk="8MB")
     kind = make(config, Context("swe", tmp_path / "swe", backend(config, tmp_path)))
     if problem := await kind.problem():
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{problem} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(problem)
+        left_out(problem)
     yield kind
 
 

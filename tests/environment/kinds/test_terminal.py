@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -18,14 +17,13 @@ from openclaw_rl.environment.kinds.terminal import Terminal, TerminalEnvironment
 from openclaw_rl.environment.sandboxes.base import WORK, SandboxError
 from openclaw_rl.environment.tasks.task import Action, Task
 from tests.environment.sandboxes import escapes
+from tests.required import left_out
 
 
 @pytest.fixture
 def kind(tmp_path: Path) -> Terminal:
     if shutil.which("bwrap") is None:
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail("bubblewrap is missing: tools/outside-tools installs it (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip("bubblewrap is missing")
+        left_out("bubblewrap is missing")
     config = EnvironmentConfig(count=1, backend="bubblewrap", memory=96 * 2**20, disk=8 * 2**20, processes=32)
     return make(config, Context("terminal", tmp_path, escapes.backend()))
 

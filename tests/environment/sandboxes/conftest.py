@@ -11,13 +11,7 @@ import pytest
 from openclaw_rl.environment.sandboxes.base import Sandbox
 from openclaw_rl.environment.sandboxes.bubblewrap import Bubblewrap
 from tests.environment.sandboxes import engine, escapes
-
-
-def skip_or_fail(reason: str) -> None:
-    if reason and os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-        pytest.fail(f"{reason} (OPENCLAW_RL_TEST_REQUIRE=all)")
-    if reason:
-        pytest.skip(reason)
+from tests.required import left_out
 
 
 @pytest.fixture
@@ -30,7 +24,8 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def bubblewrap() -> Bubblewrap:
-    skip_or_fail("" if shutil.which("bwrap") else "bubblewrap is missing: tools/outside-tools installs it")
+    if shutil.which("bwrap") is None:
+        left_out("bubblewrap is missing: tools/outside-tools installs it")
     return escapes.backend()
 
 
@@ -44,7 +39,8 @@ async def sandbox(bubblewrap: Bubblewrap) -> AsyncIterator[Sandbox]:
 @pytest.fixture(scope="session")
 def docker_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real engine, with an image of busybox."""
-    skip_or_fail(engine.why_not())
+    if reason := engine.why_not():
+        left_out(reason)
     with engine.dockerd(Path(tmp_path_factory.mktemp("dockerd"))) as url:
         engine.import_busybox(url)
         yield url

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from openclaw_rl.environment.kinds.terminal import TerminalEnvironment, make
 from openclaw_rl.environment.sandboxes.make import backend
 from openclaw_rl.environment.tasks.load import load
 from openclaw_rl.environment.tasks.task import Action, Task
+from tests.required import left_out
 
 CONFIG = EnvironmentConfig(count=1, backend="bubblewrap")
 TASKS = load("terminal")
@@ -28,9 +28,7 @@ async def terminal(tmp_path: Path) -> AsyncIterator[TerminalEnvironment]:
     if not _PROBLEMS:
         _PROBLEMS.append(await kind.problem())
     if problem := _PROBLEMS[0]:
-        if os.environ.get("OPENCLAW_RL_TEST_REQUIRE") == "all":
-            pytest.fail(f"{problem} (OPENCLAW_RL_TEST_REQUIRE=all)")
-        pytest.skip(problem)
+        left_out(problem)
     environment = await kind.make()
     yield environment
     await environment.close()
