@@ -58,15 +58,6 @@ def harmless(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def addresses() -> dict[str, str]:
-    """Configured addresses of components that run elsewhere, by name."""
-    from ..home import COMPONENTS, Home
-    from ..mesh.running import running_config
-
-    components = running_config(Home.default()).components
-    return {name: address for name in COMPONENTS if (address := getattr(components, name).address)}
-
-
 from . import (  # noqa: E402  (they register their commands)
     certs,  # noqa: F401
     chat,  # noqa: F401

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..home import Home
-from .app import Json, addresses, app, clipped, harmless, json_text, out, print_json
+from .app import Json, app, clipped, harmless, json_text, out, print_json
 
 if TYPE_CHECKING:
     from ..client import EnvironmentServiceClient
@@ -123,4 +123,4 @@ def _loaded(text: str) -> Any:
 def _env() -> EnvironmentServiceClient:
     from ..client import EnvironmentServiceClient
 
-    return EnvironmentServiceClient(addresses().get("env_server"), home=Home.default())
+    return EnvironmentServiceClient(home=Home.default())

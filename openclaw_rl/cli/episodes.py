@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..home import Home
-from .app import Json, addresses, app, clipped, err, out, print_json
+from .app import Json, app, clipped, err, out, print_json
 from .turns import SCORES
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def run(
     from ..client import EnvironmentServiceClient, episodes
     from ..v1 import environment_pb2 as pb
 
-    home, address = Home.default(), addresses().get("env_server")
+    home = Home.default()
     if split == "all" and not no_train:
         raise typer.BadParameter("held-out tasks are not trained on: use it with --no-train", param_hint="--split")
     if "all" in types:
         if task:
             raise typer.BadParameter("tasks are of one type: name it with --type", param_hint="--task")
-        with EnvironmentServiceClient(address, home=home) as env:
+        with EnvironmentServiceClient(home=home) as env:
             types = episodes.usable_types(env)
     splits = {"train": pb.TASK_SPLIT_TRAIN, "held_out": pb.TASK_SPLIT_HELD_OUT}
     requests = [pb.RunEpisodesRequest(
@@ -79,7 +79,7 @@ def run(
     interrupted = False
     with show:
         try:
-            asyncio.run(episodes.run(home, requests, show.tell, address))
+            asyncio.run(episodes.run(home, requests, show.tell))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         except KeyboardInterrupt:
@@ -135,7 +135,7 @@ def show(episode: Annotated[str, typer.Argument(help="Id of an episode.", show_d
 
     with _env() as env:
         found = episodes.find(env, episode)
-    steps = episodes.steps(Home.default(), found, addresses())
+    steps = episodes.steps(Home.default(), found)
     if as_json:
         print_json(episodes.as_json(found) | {"turns": [{"step": step.number, **step.fate.json()} for step in steps]})
         return
@@ -248,4 +248,4 @@ def _outcome(episode: pb.Episode) -> str:
 def _env() -> EnvironmentServiceClient:
     from ..client import EnvironmentServiceClient
 
-    return EnvironmentServiceClient(addresses().get("env_server"), home=Home.default())
+    return EnvironmentServiceClient(home=Home.default())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..home import Home
-from .app import Json, addresses, app, err, out, print_json
+from .app import Json, app, err, out, print_json
 
 if TYPE_CHECKING:
     from ..client.forget import Forgotten
@@ -34,7 +34,7 @@ def forget(
         typer.confirm(f"Forget session {session!r} for good? Its turns leave every store, damaged files that were set "
                       "aside go too, and versions that were trained on it are taken back.", abort=True, err=True)
     further = running_config(Home.default()).components.trainer.policy_servers
-    done = client.forget(Home.default(), session, addresses(), further, wait=not no_wait,
+    done = client.forget(Home.default(), session, further, wait=not no_wait,
                          say=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True))
     if as_json:
         print_json(done.json())

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from ..home import COMPONENTS, Home
-from .app import addresses, app, err, out
+from .app import app, err, out
 
 if TYPE_CHECKING:
     from ..client import ComponentServiceClient
@@ -57,8 +57,10 @@ def logs(
 def _sources(names: list[str], journal: bool, host: str) -> list[_Source]:
     """The logs that are meant, each once: of the journal there is one for each host."""
     from ..mesh.logs import Tail
+    from ..mesh.running import running_config
 
-    home, there = Home.default(), addresses()
+    home = Home.default()
+    there = running_config(home).components.addresses()
     if host:
         on = {name: address for name in names if (address := there.get(name)) and _on(address, host)}
         if not on:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..home import Home
-from .app import Json, addresses, app, out, print_json
+from .app import Json, app, out, print_json
 
 if TYPE_CHECKING:
     from ..client import PolicyServiceClient
@@ -43,7 +43,7 @@ def activating() -> PolicyServiceClient:
     """A client that waits until a version's weights are loaded, which takes minutes for a large model."""
     from ..client import PolicyServiceClient
 
-    return PolicyServiceClient(addresses().get("policy_server"), home=Home.default(), timeout=900)
+    return PolicyServiceClient(home=Home.default(), timeout=900)
 
 
 def _tell(done: ActivateVersionResponse, as_json: bool, text: str) -> None:

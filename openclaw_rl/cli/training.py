@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..home import Home
-from .app import Json, addresses, app, out, print_json
+from .app import Json, app, out, print_json
 
 if TYPE_CHECKING:
     from ..client import TrainerServiceClient
@@ -44,4 +44,4 @@ def train_now(as_json: Json = False) -> None:
 def _trainer() -> TrainerServiceClient:
     from ..client import TrainerServiceClient
 
-    return TrainerServiceClient(addresses().get("trainer"), home=Home.default())
+    return TrainerServiceClient(home=Home.default())

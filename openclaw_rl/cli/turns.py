@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from ..home import Home
-from .app import Json, addresses, app, clipped, out, print_json
+from .app import Json, app, clipped, out, print_json
 
 SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
 
@@ -26,7 +26,7 @@ def turns(
 
     if limit is None:
         limit = 0 if as_json else 30
-    found = list(facts.turns(Home.default(), session=session, limit=limit or None, addresses=addresses()))
+    found = list(facts.turns(Home.default(), session=session, limit=limit or None))
     if as_json:
         print_json([turn.json() for turn in found])
         return

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..home import Home
-from .app import Json, addresses, app, clipped, out, print_json
+from .app import Json, app, clipped, out, print_json
 from .pin import activating
 from .turns import SCORES
 
@@ -36,7 +36,7 @@ def versions(ctx: typer.Context, as_json: Json = False) -> None:
         if as_json:
             raise typer.BadParameter(f"write it behind `{ctx.invoked_subcommand}`", param_hint="--json")
         return
-    found = facts.versions(Home.default(), addresses=addresses())
+    found = facts.versions(Home.default())
     if as_json:
         print_json([version.json() for version in found])
         return
@@ -59,7 +59,7 @@ def show(version: Number, as_json: Json = False) -> None:
     """Show what made a version: its parent, settings, metrics and each turn that it was trained on."""
     from ..client import versions as client
 
-    story = client.show(Home.default(), version, addresses=addresses())
+    story = client.show(Home.default(), version)
     if as_json:
         print_json(story.json())
         return
@@ -101,7 +101,7 @@ def diff(old: Number, new: Number, as_json: Json = False) -> None:
     """Show what turns one version into another: settings and metrics that differ, and the turns of those between."""
     from ..client import versions as client
 
-    found = client.diff(Home.default(), old, new, addresses=addresses())
+    found = client.diff(Home.default(), old, new)
     if as_json:
         print_json(found.json())
         return

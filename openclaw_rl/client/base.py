@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, 
 
 import grpc
 
-from ..home import Home, read_record
+from ..home import Home
 from ..mesh import contract, errors, identity
 from ..mesh.channel import Credentials, connect, sync_connect, with_true_status
 from ..v1 import component_pb2, component_pb2_grpc
@@ -190,23 +190,17 @@ def find(component: str, home: Home | None = None) -> str:
         ConfigError: the mesh file or the configuration can't be used.
     """
     # With the configuration behind them, which a client with an address needs not.
-    from ..mesh import mesh_file
+    from ..mesh import discovery, mesh_file
     from ..mesh.running import running_config
 
     home = home or Home.default()
     mesh = mesh_file.read(home)
-    if mesh is not None and (address := mesh.address(component)):
+    if address := discovery.known(home, running_config(home), mesh, component):
         return address
-    configured = getattr(running_config(home).components, component, None)
-    if configured is not None and configured.address:
-        return str(configured.address)
-    record = read_record(home, component)
-    if record is None and mesh is not None:
+    if mesh is not None:
         raise errors.unavailable(f"{component} is not part of the mesh of {home.root}; `openclaw-rl status` tells what "
                                  "runs")
-    if record is None:
-        raise errors.unavailable(f"{component} is not running in {home.root}; start it with `openclaw-rl local-start`")
-    return record.address
+    raise errors.unavailable(f"{component} is not running in {home.root}; start it with `openclaw-rl local-start`")
 
 
 class Client(_Base):

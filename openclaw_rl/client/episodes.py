@@ -89,8 +89,8 @@ class Progress:
                 "episodes": [as_json(episode) for episode in self.over]}
 
 
-async def run(home: Home, requests: Sequence[pb.RunEpisodesRequest], tell: Callable[[Progress], None],
-              address: str | None = None) -> list[Progress]:
+async def run(home: Home, requests: Sequence[pb.RunEpisodesRequest], tell: Callable[[Progress], None]
+              ) -> list[Progress]:
     """Start runs beside one another and follow them to their ends. Cancelling it cancels them.
 
     Args:
@@ -100,7 +100,7 @@ async def run(home: Home, requests: Sequence[pb.RunEpisodesRequest], tell: Calla
         MeshError: the environment server is not there, or refuses the only run. Of several, those that are refused or
             break say why in their `error`.
     """
-    async with AsyncEnvironmentServiceClient(address, home=home) as env:
+    async with AsyncEnvironmentServiceClient(home=home) as env:
         async def one(request: pb.RunEpisodesRequest, progress: Progress) -> None:
             try:
                 async with aclosing(env.run_episodes(request)) as events:  # type: ignore[type-var]
@@ -166,13 +166,13 @@ class Step:
     fate: facts.TurnFate
 
 
-def steps(home: Home, episode: pb.Episode, addresses: dict[str, str]) -> list[Step]:
+def steps(home: Home, episode: pb.Episode) -> list[Step]:
     """The turns of an episode, first to last, with their scores and fates.
 
     Raises:
         MeshError: the environment server does not answer, or nothing is kept of the episode's session.
     """
-    with EnvironmentServiceClient(addresses.get("env_server"), home=home) as env:
+    with EnvironmentServiceClient(home=home) as env:
         try:
             turns = env.get_session(session_id=episode.session_id).turns
         except MeshError as error:
@@ -182,7 +182,7 @@ def steps(home: Home, episode: pb.Episode, addresses: dict[str, str]) -> list[St
     numbers = {turn.turn_id: turn.episode.step for turn in turns}
     found: list[Step] = []
     for begin in range(0, len(turns), _PAGE):
-        found += [Step(numbers[fate.turn], fate) for fate in facts.fates(home, addresses, turns[begin:begin + _PAGE])]
+        found += [Step(numbers[fate.turn], fate) for fate in facts.fates(home, turns[begin:begin + _PAGE])]
     return found
 
 

@@ -83,31 +83,28 @@ class Version:
         return asdict(self)
 
 
-def turns(home: Home, *, session: str = "", limit: int | None = None,
-          addresses: dict[str, str] | None = None) -> Iterator[TurnFate]:
+def turns(home: Home, *, session: str = "", limit: int | None = None) -> Iterator[TurnFate]:
     """All turns with their fates, newest first, a page at a time.
 
     Args:
         limit: most turns; None means all.
-        addresses: addresses by component; the others are looked up in `home`.
 
     Raises:
         MeshError: the environment server does not answer.
     """
-    addresses = addresses or {}
     token = ""
-    with EnvironmentServiceClient(addresses.get("env_server"), home=home) as env:
+    with EnvironmentServiceClient(home=home) as env:
         while limit is None or limit > 0:
             size = _PAGE if limit is None else min(_PAGE, limit)
             page = env.list_turns(session_id=session, page_size=size, page_token=token)
-            yield from fates(home, addresses, page.turns)
+            yield from fates(home, page.turns)
             limit = None if limit is None else limit - len(page.turns)
             token = page.next_page_token
             if not token:
                 return
 
 
-def fates(home: Home, addresses: dict[str, str], summaries: Sequence[TurnSummary]) -> Iterator[TurnFate]:
+def fates(home: Home, summaries: Sequence[TurnSummary]) -> Iterator[TurnFate]:
     """What became of turns, at most 1000 of them; the judge and the trainer are asked once."""
     main = [s.turn_id for s in summaries if s.turn_class == turn_pb2.TURN_CLASS_MAIN]
     judgements: dict[str, Judgement] = {}
@@ -116,12 +113,12 @@ def fates(home: Home, addresses: dict[str, str], summaries: Sequence[TurnSummary
     needs = ""
     if main:
         try:
-            with JudgeServiceClient(addresses.get("prm_judge"), home=home) as judge:
+            with JudgeServiceClient(home=home) as judge:
                 judgements = {j.turn_id: j for j in judge.list_judgements(turn_ids=main).judgements}
         except MeshError:
             down.append("the judge")
         try:
-            with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
+            with TrainerServiceClient(home=home) as trainer:
                 samples = {s.turn_id: s for s in trainer.list_samples(turn_ids=main).samples}
             with ComponentServiceClient(trainer.address, component="trainer", home=home) as component:
                 needs = component.get_status().status.detail
@@ -173,13 +170,13 @@ def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleSt
     return "pending", None, "waits for the judge" if judgement is None else "waits for the trainer to take it"
 
 
-def versions(home: Home, *, addresses: dict[str, str] | None = None) -> list[Version]:
+def versions(home: Home) -> list[Version]:
     """All versions, ascending; which is active is the policy server's word.
 
     Raises:
         MeshError: neither trainer nor policy server answers.
     """
-    known = known_versions(home, addresses or {})
+    known = known_versions(home)
     return [version_facts(v, known) for _, v in sorted(known.versions.items())]
 
 
@@ -192,7 +189,7 @@ class Known:
     pinned: bool = False  #: an operator pinned it
 
 
-def known_versions(home: Home, addresses: dict[str, str]) -> Known:
+def known_versions(home: Home) -> Known:
     """Ask policy server and trainer.
 
     Raises:
@@ -203,14 +200,14 @@ def known_versions(home: Home, addresses: dict[str, str]) -> Known:
     active: int | None = None
     pinned = False
     try:
-        with PolicyServiceClient(addresses.get("policy_server"), home=home) as policy:
+        with PolicyServiceClient(home=home) as policy:
             state = policy.get_policy()
             active, pinned = state.state.active_version, state.state.pinned
             known.update((m.version, trainer_pb2.PolicyVersion(manifest=m)) for m in state.manifests)
     except MeshError as error:
         failures.append(error)
     try:
-        with TrainerServiceClient(addresses.get("trainer"), home=home) as trainer:
+        with TrainerServiceClient(home=home) as trainer:
             for version in trainer.every_version():
                 known[version.manifest.version] = version
                 if active is None and version.active:

@@ -54,17 +54,16 @@ class Forgotten:
 class _Call:
     """One call to forget."""
 
-    def __init__(self, home: Home, session: str, addresses: dict[str, str], further: Sequence[str],
-                 say: Callable[[str], None]) -> None:
-        self.home, self.addresses, self.further, self.say = home, addresses, further, say
+    def __init__(self, home: Home, session: str, further: Sequence[str], say: Callable[[str], None]) -> None:
+        self.home, self.further, self.say = home, further, say
         self.before = now()
         self.result = Forgotten(session)
         self.done: list[str] = []
         self.failed: dict[str, str] = {}  #: component -> why
 
-    def component(self, name: str, label: str, address: str | None, versions: Collection[int] = ()
+    def component(self, name: str, label: str, address: str | None = None, versions: Collection[int] = ()
                   ) -> component_pb2.ForgetResponse | None:
-        """Ask one component; None when it could not be done."""
+        """Ask one component, by default that of the mesh; None when it could not be done."""
         try:
             with ComponentServiceClient(address, component=name, home=self.home) as client:
                 answer = client.forget(session_id=self.result.session, turn_ids=self.result.turns, before=self.before,
@@ -86,8 +85,7 @@ class _Call:
 
     def policy_servers(self, versions: Collection[int] = ()) -> dict[str, component_pb2.ForgetResponse]:
         """Ask the mesh's own policy server and the further ones."""
-        own = {"policy_server": self.addresses.get("policy_server")}
-        places = own | {f"policy_server {address}": address for address in self.further}
+        places = {"policy_server": None, **{f"policy_server {address}": address for address in self.further}}
         answers = {label: self.component("policy_server", label, address, versions)
                    for label, address in places.items()}
         return {label: answer for label, answer in answers.items() if answer is not None}
@@ -102,14 +100,13 @@ class _Call:
                 "missing (`openclaw-rl local-start`) and repeat the command: it goes on from here")
 
 
-def forget(home: Home, session: str, addresses: dict[str, str] | None = None, further: Sequence[str] = (), *,
-           wait: bool = True, say: Callable[[str], None] = lambda text: None) -> Forgotten:
+def forget(home: Home, session: str, further: Sequence[str] = (), *, wait: bool = True,
+           say: Callable[[str], None] = lambda text: None) -> Forgotten:
     """Forget a session.
 
     Args:
         home: the mesh's.
         session: its id.
-        addresses: of components that run elsewhere, by name.
         further: addresses of further policy servers.
         wait: until the versions are rebuilt, at most half an hour.
         say: takes a line for each thing that was done.
@@ -118,11 +115,11 @@ def forget(home: Home, session: str, addresses: dict[str, str] | None = None, fu
         MeshError: UNAVAILABLE, a component could not be asked; the text says what was done and what was not. The same
             call again completes it.
     """
-    call = _Call(home, session, addresses or {}, further, say)
+    call = _Call(home, session, further, say)
     result = call.result
     call.policy_servers()
     for name in COMPONENTS[1:]:
-        answer = call.component(name, name, call.addresses.get(name))
+        answer = call.component(name, name)
     if answer is not None:  # the trainer's
         result.void, result.rebuilding = list(answer.versions), answer.rebuilding
         result.base = answer.base_version if answer.HasField("base_version") else None
@@ -142,7 +139,7 @@ def _see_to_versions(call: _Call) -> None:
     """Let no policy server answer with a void version, and have their files deleted."""
     result = call.result
     try:
-        with PolicyServiceClient(call.addresses.get("policy_server"), home=call.home) as policy:
+        with PolicyServiceClient(home=call.home) as policy:
             state = policy.get_policy().state
             if state.active_version in result.void:
                 target = _way_back(call, state)
@@ -169,7 +166,7 @@ def _see_to_versions(call: _Call) -> None:
 def _way_back(call: _Call, state: policy_pb2.PolicyState) -> int:
     """The version to answer with in place of a void one: the one that training goes on from, or the nearest of those
     that it was made from that the policy server keeps."""
-    with TrainerServiceClient(call.addresses.get("trainer"), home=call.home) as trainer:
+    with TrainerServiceClient(home=call.home) as trainer:
         manifests = {v.manifest.version: v.manifest for v in trainer.every_version()}
     good = set(state.kept_versions).difference(call.result.void)
     at = call.result.base or 0
@@ -183,9 +180,9 @@ def _conclude(call: _Call, wait: bool) -> None:
     result, last, hoped = call.result, max(call.result.void), call.result.rebuilding > 0
     deadline = time.monotonic() + (_LONGEST_WAIT if wait else 0)
     made_at: float | None = None
-    with TrainerServiceClient(call.addresses.get("trainer"), home=call.home) as trainer, \
-            ComponentServiceClient(call.addresses.get("trainer"), component="trainer", home=call.home) as component, \
-            PolicyServiceClient(call.addresses.get("policy_server"), home=call.home) as policy:
+    with TrainerServiceClient(home=call.home) as trainer, \
+            ComponentServiceClient(component="trainer", home=call.home) as component, \
+            PolicyServiceClient(home=call.home) as policy:
         while True:
             status = component.get_status().status
             state, head = policy.get_policy().state, status.policy_version

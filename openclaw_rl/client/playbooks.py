@@ -16,16 +16,16 @@ from .trainer import TrainerServiceClient
 ALGORITHM = "playbook"
 
 
-def fetch(home: Home, addresses: dict[str, str], manifest: VersionManifest) -> Playbook | None:
+def fetch(home: Home, manifest: VersionManifest) -> Playbook | None:
     """The playbook of a version: from the trainer, else from the policy server. That of version 0 is empty. None of a
     version with weights, and when nobody who answers has it any more."""
     if manifest.version == 0:
         return Playbook()
     if manifest.algorithm != ALGORITHM:
         return None
-    for client, name in ((TrainerServiceClient, "trainer"), (PolicyServiceClient, "policy_server")):
+    for client in (TrainerServiceClient, PolicyServiceClient):
         try:
-            with client(addresses.get(name), home=home) as door:
+            with client(home=home) as door:
                 return playbook.parse(b"".join(map(_data, door.fetch_weights(version=manifest.version))))
         except (MeshError, playbook.PlaybookError):
             continue  # refused by the gate, deleted, or nobody there

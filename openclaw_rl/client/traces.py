@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Config
-from ..home import COMPONENTS, Home
+from ..home import Home
 from ..telemetry import names
 from ..telemetry.encoding import otlp
 from ..telemetry.read import SpanReader
@@ -55,8 +55,7 @@ def find(home: Home, config: Config, *, turn: str = "", session: str = "", versi
     Raises:
         NoTrace: there are none.
     """
-    addresses = {name: address for name in COMPONENTS if (address := getattr(config.components, name).address)}
-    reader = SpanReader(home, elsewhere=elsewhere(addresses, home))
+    reader = SpanReader(home, elsewhere=elsewhere(config.components.addresses(), home))
     result = Trace(problems=reader.problems)
     if turn:
         spans = reader.turn(turn)

@@ -89,17 +89,17 @@ class VersionDiff:
                 "versions": [{"change": step.change, **step.story.json()} for step in self.steps]}
 
 
-def show(home: Home, number: int, *, addresses: dict[str, str] | None = None) -> VersionStory:
+def show(home: Home, number: int) -> VersionStory:
     """One version with what made it.
 
     Raises:
         MeshError: there is no such version, or neither trainer nor policy server answers.
     """
-    known = known_versions(home, addresses or {})
+    known = known_versions(home)
     _check(known.versions, number)
-    story = _stories(home, addresses or {}, [number], known)[0]
+    story = _stories(home, [number], known)[0]
     manifest = known.versions[number].manifest
-    if manifest.algorithm != playbooks.ALGORITHM or (found := playbooks.fetch(home, addresses or {}, manifest)) is None:
+    if manifest.algorithm != playbooks.ALGORITHM or (found := playbooks.fetch(home, manifest)) is None:
         return story
     return replace(story, playbook=[
         {"text": entry.text, "id": entry.id, "added_in": entry.added_in, "uses": entry.uses,
@@ -107,32 +107,32 @@ def show(home: Home, number: int, *, addresses: dict[str, str] | None = None) ->
         for entry in found.entries])
 
 
-def diff(home: Home, old: int, new: int, *, addresses: dict[str, str] | None = None) -> VersionDiff:
+def diff(home: Home, old: int, new: int) -> VersionDiff:
     """What turns one version into another; they may come from different branches, as a rollback makes them.
 
     Raises:
         MeshError: as `show`.
     """
-    known = known_versions(home, addresses or {})
+    known = known_versions(home)
     _check(known.versions, old, new)
     back, forward = _lineage(known.versions, old), _lineage(known.versions, new)
     removed = [number for number in back if number not in forward]
     added = [number for number in reversed(forward) if number not in back]
-    stories = _stories(home, addresses or {}, removed + added, known)
+    stories = _stories(home, removed + added, known)
     m, n = known.versions[old].manifest, known.versions[new].manifest
     return VersionDiff(
         old, new, _differences({"algorithm": m.algorithm, **m.settings}, {"algorithm": n.algorithm, **n.settings}),
         _differences(m.metrics, n.metrics), _differences(_figures(m), _figures(n)), _answers(m, n),
         [Step("removed" if story.facts.version in removed else "added", story) for story in stories],
-        _playbooks(home, addresses or {}, m, n))
+        _playbooks(home, m, n))
 
 
-def _playbooks(home: Home, addresses: dict[str, str], old: VersionManifest,
+def _playbooks(home: Home, old: VersionManifest,
                new: VersionManifest) -> list[tuple[str, str]] | None:
     """What lies between the playbooks of two versions; None when they have none, or one is gone."""
     if playbooks.ALGORITHM not in (old.algorithm, new.algorithm):
         return None
-    before, after = (playbooks.fetch(home, addresses, manifest) for manifest in (old, new))
+    before, after = (playbooks.fetch(home, manifest) for manifest in (old, new))
     return None if before is None or after is None else list(differences(before, after))
 
 
@@ -166,9 +166,9 @@ def _answers(old: VersionManifest, new: VersionManifest) -> list[dict[str, str |
     return [{"prompt": prompt, "old": before.get(prompt), "new": after.get(prompt)} for prompt in {**before, **after}]
 
 
-def _stories(home: Home, addresses: dict[str, str], numbers: Sequence[int], known: Known) -> list[VersionStory]:
+def _stories(home: Home, numbers: Sequence[int], known: Known) -> list[VersionStory]:
     versions = [known.versions[number] for number in numbers]
-    turns = _trained(home, addresses, [turn for v in versions for turn in v.manifest.turn_ids])
+    turns = _trained(home, [turn for v in versions for turn in v.manifest.turn_ids])
     return [VersionStory(
         facts=version_facts(v, known), settings=dict(sorted(v.manifest.settings.items())),
         activated_at=iso(v.activated_at) if v.HasField("activated_at") else None, detail=v.detail,
@@ -185,13 +185,13 @@ def _gate(m: VersionManifest) -> dict[str, Any] | None:
             "answers": [{"prompt": a.prompt, "answer": a.answer, "tokens": a.tokens} for a in m.gate.answers]}
 
 
-def _trained(home: Home, addresses: dict[str, str], ids: Sequence[str]) -> dict[str, TrainedTurn]:
-    found = _summaries(home, addresses, ids)
+def _trained(home: Home, ids: Sequence[str]) -> dict[str, TrainedTurn]:
+    found = _summaries(home, ids)
     # What a turn was judged by is known of those, too, that the environment server has forgotten.
     summaries = [found.get(turn) or TurnSummary(turn_id=turn, turn_class=turn_pb2.TURN_CLASS_MAIN) for turn in ids]
     result: dict[str, TrainedTurn] = {}
     for start in range(0, len(summaries), _PAGE):
-        for turn in fates(home, addresses, summaries[start:start + _PAGE]):
+        for turn in fates(home, summaries[start:start + _PAGE]):
             known = turn.turn in found
             result[turn.turn] = TrainedTurn(turn.turn, turn.session if known else None, turn.score,
                                             turn.request_text if known else None,
@@ -199,12 +199,12 @@ def _trained(home: Home, addresses: dict[str, str], ids: Sequence[str]) -> dict[
     return result
 
 
-def _summaries(home: Home, addresses: dict[str, str], ids: Iterable[str]) -> dict[str, TurnSummary]:
+def _summaries(home: Home, ids: Iterable[str]) -> dict[str, TurnSummary]:
     """The turns that the environment server still knows, of those that are wanted."""
     wanted = list(dict.fromkeys(ids))
     found: dict[str, TurnSummary] = {}
     try:
-        with EnvironmentServiceClient(addresses.get("env_server"), home=home) as env:
+        with EnvironmentServiceClient(home=home) as env:
             for start in range(0, len(wanted), _PAGE):
                 page = env.list_turns(page_size=_PAGE, turn_ids=wanted[start:start + _PAGE])
                 found.update((turn.turn_id, turn) for turn in page.turns)

@@ -14,6 +14,7 @@ from openclaw_rl.config.judge import PrmJudgeConfig
 from openclaw_rl.config.policy import PolicyServerConfig
 from openclaw_rl.config.security import SecurityConfig
 from openclaw_rl.config.trainer import TrainerConfig
+from openclaw_rl.home import COMPONENTS
 
 
 class Components(Section):
@@ -23,6 +24,10 @@ class Components(Section):
     env_server: EnvServerConfig = EnvServerConfig()
     prm_judge: PrmJudgeConfig = PrmJudgeConfig()
     trainer: TrainerConfig = TrainerConfig()
+
+    def addresses(self) -> dict[str, str]:
+        """HOST:PORT by component, of those that run elsewhere or are of another make."""
+        return {name: section.address for name in COMPONENTS if (section := getattr(self, name)).address}
 
     @model_validator(mode="after")
     def _groups_outlast_episodes(self) -> Components:

@@ -14,13 +14,11 @@ from ..client import (
     AsyncPolicyServiceClient,
     AsyncTrainerServiceClient,
 )
-from ..home import COMPONENTS, Home, file_stamp
-from ..mesh import discovery, errors, mesh_file
-from ..mesh.running import running_config
+from ..client.base import find
+from ..home import COMPONENTS, Home
 from ..v1 import component_pb2
 
 if TYPE_CHECKING:
-    from ..config import Config
     from ..v1.component_pb2 import ComponentStatus
 
 #: What a component is, by its own word or by its silence: DOWN doesn't answer, ABSENT was never started here.
@@ -85,19 +83,6 @@ class MeshData:
         self._seen = {name: Seen(name, since=time.time()) for name in COMPONENTS}
         self._clients: dict[tuple[type[Any], str], Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._config: tuple[tuple[tuple[int, int, int], ...], Config] | None = None
-
-    def config(self) -> Config:
-        """The configuration that the mesh runs with, as it is now.
-
-        Raises:
-            ConfigError: it can't be used.
-        """
-        files = (mesh_file.path(self.home), self.home.run / "config.yaml", self.home.config_file)
-        stamp = tuple(file_stamp(file) for file in files)
-        if self._config is None or self._config[0] != stamp:
-            self._config = (stamp, running_config(self.home))
-        return self._config[1]
 
     def address(self, name: str) -> str:
         """HOST:PORT of a component, found as the command line finds it.
@@ -106,11 +91,7 @@ class MeshData:
             MeshError: UNAVAILABLE, nothing says where it is.
             ConfigError: the configuration can't be used.
         """
-        address = discovery.resolve(self.home, self.config(), name)
-        if not address:
-            raise errors.unavailable(f"{name} is not running in {self.home.root}; start it with "
-                                     "`openclaw-rl local-start`")
-        return address
+        return find(name, self.home)
 
     def status(self, name: str) -> Seen:
         """What is known of a component."""

@@ -7,6 +7,7 @@ import logging
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.home import Home, read_record
 from openclaw_rl.mesh import mesh_file
+from openclaw_rl.mesh.mesh_file import MeshFile
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,13 @@ def resolve(home: Home, config: Config, name: str) -> str | None:
     except ConfigError as error:
         log.warning("%s", error)
         mesh = None
-    section = getattr(config.components, name)
-    address: str | None = (mesh.address(name) if mesh else None) or section.address
+    return known(home, config, mesh, name)
+
+
+def known(home: Home, config: Config, mesh: MeshFile | None, name: str) -> str | None:
+    """`resolve`, of what has been read already."""
+    section = getattr(config.components, name, None)
+    address: str | None = (mesh.address(name) if mesh else None) or (section.address if section else None)
     if address:
         return address
     record = read_record(home, name)

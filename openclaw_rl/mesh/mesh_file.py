@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from openclaw_rl.config import Config, ConfigError
-from openclaw_rl.home import COMPONENTS, Home, write_atomically
+from openclaw_rl.home import Home, write_atomically
 
 _HEAD = b"# Where the components of this mesh are. Written by `openclaw-rl distributed-start` or `mesh join`.\n"
 
@@ -55,7 +55,7 @@ class MeshFile:
     @property
     def addresses(self) -> dict[str, str]:
         """HOST:PORT by component."""
-        return {name: address for name in COMPONENTS if (address := self.address(name))}
+        return self.config.components.addresses()
 
     def dump(self) -> bytes:
         """The file's content."""

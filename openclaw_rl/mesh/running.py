@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 from openclaw_rl.config import Config, load_config
-from openclaw_rl.home import Home
+from openclaw_rl.home import Home, file_stamp
 from openclaw_rl.mesh import mesh_file
 
 
@@ -16,4 +19,11 @@ def running_config(home: Home) -> Config:
     if (mesh := mesh_file.read(home)) is not None:
         return mesh.config
     started = home.run / "config.yaml"
-    return load_config(next((file for file in (started, home.config_file) if file.exists()), None))
+    file = next((file for file in (started, home.config_file) if file.exists()), None)
+    return load_config(None) if file is None else _read(file, file_stamp(file))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(file: Path, _stamp: tuple[int, int, int]) -> Config:
+    """It is asked for with each client that is made, and reading it takes some 20 ms."""
+    return load_config(file)

@@ -12,7 +12,7 @@ from ...client import facts
 from ...client import versions as client
 from ...mesh.errors import unavailable
 from ...v1 import trainer_pb2, weights_pb2
-from .parts import FAILURES, part
+from .parts import part
 
 if TYPE_CHECKING:
     from ...client.facts import Version
@@ -142,7 +142,7 @@ async def story(mesh: MeshData, number: int) -> VersionStory:
     Raises:
         MeshError, ConfigError: there is no such version, or neither trainer nor policy server answers.
     """
-    return await asyncio.to_thread(client.show, mesh.home, number, addresses=addresses(mesh))
+    return await asyncio.to_thread(client.show, mesh.home, number)
 
 
 async def diff(mesh: MeshData, old: int, new: int) -> VersionDiff:
@@ -151,7 +151,7 @@ async def diff(mesh: MeshData, old: int, new: int) -> VersionDiff:
     Raises:
         MeshError, ConfigError: as `story`.
     """
-    return await asyncio.to_thread(client.diff, mesh.home, old, new, addresses=addresses(mesh))
+    return await asyncio.to_thread(client.diff, mesh.home, old, new)
 
 
 async def activate(mesh: MeshData, version: int, why: str) -> tuple[int, float]:
@@ -204,14 +204,3 @@ async def train_now(mesh: MeshData) -> tuple[int, str]:
     """
     begun = await mesh.trainer().train_now()
     return begun.samples, begun.message
-
-
-def addresses(mesh: MeshData) -> dict[str, str]:
-    """Where the components are, by name, as far as that is known."""
-    found = {}
-    for name in ("policy_server", "env_server", "prm_judge", "trainer"):
-        try:
-            found[name] = mesh.component(name).address
-        except FAILURES:
-            continue
-    return found
