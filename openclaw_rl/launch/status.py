@@ -172,11 +172,8 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
     record = read_record(home, name)
     address = section.address or (record.address if record else None)
     status = ask(address, component=name, home=home) if address else None
-    if status is not None and status.name == name:
+    if status is not None and (status.name == name or section.address):
         return answering(name, status, address, ours=not section.address)
-    if section.address and status is not None:
-        return ComponentReport(name, "FAILED", address=address, detail=f"{status.name or 'something else'} answers at "
-                               f"{address}: give {name}'s own address (components.{name}.address)")
     if section.address:
         return ComponentReport(name, "STOPPED", address=address,
                                detail=f"does not answer at {address} (components.{name}.address)")
@@ -203,7 +200,7 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
 
 
 def answering(name: str, status: ComponentStatus, address: str | None, *, ours: bool = True) -> ComponentReport:
-    """The report of a component that answers."""
+    """The report of what answers; one that is not ours may be another component, or of another contract."""
     from ..mesh import contract
     from ..mesh.errors import MeshError
     from ..v1 import component_pb2 as pb
@@ -211,8 +208,9 @@ def answering(name: str, status: ComponentStatus, address: str | None, *, ours: 
     try:
         contract.check(status, name, address or "")
     except MeshError as error:
-        return ComponentReport(name, "FAILED", status.pid or None, address, error.message, status, status.host,
-                               ours=ours)
+        right = status if status.name == name else None
+        return ComponentReport(name, "FAILED", right and (right.pid or None), address, error.message + (
+            "" if ours else f" (components.{name}.address)"), right, right.host if right else "", ours=ours)
     states: dict[int, State] = {pb.COMPONENT_STATE_STARTING: "STARTING", pb.COMPONENT_STATE_RUNNING: "RUNNING",
                                 pb.COMPONENT_STATE_DEGRADED: "DEGRADED", pb.COMPONENT_STATE_DRAINING: "STOPPED"}
     detail = status.detail or ("is stopping" if status.state == pb.COMPONENT_STATE_DRAINING else "")

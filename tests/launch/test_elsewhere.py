@@ -14,8 +14,10 @@ import yaml
 from openclaw_rl.api import PolicyClient
 from openclaw_rl.client import ComponentServiceClient
 from openclaw_rl.client.door import http_address
+from openclaw_rl.config import Config
 from openclaw_rl.home import Home
 from openclaw_rl.launch.status import report
+from openclaw_rl.mesh import mesh_file
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import component_pb2_grpc
 
@@ -84,6 +86,14 @@ def test_its_package_has_versions_of_its_own(tmp_path: Path, foreign: str) -> No
     assert mesh["policy_server"].status is not None and mesh.problems == []
     mesh["prm_judge"].status = pb.ComponentStatus(package_version="0.2.0")
     assert len(mesh.problems) == 1 and "7.1" not in mesh.problems[0]
+
+
+def test_another_component_is_told_in_a_mesh_on_several_hosts_too(tmp_path: Path, foreign: str) -> None:
+    home = home_with(tmp_path)
+    config = Config.model_validate({"components": {"prm_judge": {"address": foreign}}})
+    mesh_file.write(home, mesh_file.MeshFile(config))
+    found = report(home)["prm_judge"]
+    assert (found.state, found.status) == ("FAILED", None) and found.detail.startswith("policy_server answers at")
 
 
 def test_nobody_there(tmp_path: Path) -> None:

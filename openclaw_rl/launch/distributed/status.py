@@ -38,7 +38,7 @@ def _component(home: Home, mesh: MeshFile, name: str, told: dict[str, Any] | Non
         enabled = getattr(mesh.config.components, name).enabled
         return ComponentReport(name, "STOPPED", detail="" if enabled else f"not enabled (components.{name}.enabled)")
     status = ask(address, component=name, home=home)
-    if status is not None and status.name == name:
+    if status is not None and (status.name == name or not host):
         found = answering(name, status, address, ours=bool(host))
         found.host = host or found.host
         return found
