@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from google.protobuf.duration_pb2 import Duration
-
+from ..mesh.helpers import to_duration
 from ..v1 import component_pb2 as pb
 from ..v1 import component_pb2_grpc
 from .base import AsyncClient, Client, ServerStream, Unary
@@ -35,7 +34,7 @@ class ComponentServiceClient(_ComponentRpcs, Client):
 
     def follow_stats(self, interval: float = 1.0, on_break: OnBreak | None = None) -> Iterator[pb.ComponentStatus]:
         """WatchStats, every `interval` seconds (0.1 to 3600), and again when that breaks; see `follow.follow`."""
-        return follow(lambda: self.watch_stats(interval=_duration(interval)), lambda told: told.status, on_break)
+        return follow(lambda: self.watch_stats(interval=to_duration(interval)), lambda told: told.status, on_break)
 
 
 class AsyncComponentServiceClient(_ComponentRpcs, AsyncClient):
@@ -44,10 +43,5 @@ class AsyncComponentServiceClient(_ComponentRpcs, AsyncClient):
     def follow_stats(self, interval: float = 1.0, on_break: OnBreak | None = None
                      ) -> AsyncIterator[pb.ComponentStatus]:
         """As `ComponentServiceClient.follow_stats`."""
-        return follow_async(lambda: self.watch_stats(interval=_duration(interval)), lambda told: told.status, on_break)
-
-
-def _duration(seconds: float) -> Duration:
-    made = Duration()
-    made.FromNanoseconds(int(seconds * 1e9))
-    return made
+        return follow_async(lambda: self.watch_stats(interval=to_duration(interval)), lambda told: told.status,
+                            on_break)

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 
 from ..mesh.errors import MeshError
-from ..mesh.helpers import new_id
+from ..mesh.helpers import new_id, to_duration
 from ..v1 import environment_pb2 as pb
 from .options import check
 
@@ -62,7 +61,7 @@ class _Leased:
         made = pb.AcquireRequest(lease_id=self.id, type=self.type, holder=self._options.get("holder", ""))
         for name in ("wait", "ttl"):
             if (seconds := self._options.get(name)) is not None:
-                getattr(made, name).CopyFrom(_duration(float(str(seconds))))
+                getattr(made, name).CopyFrom(to_duration(float(str(seconds))))
         return made, self._options.get("wait", 0.0) + 2 * _MARGIN
 
     def _pause(self) -> float:
@@ -89,7 +88,7 @@ class _Leased:
         action = (f'{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}' if isinstance(arguments, str)
                   else json.dumps({"name": name, "arguments": dict(arguments)}))
         return pb.StepRequest(lease_id=self.id, step=self.steps + 1, action_json=action,
-                              timeout=None if timeout is None else _duration(timeout))
+                              timeout=None if timeout is None else to_duration(timeout))
 
     def _given_up(self, error: MeshError) -> bool:
         """Whether a failed renewal is the end of the lease."""
@@ -215,12 +214,6 @@ class AsyncLease(_Leased):
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         with contextlib.suppress(*((MeshError,) if error is not None else ())):
             await self.aclose()
-
-
-def _duration(seconds: float) -> Duration:
-    made = Duration()
-    made.FromNanoseconds(int(seconds * 1e9))
-    return made
 
 
 def _for_call(timeout: float | None) -> float:

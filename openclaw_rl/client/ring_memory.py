@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 import grpc
@@ -31,7 +32,7 @@ class Memory:
         self.waiting: dict[str, Row] = {}  # oldest first
         self.delivered = self.duplicates = 0
         self.rejected: dict[str, str] = {}
-        self._known: dict[str, None] = {}
+        self._known: OrderedDict[str, None] = OrderedDict()
         self._numbers = itertools.count(1)
         self._changed, self._wake = changed, lambda: None
 
@@ -85,7 +86,8 @@ class Memory:
     def _done(self, ids: list[str]) -> None:
         for id in ids:
             del self.waiting[id]
-        self._known = dict(itertools.islice({**self._known, **dict.fromkeys(ids)}.items(),
-                                            max(0, len(self._known) + len(ids) - _REMEMBERED), None))
+            self._known[id] = None
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
         if ids:
             self._changed()

@@ -6,11 +6,11 @@ import asyncio
 import time
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from openclaw_rl.conformance.context import COMPONENT, Context
 from openclaw_rl.conformance.frame import Level, Skipped, check
+from openclaw_rl.mesh.helpers import to_duration
 from openclaw_rl.v1 import component_pb2
 
 _HEALTH = "design, Contracts: all four serve grpc.health.v1.Health (per service)"
@@ -113,7 +113,7 @@ async def health_watch(kit: Context) -> None:
 @check("component.stats", "WatchStats tells the status at once, and again every `interval`.",
        where="component.proto: WatchStatsRequest.interval")
 async def stats(kit: Context) -> None:
-    request = component_pb2.WatchStatsRequest(interval=_duration(0.2))
+    request = component_pb2.WatchStatsRequest(interval=to_duration(0.2))
     call = kit.stream("ComponentService/WatchStats", request, timeout=kit.deadline)
     began = time.monotonic()
     times: list[float] = []
@@ -131,7 +131,7 @@ async def stats(kit: Context) -> None:
        where="component.proto: WatchStatsRequest.interval")
 async def stats_interval(kit: Context) -> None:
     for seconds in (0.01, 4000.0):
-        call = kit.stream("ComponentService/WatchStats", component_pb2.WatchStatsRequest(interval=_duration(seconds)),
+        call = kit.stream("ComponentService/WatchStats", component_pb2.WatchStatsRequest(interval=to_duration(seconds)),
                           timeout=kit.deadline)
         await kit.refused(_first(call), grpc.StatusCode.INVALID_ARGUMENT, what=f"an interval of {seconds:g} s")
 
@@ -140,7 +140,7 @@ async def stats_interval(kit: Context) -> None:
        "cancelled.", where="design, Contracts: cancelling a call cancels its work")
 async def stats_cancel(kit: Context) -> None:
     channel = kit.connect()
-    request = component_pb2.WatchStatsRequest(interval=_duration(0.1))
+    request = component_pb2.WatchStatsRequest(interval=to_duration(0.1))
     for _ in range(10):
         calls = [kit.stream("ComponentService/WatchStats", request, channel=channel) for _ in range(20)]
         for answer in await kit.within(asyncio.gather(*(call.read() for call in calls)), kit.deadline,
@@ -153,12 +153,6 @@ async def stats_cancel(kit: Context) -> None:
 
 async def _first(call: object) -> object:
     return await call.read()  # type: ignore[attr-defined]
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(int(seconds * 1e9))
-    return duration
 
 
 def _health_name(status: int) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 #: Characters after which a message of texts is full.
@@ -24,6 +25,13 @@ def to_timestamp(seconds: float) -> Timestamp:
     stamp = Timestamp()
     stamp.FromNanoseconds(int(seconds * 1e9))
     return stamp
+
+
+def to_duration(seconds: float) -> Duration:
+    """So many seconds."""
+    made = Duration()
+    made.FromNanoseconds(int(seconds * 1e9))
+    return made
 
 
 def to_datetime(timestamp: Timestamp) -> datetime:

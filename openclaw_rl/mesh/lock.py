@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: `run(config, home)`, or `run(config, home, inside)` where the server is another program's.
 _Run = Callable[..., Awaitable[None]]
 
-
 #: Seconds that a process which was just killed may still hold the lock.
 _PATIENCE = 2.0
 

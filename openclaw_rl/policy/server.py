@@ -78,8 +78,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
         turns = Turns(recorder, served_name(settings), aliases, known.index, presence)
         board = StatusBoard(turns, recorder, outbox, store)
         servicer = PolicyServicer(turns)
-        component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain,
-                                    inside)
+        component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain, inside)
         component.http_address = http.address
         component.add(policy_pb2_grpc.add_PolicyServiceServicer_to_server, servicer, _SERVICE)
         component.set_serving(False)

@@ -64,8 +64,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
 
     service = TrainerService(settings, store, learner, fleet,
                              GrpcPolicyDoor(lambda: resolve(home, config, "policy_server")))
-    server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop,
-                             inside)
+    server = ComponentServer(NAME, settings.host, settings.port, home, service.status, service.stop, inside)
     server.on_forget = TrainerForgetter(NAME, home, store, service).forget
     server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server, TrainerServicer(service, store), SERVICE)
     try:

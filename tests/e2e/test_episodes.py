@@ -39,7 +39,7 @@ def kinds(mesh: Mesh) -> list[str]:
 def every_turn_has_its_fate(mesh: Mesh, episodes: list[dict[str, Any]]) -> dict[str, list[client.Step]]:
     """Wait for them; gives the turns of each episode."""
     def done() -> dict[str, list[client.Step]] | None:
-        found = {episode["episode"]: client.steps(mesh.home, Episode(session_id=episode["session"]), {})
+        found = {episode["episode"]: client.steps(mesh.home, Episode(session_id=episode["session"]))
                  for episode in episodes}
         return None if any(step.fate.fate == "pending" for steps in found.values() for step in steps) else found
 
