@@ -11,10 +11,11 @@ import type {
 } from "./gen/openclaw_rl/v1/policy_pb.js";
 import type { ChatMessage } from "./gen/openclaw_rl/v1/turn_pb.js";
 import type { CallOptions } from "./options.js";
+import { Reading } from "./reading.js";
 import { CallStream, type Open } from "./stream.js";
 
 /** An answer's pieces as they are made: of a `ChatStream` or a `GenerateStream`. */
-abstract class Pieces<R, P> implements AsyncIterableIterator<P>, AsyncDisposable {
+abstract class Pieces<R, P> extends Reading<P> {
   private readonly responses: CallStream<R>;
 
   constructor(
@@ -23,6 +24,7 @@ abstract class Pieces<R, P> implements AsyncIterableIterator<P>, AsyncDisposable
     open: Open<R>,
     options: CallOptions,
   ) {
+    super();
     this.responses = new CallStream(connection, method, open, options);
   }
 
@@ -48,24 +50,10 @@ abstract class Pieces<R, P> implements AsyncIterableIterator<P>, AsyncDisposable
     }
   }
 
-  /** What a loop calls that is left early. */
-  async return(): Promise<IteratorResult<P>> {
-    this.cancel();
-    return { done: true, value: undefined };
-  }
-
-  [Symbol.asyncIterator](): this {
-    return this;
-  }
-
   /** End the answer, at the server too: it is recorded as cancelled. */
   cancel(): void {
     this.cancelled = true;
     this.responses.cancel();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.cancel();
   }
 }
 

@@ -1,6 +1,7 @@
 import type { CallOptions as ConnectCallOptions } from "@connectrpc/connect";
 import type { Connection } from "./connection.js";
 import { checkTimeout, type CallOptions } from "./options.js";
+import { Reading } from "./reading.js";
 
 /** Starts a streaming call with these options. */
 export type Open<T> = (options: ConnectCallOptions) => AsyncIterable<T>;
@@ -9,7 +10,7 @@ export type Open<T> = (options: ConnectCallOptions) => AsyncIterable<T>;
  * The answers of a streaming call, to be read once with `for await`. Leaving the loop, `cancel()` and the end of an
  * `await using` cancel the call at the server, and the loop ends; a signal that is aborted ends it with a `MeshError`.
  */
-export class CallStream<T> implements AsyncIterableIterator<T>, AsyncDisposable {
+export class CallStream<T> extends Reading<T> {
   private readonly stopper = new AbortController();
   private iterator: AsyncIterator<T> | undefined;
   private over = false;
@@ -19,7 +20,9 @@ export class CallStream<T> implements AsyncIterableIterator<T>, AsyncDisposable 
     private readonly method: string,
     private readonly open: Open<T>,
     private readonly options: CallOptions = {},
-  ) {}
+  ) {
+    super();
+  }
 
   async next(): Promise<IteratorResult<T>> {
     if (this.over) return { done: true, value: undefined };
@@ -36,23 +39,9 @@ export class CallStream<T> implements AsyncIterableIterator<T>, AsyncDisposable 
     }
   }
 
-  /** What a loop calls that is left early. */
-  async return(): Promise<IteratorResult<T>> {
-    this.cancel();
-    return { done: true, value: undefined };
-  }
-
-  [Symbol.asyncIterator](): this {
-    return this;
-  }
-
   /** End the call, at the server too. */
   cancel(): void {
     this.finish();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.cancel();
   }
 
   private begin(): AsyncIterator<T> {

@@ -2,6 +2,7 @@ import { setTimeout } from "node:timers/promises";
 import type { Connection } from "./connection.js";
 import { MeshError } from "./errors.js";
 import type { CallOptions } from "./options.js";
+import { Reading } from "./reading.js";
 import { CallStream, type Open } from "./stream.js";
 
 const FIRST_PAUSE_MS = 100;
@@ -30,7 +31,7 @@ export async function sleep(ms: number, signal: AbortSignal): Promise<void> {
  * A stream of news that is to go on until the caller ends it: it connects again when it breaks, with growing pauses.
  * It ends when the loop is left, with `cancel()`, `await using`, or when its signal is aborted, without an error.
  */
-export class Watch<T> implements AsyncIterableIterator<T>, AsyncDisposable {
+export class Watch<T> extends Reading<T> {
   private readonly stopper = new AbortController();
   private readonly news: AsyncGenerator<T, void>;
   private current: CallStream<T> | undefined;
@@ -41,6 +42,7 @@ export class Watch<T> implements AsyncIterableIterator<T>, AsyncDisposable {
     private readonly open: Open<T>,
     private readonly options: WatchOptions = {},
   ) {
+    super();
     this.news = this.run();
   }
 
@@ -48,24 +50,10 @@ export class Watch<T> implements AsyncIterableIterator<T>, AsyncDisposable {
     return this.news.next();
   }
 
-  /** What a loop calls that is left early. */
-  async return(): Promise<IteratorResult<T>> {
-    this.cancel();
-    return { done: true, value: undefined };
-  }
-
-  [Symbol.asyncIterator](): this {
-    return this;
-  }
-
   /** End it, at the server too. */
   cancel(): void {
     this.stopper.abort();
     this.current?.cancel();
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.cancel();
   }
 
   private async *run(): AsyncGenerator<T, void> {
