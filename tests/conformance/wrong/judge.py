@@ -341,7 +341,7 @@ def main() -> int:
     args = parser.parse_args()
 
     async def serve() -> int:
-        return await _serve((FAULTS[args.fault].judge if args.fault else Judge)(args.address, args.data, args.next))
+        return await _serve((FAULTS[args.fault].server if args.fault else Judge)(args.address, args.data, args.next))
 
     return asyncio.run(serve())
 
