@@ -182,9 +182,10 @@ class Listener:
         async for request in requests:
             if faults.slow:
                 await asyncio.sleep(faults.slow)
-            for message in ring_messages(request):
-                id = message_id(message)
-                self.arrivals.append(Arrival(id, message, stream, time.monotonic()))
+            # All of it has arrived, also when the stream ends with the first acknowledgement.
+            came = [Arrival(message_id(message), message, stream, time.monotonic()) for message in ring_messages(request)]
+            self.arrivals += came
+            for id, message in ((arrival.id, arrival.message) for arrival in came):
                 if faults.cut_after is not None and acked >= faults.cut_after:
                     await self._break(context)
                 acks = [] if faults.silent else [self._ack(id, faults.refuse(message) if faults.refuse else "")]

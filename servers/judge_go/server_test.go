@@ -184,7 +184,9 @@ func TestTransitionsBecomeSamples(t *testing.T) {
 			return false
 		}
 	})
-	before := len(fake.ids(t, 1))
+	_, count := counts(t, judge)
+	before := int(count["transitions"])
+	fake.ids(t, before)
 	side := turn("side", "a", "Thanks")
 	side.Turn.TurnClass = pb.TurnClass_TURN_CLASS_SIDE
 	bad := turn("turn_1", "a", "No, it is Canberra.")

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from tests.protos.generators import bin_folder
 from tests.required import left_out
 
-from .mesh import Mesh
+from .mesh import Mesh, running_mesh
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,22 +37,9 @@ def models() -> Path:
 
 @pytest.fixture(scope="session")
 def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """One mesh for all tests of this folder, all ports free ones; nothing is left of it afterwards."""
-    root = tmp_path_factory.mktemp("mesh") / "home"
-    home = Home(root).create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    home.config_file.write_text(yaml.safe_dump({"components": {
-        "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
-        "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
-        "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
-                                            "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}}}))
-    mesh = Mesh(home)
-    mesh.cli("local-start")
-    yield mesh
-    mesh.cli("stop-all")
-    left = mesh.processes()
-    assert not left, f"stop-all left {left}"
-    assert not [file for file in home.run.iterdir() if file.suffix == ".json"]
+    """One mesh for all tests of this folder. Each leaves it as well as it found it."""
+    with running_mesh(tmp_path_factory.mktemp("mesh") / "home", models) as mesh:
+        yield mesh
 
 
 @pytest.fixture(scope="session")

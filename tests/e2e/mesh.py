@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+import yaml
 
+from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home, RunRecord, read_record
 from tests import quick
 
@@ -73,6 +76,17 @@ class Mesh:
     def all_running(self) -> bool:
         return set(self.states().values()) == {"RUNNING"}
 
+    def settle(self) -> int:
+        """Pause training and wait until no version is on its way; the one that answers."""
+        self.cli("pause")
+
+        def settled() -> bool:
+            trainer = next(c for c in self.json("status")["components"] if c["name"] == "trainer")
+            return trainer["detail"].startswith("paused") and self.json("versions")[-1]["state"] != ""
+
+        until(settled, 300, "training is paused, the newest version active or refused")
+        return int(self.json("status")["policy_version"])
+
     def turns(self, session: str) -> dict[str, dict[str, Any]]:
         """Turns of a session by id, oldest first."""
         return {turn["turn"]: turn for turn in reversed(self.json("turns", "--session", session))}
@@ -113,3 +127,22 @@ class Mesh:
     def logs(self) -> str:
         return "".join(f"\n-- {file.name}\n" + "\n".join(file.read_text(errors="replace").splitlines()[-15:])
                        for file in sorted(self.home.logs.glob("*.log")))
+
+
+@contextmanager
+def running_mesh(root: Path, models: Path) -> Iterator[Mesh]:
+    """A mesh with the embedded model, all ports free ones; nothing is left of it afterwards."""
+    home = Home(root).create()
+    (home.models / EMBEDDED_MODEL).symlink_to(models)
+    home.config_file.write_text(yaml.safe_dump({"components": {
+        "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
+        "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
+        "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
+                                            "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}}}))
+    mesh = Mesh(home)
+    mesh.cli("local-start")
+    yield mesh
+    mesh.cli("stop-all")
+    left = mesh.processes()
+    assert not left, f"stop-all left {left}"
+    assert not [file for file in home.run.iterdir() if file.suffix == ".json"]

@@ -2,13 +2,14 @@
 //! plain text where TLS is expected, gives errors that only its first bytes explain.
 use std::{
     future::Future,
-    io,
+    io::{self, Read as _},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
 };
 
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -81,6 +82,16 @@ pub(crate) struct Wire {
     first: FirstBytes,
 }
 
+impl Wire {
+    /// Notes what came before a write failed: nobody reads a connection any more that can't be written to.
+    fn note_unread(&self) {
+        let mut bytes = [0; ENOUGH];
+        if let Ok(n) = (&*SockRef::from(&self.stream)).read(&mut bytes) {
+            self.first.note(&bytes[..n]);
+        }
+    }
+}
+
 impl AsyncRead for Wire {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
@@ -94,7 +105,11 @@ impl AsyncRead for Wire {
 
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Err(_)) = polled {
+            self.note_unread();
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

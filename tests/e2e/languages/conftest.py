@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
 from openclaw_rl.home import Home
 
-from ..mesh import Mesh, until
+from ..mesh import Mesh, running_mesh, until
 from .bad_peers import BadPeers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def secure_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """A mesh of one judge, with mTLS and a port for bearer keys."""
     home = Home(tmp_path_factory.mktemp("secure-judge") / "home").create()
@@ -28,7 +29,14 @@ def secure_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     mesh.cli("stop-all")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """One of their own: they send it what is refused, which its status tells for an hour."""
+    with running_mesh(tmp_path_factory.mktemp("clients") / "home", models) as mesh:
+        yield mesh
+
+
+@pytest.fixture(scope="package")
 def peers(mesh: Mesh, secure_judge: Mesh) -> Iterator[dict[str, str]]:
     """Variables for a client's own tests; each client's README lists them."""
     bad = BadPeers()
