@@ -183,9 +183,9 @@ class Listener:
             if faults.slow:
                 await asyncio.sleep(faults.slow)
             # All of it has arrived, also when the stream ends with the first acknowledgement.
-            came = [Arrival(message_id(message), message, stream, time.monotonic()) for message in ring_messages(request)]
-            self.arrivals += came
-            for id, message in ((arrival.id, arrival.message) for arrival in came):
+            came = [(message_id(message), message) for message in ring_messages(request)]
+            self.arrivals += [Arrival(id, message, stream, time.monotonic()) for id, message in came]
+            for id, message in came:
                 if faults.cut_after is not None and acked >= faults.cut_after:
                     await self._break(context)
                 acks = [] if faults.silent else [self._ack(id, faults.refuse(message) if faults.refuse else "")]
