@@ -114,8 +114,7 @@ def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_ser
             err.print(f"{own / f'{role}.crt'} is there already; `openclaw-rl certs renew --role {role}` makes a new "
                       "one, --out one for another machine", soft_wrap=True)
             raise typer.Exit(1)
-        signed = ca.sign(own, ca.new_request(target, role), role, host or (ca.local_names() if target == own else ()))
-        ca.install(target, role, signed, read_file(own / "ca.crt"))
+        ca.issue(own, role, host or (ca.local_names() if target == own else ()), into=target, replace=True)
     out.print(f"wrote {target / f'{role}.crt'}", soft_wrap=True, highlight=False, markup=False)
 
 

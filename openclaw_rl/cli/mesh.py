@@ -170,6 +170,7 @@ def stop_all(forget: Annotated[bool, typer.Option("--forget-unreachable", help="
 
     home = Home.default()
     mesh = mesh_file.read(home)
+    goes_on = _started_elsewhere(home) if mesh is None else {}  # read before its configuration goes
     with err.status("stopping") as line:
         if mesh is not None:
             from ..launch.distributed.stop import everywhere
@@ -183,3 +184,16 @@ def stop_all(forget: Annotated[bool, typer.Option("--forget-unreachable", help="
         else:
             stopped = start.stop_all(home)
     out.print("stopped " + ", ".join(stopped) if stopped else "nothing was running")
+    for name, address in goes_on.items() if stopped else ():
+        out.print(f"{name} at {address} was not started from here and goes on", highlight=False, soft_wrap=True)
+
+
+def _started_elsewhere(home: Home) -> dict[str, str]:
+    """Addresses, by component, of what the running mesh uses and did not start."""
+    from ..config import ConfigError
+    from ..mesh.running import running_config
+
+    try:
+        return running_config(home).components.addresses()
+    except (ConfigError, OSError):  # ending the mesh depends on no file
+        return {}

@@ -97,24 +97,30 @@ def can_sign(folder: Path) -> bool:
     return (folder / "ca.key").exists()
 
 
-def issue(folder: Path, role: str, hosts: Iterable[str] = (), *, replace: bool = False) -> bool:
-    """Make the key and the certificate of `role` in the CA's own folder, unless they are there.
+def issue(folder: Path, role: str, hosts: Iterable[str] = (), *, into: Path | None = None,
+          replace: bool = False) -> bool:
+    """Make the key and the certificate of `role`, unless they are there.
 
     Args:
+        folder: the CA's.
         hosts: names and IP addresses of the machines where it will run; see `sign`.
+        into: where the two go, and the CA's certificate beside them; default the CA's folder.
         replace: make new ones in place of those that are there.
 
     Returns:
         True when they were made.
 
     Raises:
-        CertificateError: no CA, or a file can't be used.
+        CertificateError: no CA, or a file can't be used; nothing was written.
         OSError: the folder can't be written.
     """
-    if not replace and (folder / f"{role}.crt").exists() and (folder / f"{role}.key").exists():
+    _check_role(role)
+    into = into or folder
+    if not replace and (into / f"{role}.crt").exists() and (into / f"{role}.key").exists():
         return False
-    request = new_request(folder, role)
-    install(folder, role, sign(folder, request, role, hosts), (folder / "ca.crt").read_bytes())
+    _authority(folder)  # or its error, before a key is made
+    request = new_request(into, role)
+    install(into, role, sign(folder, request, role, hosts), (folder / "ca.crt").read_bytes())
     return True
 
 

@@ -162,6 +162,14 @@ def test_stop_all_with_nothing_running() -> None:
     assert run("stop-all") == (0, "nothing was running\n")
 
 
+def test_stop_all_tells_what_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir()
+    (home / "config.yaml").write_text("components: {prm_judge: {address: 'judge.example:50053'}}")
+    monkeypatch.setattr("openclaw_rl.launch.start.stop_all", lambda _: ["trainer"])
+    assert run("stop-all") == (0, "stopped trainer\n"
+                                  "prm_judge at judge.example:50053 was not started from here and goes on\n")
+
+
 def test_a_bad_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"

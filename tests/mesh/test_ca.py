@@ -87,6 +87,12 @@ def test_the_signer_decides_the_role_whatever_the_request_says(folder: Path) -> 
         serialization.Encoding.DER)
 
 
+def test_without_a_ca_no_key_is_left(folder: Path) -> None:
+    with pytest.raises(CertificateError, match="there is no CA"):
+        ca.issue(folder, "trainer")
+    assert not folder.exists() or not list(folder.iterdir())
+
+
 @pytest.mark.parametrize(("request_", "message"), [
     (lambda: b"nothing", "can't be read"),
     (lambda: request_for(ec.generate_private_key(ec.SECP256R1()), "trainer") * 100, "has .* bytes"),
