@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.judge.base import VoteError
+from openclaw_rl.mesh.helpers import well_formed
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 _SAME = str.maketrans({"−": "-", "–": "-", "－": "-", "＋": "+", "：": ":", "１": "1", "０": "0", "【": "[", "】": "]"})
@@ -58,7 +59,7 @@ def parse(text: str) -> Answer:
     Raises:
         VoteError: there is no score in it.
     """
-    said = _THOUGHT.sub("", text).translate(_SAME).strip()[-_READ:]
+    said = _THOUGHT.sub("", well_formed(text)).translate(_SAME).strip()[-_READ:]
     for data in _objects(said):
         score = next((found for key in _SCORE_KEYS if (found := _score(data.get(key))) is not None), None)
         if score is not None:
@@ -82,7 +83,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
     while at >= 0:
         try:
             value, end = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = at + 1
         else:
             found.append(value)
@@ -105,7 +106,7 @@ def _known(value: str) -> int:
 
 
 def _first(data: dict[str, Any], keys: tuple[str, ...]) -> str:
-    return next((str(data[key]) for key in keys if isinstance(data.get(key), str)), "")
+    return next((well_formed(data[key]) for key in keys if isinstance(data.get(key), str)), "")
 
 
 def _written_hint(text: str) -> str:

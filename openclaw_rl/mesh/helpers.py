@@ -1,4 +1,4 @@
-"""Times, ids, and lists in messages of bounded size."""
+"""Times, ids, texts of whole characters, and lists in messages of bounded size."""
 
 from __future__ import annotations
 
@@ -62,3 +62,9 @@ def new_id(prefix: str = "") -> str:
     ms, ns = divmod(time.time_ns(), 1_000_000)
     random = int.from_bytes(os.urandom(8), "big") >> 2
     return f"{prefix}{ms << 80 | 7 << 76 | (ns << 12) // 1_000_000 << 64 | 2 << 62 | random:032x}"
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair: JSON may have such, they are no characters, and protobuf
+    and UTF-8 refuse them."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from openclaw_rl.mesh.helpers import well_formed
+
 
 class TokenBytes:
     """The bytes of every token of a vocabulary, and which tokens are no text.
@@ -101,6 +103,25 @@ class StopTexts:
         """What was held back and turned out to be no stop text."""
         held, self._held = self._held, ""
         return held
+
+
+class WholePairs:
+    """Joins the halves of surrogate pairs that come in two pieces of a text, as some APIs send them."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What is whole with this piece."""
+        text, self._held = self._held + text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._held = text[:-1], text[-1]
+        return well_formed(text)
+
+    def finish(self) -> str:
+        """What was held back: U+FFFD for a half whose other one has not come."""
+        held, self._held = self._held, ""
+        return well_formed(held)
 
 
 def overlap(text: str, word: str) -> int:

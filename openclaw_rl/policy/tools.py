@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from openclaw_rl.mesh.helpers import well_formed
 from openclaw_rl.policy.text import overlap
 from openclaw_rl.v1 import turn_pb2
 
@@ -128,7 +129,8 @@ class ToolParser:
         self._forced = False
         for name, arguments in found:
             if not self.complete:
-                calls.append(turn_pb2.ToolCall(id=self._new_id(), name=name, arguments_json=arguments))
+                calls.append(turn_pb2.ToolCall(id=self._new_id(), name=well_formed(name),
+                                               arguments_json=well_formed(arguments)))
                 self.calls += 1
         if not found:
             shown.append(f"{before}{body}{after}")
@@ -171,4 +173,8 @@ def parse_broken(text: str) -> list[tuple[str, str]]:
         rest = rest[:end]
     except (ValueError, RecursionError):
         pass
-    return [(json.loads(f'"{name[1]}"'), rest or "{}")]
+    try:
+        called = json.loads(f'"{name[1]}"', strict=False)
+    except ValueError:  # an escape that JSON has not
+        called = name[1]
+    return [(called, rest or "{}")]

@@ -22,8 +22,10 @@ from openclaw_rl.api_models import ApiModel, check_credentials
 from openclaw_rl.gateway.messages import message_json
 from openclaw_rl.gateway.port import ChatCall, Delta, End, Event, Start
 from openclaw_rl.mesh import errors
+from openclaw_rl.mesh.helpers import well_formed
 from openclaw_rl.policy.chat import Transcript, check_sampling, check_version
 from openclaw_rl.policy.engines.base import EngineInfo, Pause, WeightsError
+from openclaw_rl.policy.text import WholePairs
 from openclaw_rl.policy.tools import tool_json
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.playbook_pb2 import Playbook
@@ -184,7 +186,8 @@ class UpstreamPolicy:
                       transcript: Transcript) -> AsyncGenerator[Event, None]:
         reason: turn_pb2.FinishReason.ValueType | None = None
         usage: Any = None
-        calls: dict[int, turn_pb2.ToolCall] = {}
+        calls: dict[int, list[str]] = {}  # id, name, arguments
+        text, reasoning = WholePairs(), WholePairs()
         async for chunk in chunks:
             usage = chunk.usage or usage
             if not chunk.choices:
@@ -193,16 +196,19 @@ class UpstreamPolicy:
             if transcript.first_token_at is None:
                 transcript.first_token_at = time.time()
                 yield Start(version, 0)
-            delta = Delta(text=choice.delta.content or "",
-                          reasoning=getattr(choice.delta, "reasoning_content", None) or "")
+            delta = Delta(text=text.feed(choice.delta.content or ""),
+                          reasoning=reasoning.feed(getattr(choice.delta, "reasoning_content", None) or ""))
+            if choice.finish_reason:
+                delta.text += text.finish()
+                delta.reasoning += reasoning.finish()
             if choice.logprobs and choice.logprobs.content:
-                delta.logprobs = [token.model_dump() for token in choice.logprobs.content]
+                delta.logprobs = [_well_formed(token.model_dump()) for token in choice.logprobs.content]
             for piece in choice.delta.tool_calls or []:
-                whole = calls.setdefault(piece.index, turn_pb2.ToolCall())
-                whole.id = whole.id or piece.id or ""
+                whole = calls.setdefault(piece.index, ["", "", ""])
+                whole[0] = whole[0] or piece.id or ""
                 if piece.function:
-                    whole.name += piece.function.name or ""
-                    whole.arguments_json += piece.function.arguments or ""
+                    whole[1] += piece.function.name or ""
+                    whole[2] += piece.function.arguments or ""
             if choice.finish_reason:
                 reason = _REASONS.get(choice.finish_reason, turn_pb2.FINISH_REASON_STOP)
             if delta.text or delta.logprobs or delta.reasoning:
@@ -216,7 +222,9 @@ class UpstreamPolicy:
         if transcript.first_token_at is None:
             yield Start(version, 0)
         if calls:
-            transcript.tool_calls = [calls[index] for index in sorted(calls)]
+            transcript.tool_calls = [
+                turn_pb2.ToolCall(id=well_formed(id), name=well_formed(name), arguments_json=well_formed(arguments))
+                for _, (id, name, arguments) in sorted(calls.items())]
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
             yield Delta(tool_calls=transcript.tool_calls)
         yield End(reason, transcript.message(), usage.prompt_tokens if usage else 0,
@@ -273,3 +281,12 @@ class UpstreamPolicy:
                                     violations=[(str(error.param), text)] if error.param else [],
                                     metadata={"http_status": str(status)})
         return errors.unavailable(f"the API answered {status}: {text}", 1.0 if wait is None else wait)
+
+
+def _well_formed(value: Any) -> Any:
+    """A value of JSON with whole characters only."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {key: _well_formed(item) for key, item in value.items()}
+    return [_well_formed(item) for item in value] if isinstance(value, list) else value

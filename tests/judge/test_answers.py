@@ -58,7 +58,7 @@ def test_formats(text: str, score: int, hint: str) -> None:
 @pytest.mark.parametrize("text", [
     "", "   ", "I cannot judge this.", "Score: 10", "Score: 0.5", "Score: 1/5", "Score: 2", '{"score": 3}',
     '{"score": true}', "Score: -1, 0 or +1", "{broken", "[2]", "\\boxed{7}", "The good, the bad and the ugly.",
-    "I give it 1 of 10", "{" * 5000,
+    "I give it 1 of 10", "{" * 5000, '{"a":' * 4000,
 ])
 def test_no_score(text: str) -> None:
     with pytest.raises(VoteError):
@@ -66,5 +66,6 @@ def test_no_score(text: str) -> None:
 
 
 def test_the_reason_is_kept() -> None:
+    assert parse(r'{"reason": "half \ud800", "score": -1}').rationale == "half \ufffd"
     assert parse('{"reason": "it was long", "score": -1}').rationale == "it was long"
     assert parse("It was long. Score: -1").rationale == "It was long. Score: -1"

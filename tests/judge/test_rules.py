@@ -131,6 +131,12 @@ def test_a_certain_tool_error_outranks_thanks_and_keeps_the_users_hint() -> None
     assert vote(messages=[failed, message("user", "use Python instead")]).hint == "Use Python instead."
 
 
+def test_odd_json_of_a_tool() -> None:
+    half = vote(messages=[message("tool", r'{"exit_code": 2, "stderr": "no \ud800"}')])
+    assert half.score == -1 and "no \ufffd" in half.rationale
+    assert vote(messages=[message("tool", '{"a":' * 30_000), message("user", "thanks")]).score == 1
+
+
 def test_words_outrank_the_success_of_a_tool() -> None:
     ok = message("tool", '{"exit_code": 0}')
     assert vote(messages=[ok, message("user", "that's wrong")]).score == -1

@@ -75,6 +75,28 @@ def test_forced_calls() -> None:
         assert parse(' {"utc": 1} and more', seed, opening=opening) == ("", [("clock", '{"utc": 1}')])
 
 
+@pytest.mark.parametrize(("text", "name"), [
+    ('look\tup\n"}', "look\tup\n"), ('a\\q"', "a\\q"), ('a\\u12"', "a\\u12"), ('a\\\\b"', "a\\b"),
+    ('half \\ud800"', "half \ufffd"), ('whole \\ud83d\\ude00"', "whole \U0001f600"),
+])
+def test_odd_names_of_calls(text: str, name: str) -> None:
+    opening = forced_opening([WEATHER, CLOCK], "required")
+    for seed in (None, 1, 2):
+        assert parse(text, seed, opening=opening) == ("", [(name, "{}")])
+
+
+def test_no_response_is_too_odd() -> None:
+    """Whatever a model writes is text or calls."""
+    rng = random.Random(7)
+    pieces = [*'{}[]:,"\\\n\x00a1 ', "\\u", "\\ud800", '"name"', '"arguments"', "1e999", "NaN", "<tool_call>",
+              "</tool_call>", '{"name": "f", "arguments": ', '"function"', "\ufffd"]
+    for _ in range(5000):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 12)))
+        opening = rng.choice(["", *(forced_opening([WEATHER, CLOCK], choice) for choice in ("required", "clock"))])
+        shown, calls = parse(text, rng.randint(1, 9), opening=opening)
+        assert (shown + "".join(map("".join, calls))).encode() is not None
+
+
 def test_a_limit_ends_the_response() -> None:
     parser = ToolParser(lambda: "c", limit=1)
     text, calls = parser.feed(CALL + CALL + "text")

@@ -110,6 +110,23 @@ async def test_reasoning_is_passed_on(api: Api) -> None:
     assert isinstance(events[-1], End) and events[-1].message.reasoning_content == "Hm."
 
 
+async def test_halves_of_surrogate_pairs(api: Api) -> None:
+    token = {"token": "\ud83d", "bytes": None, "logprob": -1.0, "top_logprobs": []}
+    api.chunks = [
+        chunk({"content": "a\ud83d", "tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {
+            "name": "f", "arguments": '{"a": "\ud83d'}}]}), chunk({"reasoning_content": "\udc00b"}),
+        chunk({"content": "\ude00c\ud800", "tool_calls": [{"index": 0, "function": {"arguments": '\ude00\ud800"}'}}]}),
+        chunk({}, "stop")]
+    api.chunks[0]["choices"][0]["logprobs"] = {"content": [token]}
+    events, _ = await ask(api)
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert [event.text for event in deltas] == ["a", "", "\U0001f600c", "\ufffd", ""]
+    assert deltas[0].logprobs[0]["token"] == "\ufffd"
+    message = events[-1].message  # type: ignore[union-attr]
+    assert (message.content, message.reasoning_content, message.tool_calls[0].arguments_json) == (
+        "a\U0001f600c\ufffd", "\ufffdb", '{"a": "\U0001f600\ufffd"}')
+
+
 async def test_a_stream_without_anything_is_no_answer(api: Api) -> None:
     with pytest.raises(MeshError, match="no chat completion") as caught:
         await ask(api)

@@ -138,7 +138,7 @@ def observation_text(observation_json: str) -> str:
     """The `text` of an observation; the whole of one that has none."""
     try:
         found: Any = json.loads(observation_json or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return observation_json
     if isinstance(found, dict) and isinstance(found.get("text"), str):
         return str(found["text"])
@@ -181,5 +181,5 @@ def shown_action(action_json: str) -> str:
         arguments = found.get("arguments") or {}
         call = ", ".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
         return texts.line(f"{found.get('name', '?')}({call})", _ACTION)
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return texts.line(action_json, _ACTION)

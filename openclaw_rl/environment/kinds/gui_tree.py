@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from openclaw_rl.mesh.helpers import well_formed
+
 MOST_WINDOWS = 40
 MOST_WIDGETS = 300
 MOST_TEXT = 12_000  # characters
@@ -199,5 +201,5 @@ def _simple(values: Mapping[str, Any], keys: tuple[str, ...] = ("role", "label",
 
 
 def _cut(text: str) -> str:
-    text = text.encode("utf-8", "replace").decode()  # half a surrogate pair can't be sent on
+    text = well_formed(text)
     return text if len(text) <= _VALUE else text[:_VALUE] + "..."

@@ -89,7 +89,7 @@ async def _by_unittest(fresh: Sandbox, modules: tuple[str, ...]) -> Outcome:
     try:
         report = json.loads(reports[0])
         passed, failed = list(report["passed"]), dict(report["failed"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Outcome(0.0, "the tests' report can't be read")
     total = len(passed) + len(failed)
     if total == 0:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from openclaw_rl.environment.kinds.base import Observation
+from openclaw_rl.mesh.helpers import well_formed
 
 #: Characters of one text in an observation, bytes of all of it as JSON, bytes of its picture; members
 #: in one another.
@@ -46,7 +47,7 @@ def _encoded(data: Any) -> bytes | None:
 
 def _cut(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
-        text = value.encode("utf-8", "replace").decode()  # half a surrogate pair is no JSON
+        text = well_formed(value)  # half a surrogate pair is no JSON
         return text if len(text) <= MOST_TEXT else text[:MOST_TEXT - len(_CUT)] + _CUT
     if depth > MOST_DEEP:
         return None

@@ -24,6 +24,7 @@ from openclaw_rl.environment.pool.warm import Supply
 from openclaw_rl.environment.sandboxes.base import SandboxError
 from openclaw_rl.environment.tasks.task import Action, Task
 from openclaw_rl.mesh.errors import MeshError, exhausted, failed_precondition, invalid_many
+from openclaw_rl.mesh.helpers import well_formed
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ class Lease:
                 raise failed_precondition("NOT_RESET", f"lease {self.id!r} has not been reset: there is nothing to "
                                                        "evaluate")
             outcome = await self._within(EVALUATE_SECONDS, "the check", self.environment.evaluate())
-            return Outcome(min(1.0, max(0.0, outcome.value)), outcome.detail[:20_000])
+            return Outcome(min(1.0, max(0.0, outcome.value)), well_formed(outcome.detail[:20_000]))
 
         return await self._do(check)
 

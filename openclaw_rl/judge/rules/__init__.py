@@ -12,6 +12,7 @@ from openclaw_rl.config import PrmJudgeConfig
 from openclaw_rl.judge.rules import feedback, tools, words
 from openclaw_rl.judge.rules.evidence import Evidence
 from openclaw_rl.judge.text import text_of
+from openclaw_rl.mesh.helpers import well_formed
 from openclaw_rl.v1 import turn_pb2
 
 #: Agents put the time before the user's words: "[Mon 2026-03-16 15:30 GMT+1] hello".
@@ -30,8 +31,8 @@ class RulesJudge:
 
     def vote_now(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
         evidence = judge(transition)
-        return turn_pb2.Vote(judge=self.name, score=evidence.score, hint=evidence.hint, rationale=evidence.rationale,
-                             certain=evidence.certain)
+        return turn_pb2.Vote(judge=self.name, score=evidence.score, hint=well_formed(evidence.hint),
+                             rationale=well_formed(evidence.rationale), certain=evidence.certain)
 
     async def vote(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
         return self.vote_now(transition)

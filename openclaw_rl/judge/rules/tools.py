@@ -92,7 +92,7 @@ def _one(text: str, call: turn_pb2.ToolCall | None) -> Evidence:
     if stripped.startswith("{") and len(stripped) <= _JSON_LIMIT:
         try:
             data = json.loads(stripped)
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict):
             return _structured(data, name, call)
@@ -153,7 +153,7 @@ def _exit(code: int, line: str, name: str, call: turn_pb2.ToolCall | None, messa
 def _command(call: turn_pb2.ToolCall) -> str:
     try:
         arguments = json.loads(call.arguments_json or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     if not isinstance(arguments, dict):
         return ""

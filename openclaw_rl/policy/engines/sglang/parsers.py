@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from openclaw_rl.mesh.helpers import well_formed
 from openclaw_rl.policy.text import TokenBytes
 from openclaw_rl.policy.tools import tool_json
 from openclaw_rl.v1 import turn_pb2
@@ -112,7 +113,8 @@ class NamedToolParser:
         for index in sorted(indices):
             name, *pieces = self._open.pop(index)
             if name and not self.complete:
-                made.append(turn_pb2.ToolCall(id=self._new_id(), name=name, arguments_json="".join(pieces) or "{}"))
+                made.append(turn_pb2.ToolCall(id=self._new_id(), name=well_formed(name),
+                                              arguments_json=well_formed("".join(pieces)) or "{}"))
                 self.calls += 1
         return made
 
@@ -142,7 +144,7 @@ class ReasoningSplitter:
 def _whole(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
