@@ -348,8 +348,9 @@ class Learner:
 
     def release(self) -> None:
         """Give the model's memory back."""
-        if self._backend is not None:
-            self._backend.close()
+        if self._backend is None:
+            return
+        self._backend.close()
         self._backend = None
         self._backend_version = -1
         free_memory()

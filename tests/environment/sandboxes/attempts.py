@@ -85,8 +85,11 @@ ATTEMPTS = [
             "os.path.lexists(f'/proc/self/fd/{fd}')]\n"
             "print(f'ESCAPED: {seen}' if seen else 'refused: only its own three')"),
     Attempt("host processes: seeing", "finding one in /proc",
-            "seen = [p for p in os.listdir('/proc') if p.isdigit() and b'openclaw-victim' in "
-            "open(f'/proc/{p}/cmdline', 'rb').read().split(b'\\0')]\n"
+            "seen = []\n"
+            "for p in filter(str.isdigit, os.listdir('/proc')):\n"
+            "    try: line = open(f'/proc/{p}/cmdline', 'rb').read()\n"
+            "    except OSError: continue  # it has ended meanwhile\n"
+            "    if b'openclaw-victim' in line.split(b'\\0'): seen.append(p)\n"
             "print(f'ESCAPED: {seen}' if seen else 'refused: only its own')", outside=True),
     Attempt("host processes: killing", "a signal to one by its PID",
             "os.kill({pid}, 0)\nwith open('/proc/{pid}/cmdline') as f: text = f.read()\n"
