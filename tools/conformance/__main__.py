@@ -40,7 +40,7 @@ _OWN = "{python} {root}/tools/conformance/own.py %s --address {address} --data {
 SERVERS = {
     "environment": Server("environment", _OWN % "environment"),
     "judge": Server("judge", _OWN % "judge"),
-    "trainer": Server("trainer", _OWN % "trainer"),
+    "trainer": Server("trainer", _OWN % "trainer" + " --upstream {upstream}"),
     "policy": Server("policy", _OWN % "policy"),
     "policy_api": Server("policy", _OWN % "policy" + " --upstream {upstream}"),
     "judge_go": Server(
@@ -84,8 +84,8 @@ def main(argv: list[str] | None = None) -> int:
                "  python tools/conformance --write               README.md's table, from the checks")
     parser.add_argument("servers", nargs="*", metavar="SERVER", help=f"{', '.join(SERVERS)}; default our own ones")
     parser.add_argument("--foreign", action="store_true", help="those of other makes (they must be built)")
-    parser.add_argument("--upstream", metavar="URL", help="base URL of the OpenAI-compatible API behind policy_api and "
-                        "policy_rust, whose key is in OPENAI_API_KEY (default: that of the tests)")
+    parser.add_argument("--upstream", metavar="URL", help="base URL of the OpenAI-compatible API behind policy_api, "
+                        "policy_rust and trainer, whose key is in OPENAI_API_KEY (default: that of the tests)")
     parser.add_argument("--certs", metavar="FOLDER", type=Path, help="over TLS, with the certificates of a mesh: "
                         "those that openclaw-rl init makes")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many servers side by side; each report is "

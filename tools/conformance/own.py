@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 def configuration(service: str, port: int, listen: str, upstream: str = "") -> dict[str, Any]:
     """The components' section of the configuration."""
     policy: dict[str, Any] = {"port": 0, "grpc_port": port} if service == "policy" else {"address": listen}
-    if service == "trainer":  # the back end that needs no model: a playbook for an API that is never called
+    if service == "trainer" and not upstream:  # the back end that needs no model: playbooks for an API that is away
         upstream = "http://127.0.0.1:9/v1"
     if upstream:
         policy |= {"engine": "openai", "model": "conformance", "base_url": upstream}
