@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from openclaw_rl.mesh.helpers import well_formed
-
 
 class TokenBytes:
     """The bytes of every token of a vocabulary, and which tokens are no text.
@@ -109,19 +107,15 @@ class WholePairs:
     """Joins the halves of surrogate pairs that come in two pieces of a text, as some APIs send them."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._decoder = codecs.getincrementaldecoder("utf-16-le")("replace")
 
     def feed(self, text: str) -> str:
-        """What is whole with this piece."""
-        text, self._held = self._held + text, ""
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            text, self._held = text[:-1], text[-1]
-        return well_formed(text)
+        """What is whole with this piece; U+FFFD for a half that has no other one."""
+        return self._decoder.decode(text.encode("utf-16-le", "surrogatepass"))
 
     def finish(self) -> str:
         """What was held back: U+FFFD for a half whose other one has not come."""
-        held, self._held = self._held, ""
-        return well_formed(held)
+        return self._decoder.decode(b"", final=True)
 
 
 def overlap(text: str, word: str) -> int:

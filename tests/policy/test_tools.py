@@ -94,7 +94,7 @@ def test_no_response_is_too_odd() -> None:
         text = "".join(rng.choices(pieces, k=rng.randint(1, 12)))
         opening = rng.choice(["", *(forced_opening([WEATHER, CLOCK], choice) for choice in ("required", "clock"))])
         shown, calls = parse(text, rng.randint(1, 9), opening=opening)
-        assert (shown + "".join(map("".join, calls))).encode() is not None
+        assert calls or shown == opening + text
 
 
 def test_a_limit_ends_the_response() -> None:
