@@ -129,16 +129,22 @@ class Mesh:
                        for file in sorted(self.home.logs.glob("*.log")))
 
 
+def make_home(root: Path, models: Path, components: dict[str, Any], **sections: Any) -> Home:
+    """A home with the embedded model and a configuration of these components and sections."""
+    home = Home(root).create()
+    (home.models / EMBEDDED_MODEL).symlink_to(models)
+    home.config_file.write_text(yaml.safe_dump({"components": components, **sections}))
+    return home
+
+
 @contextmanager
 def running_mesh(root: Path, models: Path) -> Iterator[Mesh]:
     """A mesh with the embedded model, all ports free ones; nothing is left of it afterwards."""
-    home = Home(root).create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    home.config_file.write_text(yaml.safe_dump({"components": {
+    home = make_home(root, models, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
         "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
-                                            "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}}}))
+                                              "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}})
     mesh = Mesh(home)
     mesh.cli("local-start")
     yield mesh

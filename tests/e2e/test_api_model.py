@@ -11,11 +11,10 @@ import httpx
 import pytest
 import yaml
 
-from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from openclaw_rl.v1 import environment_pb2
 
-from .mesh import Mesh, until
+from .mesh import Mesh, make_home, until
 
 CONFIG = Path(__file__).parents[1] / "examples/local_config.yaml"
 KEY = "sk-marker-of-the-test"
@@ -25,13 +24,10 @@ HINT = "Answer in one short sentence"
 @pytest.fixture
 def api(models: Path, tmp_path: Path) -> Iterator[Mesh]:
     """A policy server that serves the embedded model as glm-4-flash, to those who show the key."""
-    home = Home(tmp_path / "api").create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
     off = {"enabled": False}
-    home.config_file.write_text(yaml.safe_dump({"components": {
+    mesh = Mesh(make_home(tmp_path / "api", models, {
         "policy_server": {"port": 0, "grpc_port": 0, "aliases": ["glm-4-flash"], "api_keys": [KEY], "max_tokens": 24},
-        "env_server": off, "prm_judge": off, "trainer": off}}))
-    mesh = Mesh(home)
+        "env_server": off, "prm_judge": off, "trainer": off}))
     mesh.cli("local-start")
     yield mesh
     mesh.cli("stop-all")

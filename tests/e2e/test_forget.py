@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from openclaw_rl.client import PolicyServiceClient, TrainerServiceClient
 from openclaw_rl.client.component import ComponentServiceClient
@@ -18,7 +17,7 @@ from openclaw_rl.delivery.store import Store
 from openclaw_rl.home import Home
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
-from .mesh import Mesh, until
+from .mesh import Mesh, make_home, until
 
 MARK = "Quetzalcoatlus7319"
 ANN, BOB, CAT = "ann-5581", "bob-5582", "cat-5583"
@@ -27,13 +26,10 @@ ANN, BOB, CAT = "ann-5581", "bob-5582", "cat-5583"
 @pytest.fixture
 def own_mesh(models: Path, tmp_path: Path) -> Iterator[Mesh]:
     """A mesh of this test's own: what it forgets would be missed by others."""
-    home = Home(tmp_path / "home").create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    home.config_file.write_text(yaml.safe_dump({"components": {
+    mesh = Mesh(make_home(tmp_path / "home", models, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 16}, "env_server": {"port": 0},
         "prm_judge": {"port": 0},
-        "trainer": {"port": 0, "min_samples": 3, "update_interval": 3600, "gate": {"enabled": False}}}}))
-    mesh = Mesh(home)
+        "trainer": {"port": 0, "min_samples": 3, "update_interval": 3600, "gate": {"enabled": False}}}))
     try:
         mesh.command("local-start")  # on a busy machine it may end with a component that is DEGRADED for a moment
         until(mesh.all_running, 120, "a running mesh")

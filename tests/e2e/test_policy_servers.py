@@ -11,24 +11,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from openclaw_rl.client import PolicyServiceClient
-from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from openclaw_rl.mesh.errors import MeshError
 from openclaw_rl.v1.policy_pb2 import PolicyState
 from tests.ports import free_port
 
-from .mesh import Mesh, until
+from .mesh import Mesh, make_home, until
 from .test_ring import COMPLAINT
-
-
-def make_home(root: Path, models: Path, components: dict[str, dict[str, object]]) -> Home:
-    home = Home(root).create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    home.config_file.write_text(yaml.safe_dump({"components": components}))
-    return home
 
 
 @contextmanager

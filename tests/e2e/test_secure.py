@@ -10,27 +10,23 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-import yaml
 
 from openclaw_rl.client import ComponentServiceClient
-from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import COMPONENTS, Home
+from openclaw_rl.home import COMPONENTS
 from openclaw_rl.mesh.channel import sync_connect
 from openclaw_rl.mesh.errors import from_rpc_error
 from openclaw_rl.mesh.tls import Credentials
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
 
-from .mesh import Mesh, until
+from .mesh import Mesh, make_home, until
 
 
 @pytest.fixture(scope="module")
 def secure(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    home = Home(tmp_path_factory.mktemp("secure") / "home").create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    mesh = Mesh(home)
-    home.config_file.write_text(yaml.safe_dump({"security": {"tls": "on"}, "components": {
+    mesh = Mesh(make_home(tmp_path_factory.mktemp("secure") / "home", models, {
         "policy_server": {"port": 0, "grpc_port": 0}, "env_server": {"port": 0}, "prm_judge": {"port": 0},
-        "trainer": {"port": 0, "min_samples": 1, "update_interval": 1, "gate": {"enabled": False}}}}))
+        "trainer": {"port": 0, "min_samples": 1, "update_interval": 1, "gate": {"enabled": False}}},
+        security={"tls": "on"}))
     refused = mesh.command("local-start")
     assert refused.returncode == 1 and "`openclaw-rl init` makes" in refused.stderr, refused.stderr
     mesh.command("init")  # which leaves the configuration

@@ -11,14 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import Home
 from openclaw_rl.launch import jaeger
 from tests.required import left_out
 
-from .mesh import Mesh, until
+from .mesh import Mesh, make_home, until
 
 CALLER = "ab" * 16  #: the caller's trace
 SECRET = "heron4711"
@@ -29,19 +27,16 @@ def traced(models: Path, tmp_path: Path) -> Iterator[Mesh]:
     """A mesh with a Jaeger beside it."""
     if jaeger.find() is None:
         left_out("jaeger is missing; tools/outside-tools builds it")
-    home = Home(tmp_path / "home").create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    home.config_file.write_text(yaml.safe_dump({"components": {
+    mesh = Mesh(make_home(tmp_path / "home", models, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 16}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 2, "update_interval": 2,
-                                              "gate": {"enabled": False}}}}))
-    mesh = Mesh(home)
+                                              "gate": {"enabled": False}}}))
     mesh.cli("local-start", "--jaeger")
     yield mesh
     mesh.cli("stop-all")
     left = mesh.processes()
     assert not left, f"stop-all left {left}"
-    assert not list(home.run.glob("*.json"))
+    assert not list(mesh.home.run.glob("*.json"))
 
 
 class Query:

@@ -10,12 +10,11 @@ import httpx
 import pytest
 import yaml
 
-from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.home import Home
 from tests.ports import free_port
 
 from ..fake_api import FakeApi
-from ..mesh import Mesh, until
+from ..mesh import Mesh, make_home, until
 from .stacks import Foreign
 
 HINT = "Answer in one short sentence"
@@ -50,13 +49,10 @@ def test_a_judge_in_go_and_an_environment_in_typescript(models: Path, tmp_path: 
     policy, trainer = free_port(), free_port()
     judge = foreign("go", "prm_judge", "--trainer", f"127.0.0.1:{trainer}")
     env = foreign("typescript", "env_server", "--judge", judge.address, "--policy", f"127.0.0.1:{policy}")
-    home = Home(tmp_path / "home").create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
-    home.config_file.write_text(yaml.safe_dump({"components": {
+    mesh = Mesh(make_home(tmp_path / "home", models, {
         "policy_server": {"port": 0, "grpc_port": policy, "max_tokens": 16}, "env_server": {"address": env.address},
         "prm_judge": {"address": judge.address},
-        "trainer": {"port": trainer, "min_samples": 4, "update_interval": 2, "gate": {"enabled": False}}}}))
-    mesh = Mesh(home)
+        "trainer": {"port": trainer, "min_samples": 4, "update_interval": 2, "gate": {"enabled": False}}}))
     mesh.cli("local-start")
     try:
         assert mesh.all_running()
