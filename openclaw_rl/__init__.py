@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import EnvServer, PolicyClient, PolicyError, PRMJudge, Reply, Trainer, get_component_stats
+    from openclaw_rl.api.facade import (
+        EnvServer,
+        PolicyClient,
+        PolicyError,
+        PRMJudge,
+        Reply,
+        Trainer,
+        get_component_stats,
+    )
 
 __all__ = ["EnvServer", "PRMJudge", "PolicyClient", "PolicyError", "Reply", "Trainer", "get_component_stats"]
 
@@ -13,9 +21,9 @@ __all__ = ["EnvServer", "PRMJudge", "PolicyClient", "PolicyError", "Reply", "Tra
 def __getattr__(name: str) -> Any:
     # Loaded on first use: a component's process imports this package too, and needs none of it.
     if name in __all__:
-        from . import api
+        from openclaw_rl.api import facade
 
-        return getattr(api, name)
+        return getattr(facade, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

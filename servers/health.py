@@ -13,9 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from openclaw_rl.config import load_config
-from openclaw_rl.home import COMPONENTS, Home, read_record
-from openclaw_rl.mesh import tls
-from openclaw_rl.mesh.channel import sync_connect
+from openclaw_rl.rpc.auth import tls
+from openclaw_rl.rpc.channel import sync_connect
+from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
 
 #: Seconds for the answer.
 _PATIENCE = 4.0

@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Run a command. A failure that is expected is one line that says what to do, with exit code 1 (2 for wrong
     usage); OPENCLAW_RL_DEBUG=1 shows its traceback."""
-    from .app import app, err
+    from openclaw_rl.cli.app import app, err
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for stream in (sys.stdout, sys.stderr):
@@ -35,12 +35,12 @@ def main() -> None:
 def _expected(error: Exception) -> str | None:
     """The text for the user when an error is one of ours, else None."""
     # Imported only when something failed: the commands load no more than they need.
-    from ..api import PolicyError
-    from ..config import ConfigError
-    from ..launch.checks import StartError
-    from ..launch.jaeger import NoJaeger
-    from ..launch.supervisor import SupervisorError
-    from ..mesh.errors import MeshError
+    from openclaw_rl.api.facade import PolicyError
+    from openclaw_rl.config import ConfigError
+    from openclaw_rl.launch.checks import StartError
+    from openclaw_rl.launch.jaeger import NoJaeger
+    from openclaw_rl.launch.supervisor import SupervisorError
+    from openclaw_rl.rpc.errors import MeshError
 
     if isinstance(error, MeshError):
         return error.message

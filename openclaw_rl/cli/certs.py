@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..home import Home
-from .app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..config import Config
+    from openclaw_rl.config import Config
 
 certs = typer.Typer(no_args_is_help=True, help="Certificates of the mesh: show them, renew them, make one for another "
                                                "machine.", epilog="Example: openclaw-rl certs show")
@@ -35,8 +35,8 @@ def make_certificates(home: Home) -> bool:
         CertificateError: what is there can't be used.
         OSError: the folder can't be written.
     """
-    from ..mesh import ca
-    from ..mesh.certificates import ROLES
+    from openclaw_rl.rpc.auth import ca
+    from openclaw_rl.rpc.auth.certificates import ROLES
 
     folder = home.certs
     made = ca.make_authority(folder)
@@ -74,8 +74,8 @@ def renew(role: _Role = None, host: _Host = None) -> None:
 
     Those on other hosts are renewed with `openclaw-rl certs add --out FOLDER` or by `distributed-start`.
     """
-    from ..mesh import ca
-    from ..mesh.certificates import ROLES
+    from openclaw_rl.rpc.auth import ca
+    from openclaw_rl.rpc.auth.certificates import ROLES
 
     _, folder = _where()
     roles = role or [name for name in ROLES if (folder / f"{name}.crt").exists()]
@@ -97,8 +97,8 @@ def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_ser
                                                      "made elsewhere and stays there.", show_default=False)] = None
         ) -> None:
     """Make one certificate, signed by the CA on this machine."""
-    from ..mesh import ca
-    from ..mesh.certificates import read_file
+    from openclaw_rl.rpc.auth import ca
+    from openclaw_rl.rpc.auth.certificates import read_file
 
     if request is not None and folder is None:  # this machine's own certificate would be for a key that it has not
         raise typer.BadParameter("--request needs --out: the certificate is for a key that is elsewhere")
@@ -119,8 +119,8 @@ def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_ser
 
 
 def _where() -> tuple[Config, Path]:
-    from ..mesh.identity import certificates_folder
-    from ..mesh.running import running_config
+    from openclaw_rl.runtime.identity import certificates_folder
+    from openclaw_rl.runtime.running_config import running_config
 
     home = Home.default()
     config = running_config(home)
@@ -128,16 +128,16 @@ def _where() -> tuple[Config, Path]:
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    from ..mesh.certificates import ROLES
+    from openclaw_rl.rpc.auth.certificates import ROLES
 
     return [_row(folder, name) for name in ("ca", *ROLES) if (folder / f"{name}.crt").exists()]
 
 
 def _row(folder: Path, name: str) -> dict[str, Any]:
     """A certificate: `file`, `uri`, `expires`, `days` that are left, `hosts`, `problem` ("" when it can be used)."""
-    from ..mesh import ca
-    from ..mesh.certificates import CertificateError, identity_of, parse, read_file
-    from ..mesh.tls import Credentials
+    from openclaw_rl.rpc.auth import ca
+    from openclaw_rl.rpc.auth.certificates import CertificateError, identity_of, parse, read_file
+    from openclaw_rl.rpc.auth.tls import Credentials
 
     row: dict[str, Any] = {"file": f"{name}.crt", "uri": "", "expires": "", "days": 0, "hosts": [], "problem": ""}
     try:

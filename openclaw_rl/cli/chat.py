@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..home import Home
-from .app import app, err, out
+from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..api import PolicyClient
+    from openclaw_rl.api.facade import PolicyClient
 
 _HELP = "/up and /down [words] judge the last answer, /new opens a new session, /quit ends"
 
@@ -33,7 +33,7 @@ def chat(
         "Of the sampling; default the policy server's."))] = None,
 ) -> None:
     """Talk to the policy. What you say next is what an answer is judged by; /up and /down judge it directly."""
-    from ..api import PolicyClient
+    from openclaw_rl.api.facade import PolicyClient
 
     client = PolicyClient(url, api_key=api_key or _configured_key(), system=system, home=Home.default())
     client.session_id = session
@@ -48,14 +48,14 @@ def chat(
 
 
 def _configured_key() -> str | None:
-    from ..mesh.running import running_config
+    from openclaw_rl.runtime.running_config import running_config
 
     keys = running_config(Home.default()).components.policy_server.api_keys
     return keys[0] if keys else None
 
 
 def _converse(client: PolicyClient, options: dict[str, Any]) -> None:
-    from ..api import PolicyError
+    from openclaw_rl.api.facade import PolicyError
 
     try:
         import readline  # noqa: F401  (line editing and history for input())

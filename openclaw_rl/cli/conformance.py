@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app, err, out, print_json
 
 if TYPE_CHECKING:
-    from ..conformance.frame import Check
-    from ..conformance.runner import Report
-    from ..conformance.services import Service
+    from openclaw_rl.conformance.frame import Check
+    from openclaw_rl.conformance.runner import Report
+    from openclaw_rl.conformance.services import Service
 
 _EPILOG = """Example: openclaw-rl conformance judge --address 127.0.0.1:50053\n
 openclaw-rl conformance judge --start './judge_go --listen {address} --data {data} --trainer {listen}' --junit j.xml\n
@@ -68,11 +68,11 @@ def conformance(
 
     import asyncio
 
-    from ..conformance import services
-    from ..conformance.frame import checks_of
-    from ..conformance.report import Printer
-    from ..conformance.report import as_json as report_json
-    from ..conformance.runner import chosen
+    from openclaw_rl.conformance import services
+    from openclaw_rl.conformance.frame import checks_of
+    from openclaw_rl.conformance.report import Printer
+    from openclaw_rl.conformance.report import as_json as report_json
+    from openclaw_rl.conformance.runner import chosen
 
     found = services.find(service)
     if found is None:
@@ -96,7 +96,7 @@ def conformance(
     report = asyncio.run(_run(found, checks, address, listen, start, drain, weights, _credentials(certs, key), certs,
                               deadline, (lambda result: None) if as_json else printer.result))
     if junit is not None:
-        from ..conformance.junit import write
+        from openclaw_rl.conformance.junit import write
 
         try:
             write(report, junit)
@@ -112,11 +112,11 @@ def conformance(
 
 async def _run(service: Service, checks: list[Check], address: str | None, listen: str | None, start: str | None,
                drain: bool, weights: bool, credentials: Any, certs: Path | None, deadline: float, told: Any) -> Report:
-    from ..conformance.context import Context
-    from ..conformance.frame import Failed
-    from ..conformance.listener import Listener
-    from ..conformance.process import ServerProcess
-    from ..conformance.runner import Report, run
+    from openclaw_rl.conformance.context import Context
+    from openclaw_rl.conformance.frame import Failed
+    from openclaw_rl.conformance.listener import Listener
+    from openclaw_rl.conformance.process import ServerProcess
+    from openclaw_rl.conformance.runner import Report, run
 
     with ExitStack() as stack:
         listener = process = None
@@ -146,8 +146,8 @@ async def _run(service: Service, checks: list[Check], address: str | None, liste
 
 
 def _credentials(certs: Path | None, key: str | None) -> Any:
-    from ..config import ConfigError
-    from ..mesh import tls
+    from openclaw_rl.config import ConfigError
+    from openclaw_rl.rpc.auth import tls
 
     try:
         if key is not None:
@@ -162,9 +162,9 @@ def _server_credentials(certs: Path, service: Service) -> Any:
     it means."""
     import grpc
 
-    from ..config import ConfigError
-    from ..conformance.services import SERVICES
-    from ..mesh import tls
+    from openclaw_rl.config import ConfigError
+    from openclaw_rl.conformance.services import SERVICES
+    from openclaw_rl.rpc.auth import tls
 
     needed = SERVICES[service.next].component
     pairs = []
@@ -187,7 +187,7 @@ def _free_port() -> int:
 
 
 def _list(checks: list[Check], as_json: bool) -> None:
-    from ..conformance.report import about
+    from openclaw_rl.conformance.report import about
 
     if as_json:
         print_json([about(one) for one in checks])

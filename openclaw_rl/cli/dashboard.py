@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ..home import Home
-from .app import app, err, out
+from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.runtime.home import Home
 
 
 @app.command(epilog="Example: openclaw-rl dashboard")
@@ -39,9 +39,9 @@ def dashboard(
     import logging
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a component that ends is told on the page, not in the terminal
-    from ..config import load_config
-    from ..dashboard import server
-    from ..mesh.running import running_config
+    from openclaw_rl.config import load_config
+    from openclaw_rl.dashboard import server
+    from openclaw_rl.runtime.running_config import running_config
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     home = Home.default()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ..home import Home
-from .app import app, err, out
+from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..launch.distributed.start import DistributedStart
+    from openclaw_rl.launch.distributed.start import DistributedStart
 
 _mesh = typer.Typer(no_args_is_help=True, help="Use a mesh on several hosts from other machines.", epilog="Example: "
                     "openclaw-rl mesh export access.yaml, and on the other machine openclaw-rl mesh join access.yaml")
@@ -33,8 +33,8 @@ def distributed_start(
     Ray is brought up on the hosts by ssh, unless `distributed.ray_address` or RAY_ADDRESS names a cluster that runs.
     What is wrong with the hosts is told in one list before anything is started. A second call finds the mesh running.
     """
-    from ..config import load_config
-    from ..launch.distributed.start import DistributedStart
+    from openclaw_rl.config import load_config
+    from openclaw_rl.launch.distributed.start import DistributedStart
 
     home = Home.default()
     path = config or file or (home.config_file if home.config_file.exists() else None)
@@ -57,8 +57,8 @@ def distributed_start(
 
 def _show(start: DistributedStart) -> None:
     """What would run where."""
-    from ..launch.distributed import plan as plans
-    from ..launch.distributed.host import python_of
+    from openclaw_rl.launch.distributed import plan as plans
+    from openclaw_rl.launch.distributed.host import python_of
 
     plan, settings = start.plan, start.config.distributed
     table = Table(box=None, pad_edge=False)
@@ -103,8 +103,8 @@ def _what(start: DistributedStart, name: str) -> str:
 
 
 def _say_what_next(home: Home) -> None:
-    from ..launch.distributed.start import first_key_file
-    from ..mesh import mesh_file
+    from openclaw_rl.launch.distributed.start import first_key_file
+    from openclaw_rl.runtime import mesh_file
 
     mesh = mesh_file.read(home)
     if mesh is None:
@@ -125,7 +125,7 @@ def _say_what_next(home: Home) -> None:
 def export(file: Annotated[Path, typer.Argument(help="File to write.", show_default=False)]) -> None:
     """Write a file by which another machine can use this mesh as its operator: addresses, the CA's certificate, an
     operator's certificate and key. Keep it secret."""
-    from ..launch.distributed import pass_on
+    from openclaw_rl.launch.distributed import export as pass_on
 
     pass_on.export(Home.default(), file)
     out.print(f"wrote {file}; `openclaw-rl mesh join FILE` on another machine uses it",
@@ -135,7 +135,7 @@ def export(file: Annotated[Path, typer.Argument(help="File to write.", show_defa
 @_mesh.command(epilog="Example: openclaw-rl mesh join access.yaml && openclaw-rl status")
 def join(file: Annotated[Path, typer.Argument(help="What `mesh export` wrote.", show_default=False)]) -> None:
     """Let the commands on this machine use the mesh of the file: status, logs, turns, versions, trace, rollback, ..."""
-    from ..launch.distributed import pass_on
+    from openclaw_rl.launch.distributed import export as pass_on
 
     mesh = pass_on.join(Home.default(), file)
     out.print("joined the mesh with " + ", ".join(f"{name} at {at}" for name, at in mesh.addresses.items())
@@ -145,6 +145,6 @@ def join(file: Annotated[Path, typer.Argument(help="What `mesh export` wrote.", 
 @_mesh.command(epilog="Example: openclaw-rl mesh leave")
 def leave() -> None:
     """Forget a mesh that was joined, with its certificates."""
-    from ..launch.distributed import pass_on
+    from openclaw_rl.launch.distributed import export as pass_on
 
     out.print("left" if pass_on.leave(Home.default()) else "no mesh was joined")

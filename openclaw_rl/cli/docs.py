@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .app import app, err, out
+from openclaw_rl.cli.app import app, err, out
 
 
 @app.command(epilog="Example: openclaw-rl docs troubles-and-cures; openclaw-rl docs judges --lang zh")
@@ -19,7 +19,7 @@ def docs(
                                                              "LC_MESSAGES and LANG say.", show_default=False)] = None,
 ) -> None:
     """Show a page of the user documentation; without one, list the pages."""
-    from ..docs import PAGES, page_file, title
+    from openclaw_rl.docs import PAGES, page_file, title
 
     language: Literal["en", "zh"] = lang or _language()
     if page is None:

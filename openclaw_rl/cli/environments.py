@@ -9,12 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..home import Home
-from .app import Json, app, clipped, harmless, json_text, out, print_json
+from openclaw_rl.cli.app import Json, app, clipped, harmless, json_text, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client import EnvironmentServiceClient
-    from ..v1 import environment_pb2 as pb
+    from openclaw_rl.client import EnvironmentServiceClient
+    from openclaw_rl.v1 import environment_pb2 as pb
 
 _group = typer.Typer(invoke_without_command=True)
 app.add_typer(_group, name="environments")
@@ -49,7 +49,7 @@ def environments(ctx: typer.Context, as_json: Json = False) -> None:
 def tasks(type: Annotated[str, typer.Argument(help="Name of an environment.", show_default=False)],
           as_json: Json = False) -> None:
     """List the tasks of an environment, and what is wrong with those that can't be used."""
-    from ..v1 import environment_pb2 as pb
+    from openclaw_rl.v1 import environment_pb2 as pb
 
     with _env() as env:
         found = env.list_tasks(type=type).tasks
@@ -121,6 +121,6 @@ def _loaded(text: str) -> Any:
 
 
 def _env() -> EnvironmentServiceClient:
-    from ..client import EnvironmentServiceClient
+    from openclaw_rl.client import EnvironmentServiceClient
 
     return EnvironmentServiceClient(home=Home.default())

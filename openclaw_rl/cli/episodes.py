@@ -12,14 +12,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..home import Home
-from .app import Json, app, clipped, err, out, print_json
-from .turns import SCORES
+from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
+from openclaw_rl.cli.turns import SCORES
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client import EnvironmentServiceClient
-    from ..client.episodes import Progress
-    from ..v1 import environment_pb2 as pb
+    from openclaw_rl.client import EnvironmentServiceClient
+    from openclaw_rl.client.episodes import Progress
+    from openclaw_rl.v1 import environment_pb2 as pb
 
 _group = typer.Typer(no_args_is_help=True, help="Let the policy act in sandboxes, and show what came of it.",
                      epilog="Example: openclaw-rl episodes run --type terminal --groups 8 --parallel 32")
@@ -56,8 +56,8 @@ def run(
     """Run episodes and follow them. Ctrl-C cancels those that run."""
     import asyncio
 
-    from ..client import EnvironmentServiceClient, episodes
-    from ..v1 import environment_pb2 as pb
+    from openclaw_rl.client import EnvironmentServiceClient, episodes
+    from openclaw_rl.v1 import environment_pb2 as pb
 
     home = Home.default()
     if split == "all" and not no_train:
@@ -107,7 +107,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List episodes, newest first, with task, steps and outcome."""
-    from ..client.episodes import as_json as plain
+    from openclaw_rl.client.episodes import as_json as plain
 
     with _env() as env:
         found = env.list_episodes(type=type, run_id=run, page_size=limit).episodes
@@ -131,7 +131,7 @@ def list_(
 def show(episode: Annotated[str, typer.Argument(help="Id of an episode.", show_default=False)],
          as_json: Json = False) -> None:
     """Show an episode: its outcome, and each of its turns with score and fate."""
-    from ..client import episodes
+    from openclaw_rl.client import episodes
 
     with _env() as env:
         found = episodes.find(env, episode)
@@ -246,6 +246,6 @@ def _outcome(episode: pb.Episode) -> str:
 
 
 def _env() -> EnvironmentServiceClient:
-    from ..client import EnvironmentServiceClient
+    from openclaw_rl.client import EnvironmentServiceClient
 
     return EnvironmentServiceClient(home=Home.default())

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..home import Home
-from .app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client.forget import Forgotten
+    from openclaw_rl.client.forget import Forgotten
 
 _OUTCOMES = {"nothing_trained": "forgotten", "rebuilt": "forgotten, versions rebuilt",
              "rebuilding": "forgotten, versions are being rebuilt", "rolled_back": "forgotten, versions rolled back"}
@@ -25,8 +25,8 @@ def forget(
 ) -> None:
     """Remove a session's turns from every store and the journal, for good, and rebuild the versions that were trained
     on them without them. Where that can't be done they are rolled back; the result says which."""
-    from ..client import forget as client
-    from ..mesh.running import running_config
+    from openclaw_rl.client import forget as client
+    from openclaw_rl.runtime.running_config import running_config
 
     if not session:
         raise typer.BadParameter("must name a session; `openclaw-rl turns` lists them", param_hint="--session")

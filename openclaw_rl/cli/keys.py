@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..home import Home
-from .app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..keys import Key, KeyFile
+    from openclaw_rl.rpc.auth.keys import Key, KeyFile
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -83,16 +83,16 @@ def rotate(name: Annotated[str, typer.Argument(help="Its name or id.")],
 
 
 def _file() -> KeyFile:
-    from ..keys import KeyFile
-    from ..keys.ring import key_path
-    from ..mesh import mesh_file
-    from ..mesh.running import running_config
+    from openclaw_rl.rpc.auth.keys import KeyFile
+    from openclaw_rl.rpc.auth.keys.ring import key_path
+    from openclaw_rl.runtime import mesh_file
+    from openclaw_rl.runtime.running_config import running_config
 
     home = Home.default()
     mesh = mesh_file.read(home)
     if mesh is not None and (at := mesh.hosts.get("policy_server")):
-        from ..config import ConfigError
-        from ..launch.distributed.host import is_here
+        from openclaw_rl.config import ConfigError
+        from openclaw_rl.launch.distributed.host import is_here
 
         if not is_here(at):
             raise ConfigError(f"the keys of this mesh are on host {at}: run `openclaw-rl keys` there")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from ..home import COMPONENTS, Home
-from .app import app, err, out
+from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.runtime.home import COMPONENTS, Home
 
 if TYPE_CHECKING:
-    from ..client import ComponentServiceClient
-    from ..mesh.logs import Tail
+    from openclaw_rl.client import ComponentServiceClient
+    from openclaw_rl.observability.log_reader import Tail
 
 _STYLES = dict(zip(COMPONENTS, ("cyan", "magenta", "yellow", "green"), strict=True))
 #: Lines asked for after a break: what was shown already is left out.
@@ -56,8 +56,8 @@ def logs(
 
 def _sources(names: list[str], journal: bool, host: str) -> list[_Source]:
     """The logs that are meant, each once: of the journal there is one for each host."""
-    from ..mesh.logs import Tail
-    from ..mesh.running import running_config
+    from openclaw_rl.observability.log_reader import Tail
+    from openclaw_rl.runtime.running_config import running_config
 
     home = Home.default()
     there = running_config(home).components.addresses()
@@ -166,7 +166,7 @@ class _Far(_Source):
     """
 
     def __init__(self, label: str, components: list[tuple[str, str]], journal: bool = False) -> None:
-        from ..v1 import component_pb2 as pb
+        from openclaw_rl.v1 import component_pb2 as pb
 
         self.label = label
         self._components = components
@@ -175,7 +175,7 @@ class _Far(_Source):
         self._none = False  # nobody keeps it
 
     def last(self, count: int) -> list[str]:
-        from ..mesh.errors import MeshError
+        from openclaw_rl.rpc.errors import MeshError
 
         lines: list[str] = []
         try:
@@ -194,7 +194,7 @@ class _Far(_Source):
         return lines
 
     def follow(self, put: Callable[[tuple[str, str]], None]) -> None:
-        from ..mesh.errors import MeshError
+        from openclaw_rl.rpc.errors import MeshError
 
         said = not self.there
         while not self._none:
@@ -218,7 +218,7 @@ class _Far(_Source):
             time.sleep(_TRY_EVERY)
 
     def _client(self) -> ComponentServiceClient:
-        from ..client import ComponentServiceClient
+        from openclaw_rl.client import ComponentServiceClient
 
         name, address = self._components[0]
         return ComponentServiceClient(address, component=name)

@@ -10,13 +10,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ..home import Home, write_atomically
-from .app import Json, app, clipped, err, out, print_json
+from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
+from openclaw_rl.runtime.home import Home, write_atomically
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from ..config import Config
+    from openclaw_rl.config import Config
 
 _COLOURS = {"RUNNING": "green", "STARTING": "yellow", "DEGRADED": "yellow", "STOPPED": "dim", "FAILED": "red"}
 
@@ -27,8 +27,8 @@ def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file t
 
     Certificates that are there are left as they are, with --force too.
     """
-    from .certs import make_certificates
-    from .template import commented_config
+    from openclaw_rl.cli.certs import make_certificates
+    from openclaw_rl.cli.template import commented_config
 
     home = Home.default()
     try:
@@ -59,8 +59,8 @@ def local_start(
 
     What runs already is left as it is, so a second call is harmless: it starts what is missing and exits 0.
     """
-    from ..config import load_config
-    from ..launch import start
+    from openclaw_rl.config import load_config
+    from openclaw_rl.launch import start
 
     home = Home.default()
     path = config or file or (home.config_file if home.config_file.exists() else None)
@@ -79,9 +79,9 @@ def local_start(
 
 
 def _say_what_next(home: Home, config: Config) -> None:
-    from ..client.door import http_address
-    from ..keys.ring import key_path
-    from ..mesh.identity import certificates_folder
+    from openclaw_rl.client.openai_address import http_address
+    from openclaw_rl.rpc.auth.keys.ring import key_path
+    from openclaw_rl.runtime.identity import certificates_folder
 
     if address := http_address(home):
         out.print("try it:", highlight=False)
@@ -100,7 +100,7 @@ def _say_what_next(home: Home, config: Config) -> None:
 @app.command(epilog="Example: openclaw-rl status --json | jq .policy_version")
 def status(as_json: Json = False) -> None:
     """Show what runs. Exit code 0 only when all four are RUNNING."""
-    from ..launch.status import report
+    from openclaw_rl.launch.status import report
 
     mesh = report(Home.default())
     if as_json:
@@ -151,7 +151,7 @@ def status(as_json: Json = False) -> None:
 
 
 def _since(began: Timestamp) -> str:
-    from ..mesh.alarms import duration
+    from openclaw_rl.runtime.alarms import duration
 
     return f"for {duration(max(0.0, time.time() - began.ToNanoseconds() / 1e9))}"
 
@@ -165,15 +165,15 @@ def stop_all(forget: Annotated[bool, typer.Option("--forget-unreachable", help="
                                                   "without the hosts that can't be reached, and forget the mesh. What "
                                                   "runs on them is not ended.")] = False) -> None:
     """End the components that local-start or distributed-start started, and nothing else."""
-    from ..launch import start
-    from ..mesh import mesh_file
+    from openclaw_rl.launch import start
+    from openclaw_rl.runtime import mesh_file
 
     home = Home.default()
     mesh = mesh_file.read(home)
     goes_on = _started_elsewhere(home) if mesh is None else {}  # read before its configuration goes
     with err.status("stopping") as line:
         if mesh is not None:
-            from ..launch.distributed.stop import everywhere
+            from openclaw_rl.launch.distributed.stop import everywhere
 
             def say(text: str) -> None:
                 if forget:  # which hosts were given up is not to pass by
@@ -190,8 +190,8 @@ def stop_all(forget: Annotated[bool, typer.Option("--forget-unreachable", help="
 
 def _started_elsewhere(home: Home) -> dict[str, str]:
     """Addresses, by component, of what the running mesh uses and did not start."""
-    from ..config import ConfigError
-    from ..mesh.running import running_config
+    from openclaw_rl.config import ConfigError
+    from openclaw_rl.runtime.running_config import running_config
 
     try:
         return running_config(home).components.addresses()

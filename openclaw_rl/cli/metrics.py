@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..home import Home
-from .app import app, err, out
+from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.runtime.home import Home
 
 #: Only this machine reads them: they need no key.
 HOST = "127.0.0.1"
@@ -26,8 +26,8 @@ def metrics(
     """
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
-    from ..launch.status import report
-    from ..telemetry.prometheus import MeshCollector
+    from openclaw_rl.launch.status import report
+    from openclaw_rl.observability.prometheus import MeshCollector
 
     home = Home.default()
     registry = CollectorRegistry()

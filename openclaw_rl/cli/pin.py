@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..home import Home
-from .app import Json, app, out, print_json
+from openclaw_rl.cli.app import Json, app, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client import PolicyServiceClient
-    from ..v1.policy_pb2 import ActivateVersionResponse
+    from openclaw_rl.client import PolicyServiceClient
+    from openclaw_rl.v1.policy_pb2 import ActivateVersionResponse
 
 
 @app.command(epilog="Example: openclaw-rl pin --reason 'a demonstration'; openclaw-rl pin 3")
@@ -41,7 +41,7 @@ def unpin(as_json: Json = False) -> None:
 
 def activating() -> PolicyServiceClient:
     """A client that waits until a version's weights are loaded, which takes minutes for a large model."""
-    from ..client import PolicyServiceClient
+    from openclaw_rl.client import PolicyServiceClient
 
     return PolicyServiceClient(home=Home.default(), timeout=900)
 

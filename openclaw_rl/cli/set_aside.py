@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ..home import Home
-from .app import Json, app, clipped, err, out, print_json
+from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
+from openclaw_rl.runtime.home import Home
 
 
 @app.command("set-aside", epilog="Example: openclaw-rl set-aside --id turn_0190... --json")
@@ -21,12 +21,12 @@ def set_aside(id: Annotated[str | None, typer.Option("--id", help="Only messages
 
     Nothing of it is used any more, and nothing depends on it. The number that is kept is bounded; files may be deleted.
     """
-    from ..delivery.listing import files, messages
-    from ..mesh import mesh_file
+    from openclaw_rl.runtime import mesh_file
+    from openclaw_rl.storage.quarantine_listing import files, messages
 
     home = Home.default()
     if (mesh := mesh_file.read(home)) is not None:
-        from ..launch.distributed.host import is_here
+        from openclaw_rl.launch.distributed.host import is_here
 
         if others := [f"{name} (on {host})" for name, host in mesh.hosts.items() if not is_here(host)]:
             err.print(f"not looked at: {', '.join(others)}; `openclaw-rl set-aside` there tells of it", soft_wrap=True,

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from ..config import Config
+from openclaw_rl.config import Config
 
 _HEAD = """\
 # OpenClaw-RL: every key at its default. Change what you like; what you delete keeps its default.

@@ -8,11 +8,11 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from ..home import Home
-from .app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client.traces import Node
+    from openclaw_rl.client.traces import Node
 
 #: How the facts of a span are shown, by how they are meant.
 _STYLES = {"good": "green", "bad": "red", "warn": "yellow", "version": "cyan", "trained": "bold green", "dim": "dim"}
@@ -34,8 +34,8 @@ def trace(
     They come from the files that the components keep in the mesh's folder; no collector is needed. --json prints
     OTLP's JSON.
     """
-    from ..client import traces
-    from ..mesh.running import running_config
+    from openclaw_rl.client import traces
+    from openclaw_rl.runtime.running_config import running_config
 
     if (bool(turn) + bool(session) + (version is not None)) != 1:
         raise typer.BadParameter("name one of: a turn, --session S, --version N")
@@ -68,7 +68,7 @@ def _print(title: str, nodes: list[Node]) -> None:
 
 
 def _add(tree: Tree, node: Node, first: int) -> None:
-    from ..client.span_facts import duration, facts
+    from openclaw_rl.client.span_facts import duration, facts
 
     span = node.span
     line = Text(span["name"], "red" if span["status"] == "error" else "")

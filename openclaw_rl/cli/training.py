@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..home import Home
-from .app import Json, app, out, print_json
+from openclaw_rl.cli.app import Json, app, out, print_json
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client import TrainerServiceClient
+    from openclaw_rl.client import TrainerServiceClient
 
 
 @app.command(epilog="Example: openclaw-rl pause --reason 'a demonstration'")
@@ -42,6 +42,6 @@ def train_now(as_json: Json = False) -> None:
 
 
 def _trainer() -> TrainerServiceClient:
-    from ..client import TrainerServiceClient
+    from openclaw_rl.client import TrainerServiceClient
 
     return TrainerServiceClient(home=Home.default())

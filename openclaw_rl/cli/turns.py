@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ..home import Home
-from .app import Json, app, clipped, out, print_json
+from openclaw_rl.cli.app import Json, app, clipped, out, print_json
+from openclaw_rl.runtime.home import Home
 
 SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
 
@@ -22,7 +22,7 @@ def turns(
 ) -> None:
     """List turns with session, class, version, score and fate, why a turn was not trained, what is wrong with its
     response (cut off, empty, stopped at the limit), and whether the client had changed the conversation before it."""
-    from ..client import facts
+    from openclaw_rl.client import facts
 
     if limit is None:
         limit = 0 if as_json else 30

@@ -9,14 +9,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..home import Home
-from .app import Json, app, clipped, out, print_json
-from .pin import activating
-from .turns import SCORES
+from openclaw_rl.cli.app import Json, app, clipped, out, print_json
+from openclaw_rl.cli.pin import activating
+from openclaw_rl.cli.turns import SCORES
+from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
-    from ..client.facts import Version
-    from ..client.versions import TrainedTurn, VersionDiff, VersionStory
+    from openclaw_rl.client.facts import Version
+    from openclaw_rl.client.versions import TrainedTurn, VersionDiff, VersionStory
 
 _METRICS = ("loss", "kl", "entries", "added", "dropped")  #: those that matter first, of weights and of playbooks
 _COLOURS = {"active": "green", "pinned": "green", "refused": "red", "taken back": "red", "rejected": "red",
@@ -30,7 +30,7 @@ Number = Annotated[int, typer.Argument(help="A version; 0 is the base model.", m
 @_group.callback(epilog="Example: openclaw-rl versions --json | jq '.[] | select(.active)'")
 def versions(ctx: typer.Context, as_json: Json = False) -> None:
     """List the policy's versions: where each comes from and the turns that it was trained on."""
-    from ..client import facts
+    from openclaw_rl.client import facts
 
     if ctx.invoked_subcommand is not None:
         if as_json:
@@ -57,7 +57,7 @@ def versions(ctx: typer.Context, as_json: Json = False) -> None:
 @_group.command(epilog="Example: openclaw-rl versions show 3; openclaw-rl versions show 3 --json | jq '.turns[].turn'")
 def show(version: Number, as_json: Json = False) -> None:
     """Show what made a version: its parent, settings, metrics and each turn that it was trained on."""
-    from ..client import versions as client
+    from openclaw_rl.client import versions as client
 
     story = client.show(Home.default(), version)
     if as_json:
@@ -99,7 +99,7 @@ def show(version: Number, as_json: Json = False) -> None:
 @_group.command(epilog="Example: openclaw-rl versions diff 2 5; openclaw-rl versions diff 2 5 --json | jq .settings")
 def diff(old: Number, new: Number, as_json: Json = False) -> None:
     """Show what turns one version into another: settings and metrics that differ, and the turns of those between."""
-    from ..client import versions as client
+    from openclaw_rl.client import versions as client
 
     found = client.diff(Home.default(), old, new)
     if as_json:

@@ -18,20 +18,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..mesh.contract import CONTRACT_VERSION, Report
-from ..mesh.errors import MeshError
-from .chat import AsyncChatAnswer, ChatAnswer
-from .component import AsyncComponentServiceClient, ComponentServiceClient
-from .environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
-from .judge import AsyncJudgeServiceClient, JudgeServiceClient
-from .lease import AsyncLease, Lease
-from .live import AsyncLiveSession, LiveSession
-from .policy import AsyncPolicyServiceClient, PolicyServiceClient
-from .trainer import AsyncTrainerServiceClient, TrainerServiceClient
+from openclaw_rl.client.chat import AsyncChatAnswer, ChatAnswer
+from openclaw_rl.client.component import AsyncComponentServiceClient, ComponentServiceClient
+from openclaw_rl.client.environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
+from openclaw_rl.client.judge import AsyncJudgeServiceClient, JudgeServiceClient
+from openclaw_rl.client.lease import AsyncLease, Lease
+from openclaw_rl.client.live import AsyncLiveSession, LiveSession
+from openclaw_rl.client.policy import AsyncPolicyServiceClient, PolicyServiceClient
+from openclaw_rl.client.trainer import AsyncTrainerServiceClient, TrainerServiceClient
+from openclaw_rl.rpc.contract import CONTRACT_VERSION, Report
+from openclaw_rl.rpc.errors import MeshError
 
 if TYPE_CHECKING:
-    from ..mesh.tls import Credentials, OutsideCredentials
-    from .ring import AsyncDelivery, Delivery
+    from openclaw_rl.client.ring import AsyncDelivery, Delivery
+    from openclaw_rl.rpc.auth.tls import Credentials, OutsideCredentials
 
 #: Loaded on first use: TLS needs `cryptography`, the ring's sender more of this package.
 _LATER = {"Credentials": "..mesh.tls", "OutsideCredentials": "..mesh.tls", "AsyncDelivery": ".ring",

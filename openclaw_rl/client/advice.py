@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 
-from ..mesh.channel import MAX_MESSAGE
-from ..mesh.errors import MeshError, from_rpc_error, handshake_failure, unavailable
+from openclaw_rl.rpc.channel import MAX_MESSAGE
+from openclaw_rl.rpc.errors import MeshError, from_rpc_error, handshake_failure, unavailable
 
 _Code = grpc.StatusCode
 

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, Self, 
 
 import grpc
 
-from ..home import Home
-from ..mesh import contract, errors, identity
-from ..mesh.channel import Credentials, connect, sync_connect, with_true_status
-from ..v1 import component_pb2, component_pb2_grpc
-from .advice import explained
+from openclaw_rl.client.advice import explained
+from openclaw_rl.rpc import contract, errors
+from openclaw_rl.rpc.channel import Credentials, connect, sync_connect, with_true_status
+from openclaw_rl.runtime import identity
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -190,8 +191,9 @@ def find(component: str, home: Home | None = None) -> str:
         ConfigError: the mesh file or the configuration can't be used.
     """
     # With the configuration behind them, which a client with an address needs not.
-    from ..mesh import discovery, mesh_file
-    from ..mesh.running import running_config
+    from openclaw_rl.rpc import discovery
+    from openclaw_rl.runtime import mesh_file
+    from openclaw_rl.runtime.running_config import running_config
 
     home = home or Home.default()
     mesh = mesh_file.read(home)

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import Any, Self, TypedDict, cast
 
-from ..mesh.errors import unavailable
-from ..v1.policy_pb2 import ChatEnd, ChatRequest, ChatResponse, ChatStart, TokenChunk
-from ..v1.turn_pb2 import (
+from openclaw_rl.rpc.errors import unavailable
+from openclaw_rl.v1.policy_pb2 import ChatEnd, ChatRequest, ChatResponse, ChatStart, TokenChunk
+from openclaw_rl.v1.turn_pb2 import (
     FINISH_REASON_UNSPECIFIED,
     ChatMessage,
     FinishReason,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from ..mesh.helpers import to_duration
-from ..v1 import component_pb2 as pb
-from ..v1 import component_pb2_grpc
-from .base import AsyncClient, Client, ServerStream, Unary
-from .follow import OnBreak, follow, follow_async
+from openclaw_rl.client.base import AsyncClient, Client, ServerStream, Unary
+from openclaw_rl.client.watches import OnBreak, follow, follow_async
+from openclaw_rl.rpc.messages import to_duration
+from openclaw_rl.v1 import component_pb2 as pb
+from openclaw_rl.v1 import component_pb2_grpc
 
 
 class _ComponentRpcs:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from ..v1 import environment_pb2 as pb
-from ..v1 import environment_pb2_grpc
-from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
-from .chat import Talk
-from .lease import AsyncLease, Lease, LeaseOptions
-from .live import AsyncLiveSession, LiveSession
+from openclaw_rl.client.base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from openclaw_rl.client.chat import Talk
+from openclaw_rl.client.lease import AsyncLease, Lease, LeaseOptions
+from openclaw_rl.client.live import AsyncLiveSession, LiveSession
+from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1 import environment_pb2_grpc
 
 
 class _EnvironmentRpcs:

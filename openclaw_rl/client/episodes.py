@@ -9,11 +9,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..home import Home
-from ..mesh.errors import MeshError, failed_precondition, not_found
-from ..v1 import environment_pb2 as pb
-from . import facts
-from .environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
+from openclaw_rl.client import facts
+from openclaw_rl.client.environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
+from openclaw_rl.rpc.errors import MeshError, failed_precondition, not_found
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.v1 import environment_pb2 as pb
 
 _PAGE = 1000
 

@@ -10,21 +10,21 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..home import Home
-from ..mesh.errors import MeshError
-from ..v1 import environment_pb2, trainer_pb2, turn_pb2, weights_pb2
-from .component import ComponentServiceClient
-from .environment import EnvironmentServiceClient
-from .judge import JudgeServiceClient
-from .policy import PolicyServiceClient
-from .trainer import TrainerServiceClient
+from openclaw_rl.client.component import ComponentServiceClient
+from openclaw_rl.client.environment import EnvironmentServiceClient
+from openclaw_rl.client.judge import JudgeServiceClient
+from openclaw_rl.client.policy import PolicyServiceClient
+from openclaw_rl.client.trainer import TrainerServiceClient
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.v1 import environment_pb2, trainer_pb2, turn_pb2, weights_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from ..v1.environment_pb2 import TurnSummary
-    from ..v1.trainer_pb2 import PolicyVersion, SampleStatus
-    from ..v1.turn_pb2 import Judgement
+    from openclaw_rl.v1.environment_pb2 import TurnSummary
+    from openclaw_rl.v1.trainer_pb2 import PolicyVersion, SampleStatus
+    from openclaw_rl.v1.turn_pb2 import Judgement
 
 Fate = Literal["pending", "trained", "dropped", "not_trainable"]
 

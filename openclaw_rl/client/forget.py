@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..home import COMPONENTS, Home
-from ..mesh.errors import MeshError, unavailable
-from ..mesh.helpers import now
-from ..v1 import component_pb2, policy_pb2
-from .component import ComponentServiceClient
-from .policy import PolicyServiceClient
-from .trainer import TrainerServiceClient
+from openclaw_rl.client.component import ComponentServiceClient
+from openclaw_rl.client.policy import PolicyServiceClient
+from openclaw_rl.client.trainer import TrainerServiceClient
+from openclaw_rl.rpc.errors import MeshError, unavailable
+from openclaw_rl.rpc.messages import now
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.v1 import component_pb2, policy_pb2
 
 #: Seconds that one component may take: it rewrites its files, or loads a version on a busy machine.
 _TIMEOUT = 600.0

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 import grpc
 
-from ..mesh.errors import MeshError
-from ..mesh.helpers import new_id, to_duration
-from ..v1 import environment_pb2 as pb
-from .options import check
+from openclaw_rl.client.options import check
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.rpc.messages import new_id, to_duration
+from openclaw_rl.v1 import environment_pb2 as pb
 
 if TYPE_CHECKING:
-    from .environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
+    from openclaw_rl.client.environment import AsyncEnvironmentServiceClient, EnvironmentServiceClient
 
 #: Seconds between two renewals, at least and at most. It is a third of the lease's time.
 _SHORTEST, _LONGEST = 0.2, 20.0

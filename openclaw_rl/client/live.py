@@ -7,11 +7,11 @@ import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Self, cast
 
-from ..mesh.errors import MeshError, unavailable
-from ..v1.environment_pb2 import InteractRequest, InteractResponse
-from ..v1.turn_pb2 import Turn
-from .chat import Ask, Messages, Talk, conversation, request
-from .options import check
+from openclaw_rl.client.chat import Ask, Messages, Talk, conversation, request
+from openclaw_rl.client.options import check
+from openclaw_rl.rpc.errors import MeshError, unavailable
+from openclaw_rl.v1.environment_pb2 import InteractRequest, InteractResponse
+from openclaw_rl.v1.turn_pb2 import Turn
 
 
 def _first(options: Talk) -> InteractRequest:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from google.protobuf.message import Message
 
-from .. import playbook
-from ..home import Home
-from ..mesh.errors import MeshError
-from ..v1.playbook_pb2 import Playbook
-from ..v1.weights_pb2 import VersionManifest
-from .policy import PolicyServiceClient
-from .trainer import TrainerServiceClient
+from openclaw_rl.client.policy import PolicyServiceClient
+from openclaw_rl.client.trainer import TrainerServiceClient
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.v1.playbook_pb2 import Playbook
+from openclaw_rl.v1.weights_pb2 import VersionManifest
+from openclaw_rl.weights import playbook
 
 #: Algorithm of the versions that have one.
 ALGORITHM = "playbook"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Unpack
 
-from ..v1 import policy_pb2 as pb
-from ..v1 import policy_pb2_grpc
-from ..v1.turn_pb2 import Feedback
-from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
-from .chat import Ask, AsyncChatAnswer, ChatAnswer, Messages, request
-from .follow import OnBreak, follow, follow_async
-from .options import check
+from openclaw_rl.client.base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from openclaw_rl.client.chat import Ask, AsyncChatAnswer, ChatAnswer, Messages, request
+from openclaw_rl.client.options import check
+from openclaw_rl.client.watches import OnBreak, follow, follow_async
+from openclaw_rl.v1 import policy_pb2 as pb
+from openclaw_rl.v1 import policy_pb2_grpc
+from openclaw_rl.v1.turn_pb2 import Feedback
 
 
 class _PolicyRpcs:

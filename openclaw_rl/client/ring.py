@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import grpc
 
-from ..delivery.ids import bad_id, message_id
-from ..delivery.sender import Sender
-from ..mesh import identity
-from ..mesh.channel import with_true_status
-from ..mesh.errors import MeshError, invalid_many
-from ..v1.environment_pb2 import PolicyEvent, RecordTurnsRequest
-from ..v1.environment_pb2_grpc import EnvironmentServiceStub
-from ..v1.judge_pb2 import JudgeTransitionsRequest
-from ..v1.judge_pb2_grpc import JudgeServiceStub
-from ..v1.trainer_pb2 import SubmitSamplesRequest
-from ..v1.trainer_pb2_grpc import TrainerServiceStub
-from ..v1.turn_pb2 import Feedback, Sample, SessionActive, SessionEnd, Transition, Turn
-from .base import find
-from .ring_memory import Memory
+from openclaw_rl.client.base import find
+from openclaw_rl.client.ring_memory import Memory
+from openclaw_rl.delivery.ids import bad_id, message_id
+from openclaw_rl.delivery.sender import Sender
+from openclaw_rl.rpc.channel import with_true_status
+from openclaw_rl.rpc.errors import MeshError, invalid_many
+from openclaw_rl.runtime import identity
+from openclaw_rl.v1.environment_pb2 import PolicyEvent, RecordTurnsRequest
+from openclaw_rl.v1.environment_pb2_grpc import EnvironmentServiceStub
+from openclaw_rl.v1.judge_pb2 import JudgeTransitionsRequest
+from openclaw_rl.v1.judge_pb2_grpc import JudgeServiceStub
+from openclaw_rl.v1.trainer_pb2 import SubmitSamplesRequest
+from openclaw_rl.v1.trainer_pb2_grpc import TrainerServiceStub
+from openclaw_rl.v1.turn_pb2 import Feedback, Sample, SessionActive, SessionEnd, Transition, Turn
 
 if TYPE_CHECKING:
-    from ..home import Home
-    from ..mesh.channel import Credentials
+    from openclaw_rl.rpc.channel import Credentials
+    from openclaw_rl.runtime.home import Home
 
 T = TypeVar("T")
 Kind = Literal["turns", "transitions", "samples"]

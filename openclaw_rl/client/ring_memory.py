@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
-from ..delivery.outbox import Row
-from ..mesh.errors import MeshError
-from ..v1 import common_pb2
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.storage.outbox import Row
+from openclaw_rl.v1 import common_pb2
 
 #: Settled ids that are remembered: a second ack of one is no foreign one.
 _REMEMBERED = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..telemetry import names
+from openclaw_rl.observability import names
 
 #: How a fact is meant; "" is plain.
 Tone = Literal["", "good", "bad", "warn", "version", "trained", "dim"]

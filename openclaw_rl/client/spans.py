@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import orjson
 
-from ..home import Home
-from ..mesh.errors import MeshError
-from ..mesh.spans import FIELDS, MAX_VALUES
-from ..telemetry.read import Ask
-from ..telemetry.store import Span
-from .component import ComponentServiceClient
+from openclaw_rl.client.component import ComponentServiceClient
+from openclaw_rl.observability.span_listing import FIELDS, MAX_VALUES
+from openclaw_rl.observability.span_reader import Ask
+from openclaw_rl.observability.span_store import Span
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import Home
 
 #: Seconds for one component's answer.
 _TIMEOUT = 30.0

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import Config
-from ..home import Home
-from ..telemetry import names
-from ..telemetry.encoding import otlp
-from ..telemetry.read import SpanReader
-from ..telemetry.store import Span
-from .spans import elsewhere
+from openclaw_rl.client.spans import elsewhere
+from openclaw_rl.config import Config
+from openclaw_rl.observability import names
+from openclaw_rl.observability.encoding import otlp
+from openclaw_rl.observability.span_reader import SpanReader
+from openclaw_rl.observability.span_store import Span
+from openclaw_rl.runtime.home import Home
 
 
 class NoTrace(Exception):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from ..v1 import trainer_pb2 as pb
-from ..v1 import trainer_pb2_grpc
-from .base import AsyncClient, BidiStream, Client, ServerStream, Unary
-from .follow import OnBreak, follow, follow_async
+from openclaw_rl.client.base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from openclaw_rl.client.watches import OnBreak, follow, follow_async
+from openclaw_rl.v1 import trainer_pb2 as pb
+from openclaw_rl.v1 import trainer_pb2_grpc
 
 
 class _TrainerRpcs:

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..home import Home
-from ..mesh.errors import MeshError, not_found
-from ..playbook import differences
-from ..v1 import turn_pb2, weights_pb2
-from ..v1.environment_pb2 import TurnSummary
-from . import playbooks
-from .environment import EnvironmentServiceClient
-from .facts import Known, Version, fates, iso, known_versions, version_facts
+from openclaw_rl.client import playbooks
+from openclaw_rl.client.environment import EnvironmentServiceClient
+from openclaw_rl.client.facts import Known, Version, fates, iso, known_versions, version_facts
+from openclaw_rl.rpc.errors import MeshError, not_found
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.v1 import turn_pb2, weights_pb2
+from openclaw_rl.v1.environment_pb2 import TurnSummary
+from openclaw_rl.weights.playbook import differences
 
 if TYPE_CHECKING:
-    from ..v1.trainer_pb2 import PolicyVersion
-    from ..v1.weights_pb2 import VersionManifest
+    from openclaw_rl.v1.trainer_pb2 import PolicyVersion
+    from openclaw_rl.v1.weights_pb2 import VersionManifest
 
 _PAGE = 1000
 

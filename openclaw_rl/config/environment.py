@@ -81,7 +81,7 @@ class EnvironmentConfig(Section):
     step_timeout: Float = Field(30, gt=0)
     """Seconds for a step that names no time of its own."""
     tasks: Path | None = None
-    """A folder of further tasks, one YAML file each or several in one; see openclaw_rl/environment/tasks/README.md."""
+    """A folder of further tasks, one YAML file each or several in one; see openclaw_rl/rollouts/tasks/README.md."""
     url: str | None = None
     """Kind `openenv`: address of the OpenEnv server."""
     mcp: McpConfig | None = None

@@ -14,7 +14,7 @@ from openclaw_rl.config.judge import PrmJudgeConfig
 from openclaw_rl.config.policy import PolicyServerConfig
 from openclaw_rl.config.security import SecurityConfig
 from openclaw_rl.config.trainer import TrainerConfig
-from openclaw_rl.home import COMPONENTS
+from openclaw_rl.runtime.home import COMPONENTS
 
 
 class Components(Section):

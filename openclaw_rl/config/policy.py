@@ -10,7 +10,7 @@ from openclaw_rl.config.base import EMBEDDED_MODEL, Component, Float, Int, Port,
 
 
 class SglangConfig(Section):
-    """Engine `sglang`; see openclaw_rl/policy/engines/sglang/README.md."""
+    """Engine `sglang`; see openclaw_rl/serving/engines/sglang/README.md."""
 
     mode: Literal["server", "in_process"] = "server"
     """server: `workers` SGLang servers that the policy server starts and watches; in_process: one in its own

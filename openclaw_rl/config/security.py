@@ -26,7 +26,7 @@ class LimitsConfig(Section):
 
 
 class SecurityConfig(Section):
-    """Encryption, identities and keys; see openclaw_rl/mesh/SECURITY.md."""
+    """Encryption, identities and keys; see openclaw_rl/rpc/auth/SECURITY.md."""
 
     tls: Literal["auto", "on", "off"] = "auto"
     """mTLS between the components. auto: on in mode distributed and when a component listens on more than loopback,

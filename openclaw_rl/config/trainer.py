@@ -47,8 +47,8 @@ class WatchConfig(Section):
 
 
 class MegatronConfig(Section):
-    """Back end `megatron`; see openclaw_rl/trainer/megatron/README.md. What is unset is chosen from `gpus` and the
-    model's size, and shown before anything starts."""
+    """Back end `megatron`; see openclaw_rl/training/backends/megatron/README.md. What is unset is chosen from `gpus`
+    and the model's size, and shown before anything starts."""
 
     tensor_parallel: Int | None = Field(None, ge=1)
     """Parts that each layer is cut into; must divide the model's heads and its key-value heads."""
@@ -65,7 +65,7 @@ class MegatronConfig(Section):
 
 
 class PlaybookConfig(Section):
-    """Back end `playbook`, for API models; see openclaw_rl/trainer/playbook/README.md."""
+    """Back end `playbook`, for API models; see openclaw_rl/training/backends/playbook/README.md."""
 
     max_tokens: Int = Field(400, ge=50, le=16_000)
     """Of all instructions together."""
@@ -132,7 +132,7 @@ class TrainerConfig(Component):
     Dropped by default also when they were judged -1: nearly all their tokens are the loop, which would outweigh other
     turns, and a teacher that reads a loop goes on with it."""
     algorithm: Literal["combine", "binary_rl", "opd", "opd_full", "grpo"] = "combine"
-    """Of the turns of users; see openclaw_rl/trainer/README.md. Steps of episodes are always learned from by GRPO;
+    """Of the turns of users; see openclaw_rl/training/README.md. Steps of episodes are always learned from by GRPO;
     `grpo` learns from nothing else."""
     grpo: GrpoConfig = GrpoConfig()
     method: Literal["auto", "lora", "full"] = "auto"

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from openclaw_rl.conformance.context import COMPONENT, Context, listed
 from openclaw_rl.conformance.frame import check
 from openclaw_rl.conformance.services import PACKAGE
-from openclaw_rl.mesh.channel import with_true_status
+from openclaw_rl.rpc.channel import with_true_status
 
 #: The two versions of reflection; their messages are the same on the wire.
 _VERSIONS = ("v1", "v1alpha")
@@ -112,7 +112,7 @@ def _shown(field: FieldDescriptorProto) -> str:
 
 def _older(version: str) -> bool:
     """Whether the server was built with an older minor version of the contract than this kit."""
-    from openclaw_rl.mesh.server import CONTRACT_VERSION
+    from openclaw_rl.rpc.server import CONTRACT_VERSION
 
     minor = (version or "1.0").partition(".")[2]
     return minor.isdecimal() and int(minor) < int(CONTRACT_VERSION.partition(".")[2])

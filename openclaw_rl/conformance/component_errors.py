@@ -11,11 +11,11 @@ from google.protobuf.message import Message
 from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import check
 from openclaw_rl.conformance.refusal import Refusal, refusal
-from openclaw_rl.mesh.errors import DOMAIN
+from openclaw_rl.rpc.errors import DOMAIN
 from openclaw_rl.v1 import component_pb2, environment_pb2, judge_pb2, trainer_pb2
 
 _INVALID, _NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
-_WHERE = "mesh/errors.py: the error catalogue; design: errors are google.rpc.Status with details"
+_WHERE = "rpc/errors.py: the error catalogue; design: errors are google.rpc.Status with details"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import grpc
 
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Need, check
-from openclaw_rl.mesh.certificates import server_name
+from openclaw_rl.rpc.auth.certificates import server_name
 
-_WHERE = "mesh/SECURITY.md: Who may do what"
+_WHERE = "rpc/auth/SECURITY.md: Who may do what"
 
 
 @check("component.secure.certificate", "Over TLS nobody is answered who shows no certificate of the mesh, or speaks "

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from openclaw_rl.conformance.context import COMPONENT, Context
 from openclaw_rl.conformance.frame import Level, Skipped, check
-from openclaw_rl.mesh.helpers import to_duration
+from openclaw_rl.rpc.messages import to_duration
 from openclaw_rl.v1 import component_pb2
 
 _HEALTH = "design, Contracts: all four serve grpc.health.v1.Health (per service)"

@@ -20,9 +20,9 @@ from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import START_SECONDS, ServerProcess
 from openclaw_rl.conformance.refusal import Refusal, refusal
 from openclaw_rl.conformance.services import Service
-from openclaw_rl.mesh import tls
-from openclaw_rl.mesh.channel import Credentials, connect, with_true_status
-from openclaw_rl.mesh.errors import DOMAIN, handshake_failure
+from openclaw_rl.rpc.auth import tls
+from openclaw_rl.rpc.channel import Credentials, connect, with_true_status
+from openclaw_rl.rpc.errors import DOMAIN, handshake_failure
 from openclaw_rl.v1 import component_pb2
 
 T = TypeVar("T")

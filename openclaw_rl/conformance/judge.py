@@ -10,7 +10,7 @@ from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import Level, Need, check
 from openclaw_rl.conformance.material import Material
 from openclaw_rl.conformance.ring_stream import accepted
-from openclaw_rl.mesh.helpers import now
+from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1 import judge_pb2, turn_pb2
 
 _JUDGEMENT = "turn.proto: Judgement, Vote"

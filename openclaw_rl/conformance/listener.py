@@ -20,8 +20,8 @@ from google.protobuf.message_factory import GetMessageClass
 from openclaw_rl.conformance.frame import Failed
 from openclaw_rl.conformance.services import SERVICES, Service
 from openclaw_rl.delivery.ids import message_id
-from openclaw_rl.mesh.channel import COMMON_OPTIONS
-from openclaw_rl.mesh.errors import unavailable
+from openclaw_rl.rpc.channel import COMMON_OPTIONS
+from openclaw_rl.rpc.errors import unavailable
 from openclaw_rl.v1 import common_pb2
 
 #: What takes the place of an RPC: requests (one, or many) and context in, answers out.

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.message_factory import GetMessageClass
 
 from openclaw_rl.conformance.context import Context
-from openclaw_rl.mesh.helpers import now
+from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1 import common_pb2, environment_pb2, turn_pb2
 
 _MAIN = turn_pb2.TURN_CLASS_MAIN

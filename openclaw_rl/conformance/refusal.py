@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from openclaw_rl.mesh.errors import DOMAIN, STATUS_KEY
+from openclaw_rl.rpc.errors import DOMAIN, STATUS_KEY
 
 
 @dataclass

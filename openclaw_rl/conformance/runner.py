@@ -14,7 +14,7 @@ import grpc
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Check, Failed, Level, Need, Outcome, Skipped
 from openclaw_rl.conformance.refusal import refusal
-from openclaw_rl.mesh.errors import handshake_failure
+from openclaw_rl.rpc.errors import handshake_failure
 
 #: How one ended that others stand on.
 _ENDED = {Outcome.FAILED: "which failed", Outcome.SKIPPED: "which was skipped", Outcome.ERROR: "where the kit failed"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import google_crc32c
 
-from openclaw_rl import playbook
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.services import SERVICES
-from openclaw_rl.mesh.helpers import now
+from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1 import playbook_pb2, policy_pb2, weights_pb2
-from openclaw_rl.weights.digest import manifest_digest, tensor_digest
+from openclaw_rl.weights import playbook
+from openclaw_rl.weights.format.digest import manifest_digest, tensor_digest
 
 _DENSE = weights_pb2.TENSOR_ENCODING_DENSE
 #: Bytes that are granted at once: few, so that a transfer of any size has to wait for more.

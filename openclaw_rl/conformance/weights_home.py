@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 import google_crc32c
 import grpc
 
-from openclaw_rl import playbook
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.policy_calls import policy, state
 from openclaw_rl.conformance.weights_versions import Made, Maker, Playbooks, Weights, next_number
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from openclaw_rl.v1.weights_pb2 import VersionManifest, WeightOffer
-from openclaw_rl.weights.digest import manifest_digest, tensor_digest
+from openclaw_rl.weights import playbook
+from openclaw_rl.weights.format.digest import manifest_digest, tensor_digest
 
 _KEY = "weights"
 

@@ -13,7 +13,7 @@ from openclaw_rl.conformance.weights_home import Base, from_home
 from openclaw_rl.conformance.weights_stream import Sync, piece
 from openclaw_rl.conformance.weights_versions import Made, Weights
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.weights.layout import make_spec
+from openclaw_rl.weights.format.safetensors import make_spec
 
 _AFTER = ("weights.cycle",)
 _REASONS = "weights.proto: WeightRejectReason"

@@ -14,7 +14,7 @@ import grpc
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.refusal import refusal
 from openclaw_rl.conformance.weights_versions import Made
-from openclaw_rl.mesh.channel import with_true_status
+from openclaw_rl.rpc.channel import with_true_status
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
 
-from openclaw_rl import playbook
 from openclaw_rl.conformance.frame import Skipped
-from openclaw_rl.mesh.helpers import now
+from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from openclaw_rl.v1.policy_pb2 import PolicyState
-from openclaw_rl.weights.digest import can_adapt, dense_bytes, manifest_digest, tensor_digest
-from openclaw_rl.weights.layout import make_spec
+from openclaw_rl.weights import playbook
+from openclaw_rl.weights.format.digest import can_adapt, dense_bytes, manifest_digest, tensor_digest
+from openclaw_rl.weights.format.safetensors import make_spec
 
 #: `algorithm` of the kit's versions.
 ALGORITHM = "conformance"
@@ -158,7 +158,7 @@ class Weights:
 
     def sparse(self, number: int, state: PolicyState) -> Made:
         """The matrix as what changed since the active version."""
-        from openclaw_rl.weights.encoding import compress, sparse_content  # needs numpy
+        from openclaw_rl.weights.format.encoding import compress, sparse_content  # needs numpy
 
         name = self.matrix
         spec, base, new = self._spec(name), self._tensors[name], self._edited(name)
@@ -176,7 +176,7 @@ class Weights:
         """
         import numpy as np
 
-        from openclaw_rl.weights.encoding import Adapter, compress, low_rank_content, merge
+        from openclaw_rl.weights.format.encoding import Adapter, compress, low_rank_content, merge
 
         name = self.matrix
         spec, base = self._spec(name), self._tensors[name]

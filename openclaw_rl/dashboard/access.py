@@ -26,12 +26,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config.security import LimitsConfig
-from ..gateway.errors import ApiError
-from ..gateway.limits import Limiter
-from ..gateway.listener import client_address
-from ..keys import Key, KeyRing
-from ..mesh.identity import is_loopback
+from openclaw_rl.config.security import LimitsConfig
+from openclaw_rl.rpc.auth.keys import Key, KeyRing
+from openclaw_rl.runtime.identity import is_loopback
+from openclaw_rl.serving.entrypoints.openai.errors import ApiError
+from openclaw_rl.serving.entrypoints.openai.limits import Limiter
+from openclaw_rl.serving.entrypoints.openai.listener import client_address
 
 log = logging.getLogger(__name__)
 

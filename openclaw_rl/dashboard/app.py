@@ -19,13 +19,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from . import context, layout
-from .access import ApiError
-from .context import Dashboard
-from .data.texts import line
-from .guard import THEMES, Guard
-from .i18n import LANGUAGES, t, texts
-from .pages import Page, all_pages
+from openclaw_rl.dashboard import context, layout
+from openclaw_rl.dashboard.access import ApiError
+from openclaw_rl.dashboard.context import Dashboard
+from openclaw_rl.dashboard.data.texts import line
+from openclaw_rl.dashboard.guard import THEMES, Guard
+from openclaw_rl.dashboard.i18n import LANGUAGES, t, texts
+from openclaw_rl.dashboard.pages import Page, all_pages
 
 log = logging.getLogger(__name__)
 

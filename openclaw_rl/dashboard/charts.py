@@ -12,10 +12,10 @@ from nicegui import ui
 from nicegui.element import Element
 from nicegui.elements import echart
 
-from .context import dash
-from .history import POINTS, Curves
-from .i18n import t
-from .layout import clock, tag
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.history import POINTS, Curves
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import clock, tag
 
 #: Spans of time that a reader can choose, seconds, by the key of their name in locale/.
 SPANS = {"15m": 900, "1h": 3600, "24h": 86400, "7d": 7 * 86400}

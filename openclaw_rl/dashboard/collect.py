@@ -10,14 +10,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from ..config import ConfigError
-from ..home import COMPONENTS
-from ..mesh.errors import MeshError
-from ..v1 import component_pb2 as pb
-from ..v1 import environment_pb2, trainer_pb2
-from .figures import Rates, figures
-from .history import Figures, History
-from .mesh import MeshData
+from openclaw_rl.config import ConfigError
+from openclaw_rl.dashboard.figures import Rates, figures
+from openclaw_rl.dashboard.history import Figures, History
+from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import COMPONENTS
+from openclaw_rl.v1 import component_pb2 as pb
+from openclaw_rl.v1 import environment_pb2, trainer_pb2
 
 log = logging.getLogger(__name__)
 

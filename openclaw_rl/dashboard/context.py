@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..config import Config
-    from ..home import Home
-    from .access import Access
-    from .collect import Collector
-    from .history import History
-    from .mesh import MeshData
+    from openclaw_rl.config import Config
+    from openclaw_rl.dashboard.access import Access
+    from openclaw_rl.dashboard.collect import Collector
+    from openclaw_rl.dashboard.history import History
+    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.runtime.home import Home
 
 
 @dataclass

@@ -24,12 +24,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..v1 import environment_pb2
-from .history import Figures, History
-from .mesh import MeshData, Seen
+from openclaw_rl.dashboard.history import Figures, History
+from openclaw_rl.dashboard.mesh import MeshData, Seen
+from openclaw_rl.v1 import environment_pb2
 
 if TYPE_CHECKING:
-    from ..v1.component_pb2 import ComponentStatus
+    from openclaw_rl.v1.component_pb2 import ComponentStatus
 
 _POLICY = {"qps": "qps", "running": "running", "waiting": "waiting", "tokens_per_s": "tokens_per_s",
            "p50": "latency_p50_ms", "p95": "latency_p95_ms", "p99": "latency_p99_ms", "first50": "first_token_p50_ms",

@@ -18,9 +18,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from ..mesh.identity import is_loopback
-from .access import Access
-from .i18n import chosen, texts
+from openclaw_rl.dashboard.access import Access
+from openclaw_rl.dashboard.i18n import chosen, texts
+from openclaw_rl.runtime.identity import is_loopback
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from nicegui import ui
 from nicegui.elements.mixins.text_element import TextElement
 
-from .access import visitor
-from .context import dash
-from .i18n import LANGUAGES, language, t
-from .pages import Page, all_pages
+from openclaw_rl.dashboard.access import visitor
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.i18n import LANGUAGES, language, t
+from openclaw_rl.dashboard.pages import Page, all_pages
 
 #: Seconds for a browser to go where it is sent.
 _SENT_AWAY = 1.0

@@ -7,19 +7,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..client import (
+from openclaw_rl.client import (
     AsyncComponentServiceClient,
     AsyncEnvironmentServiceClient,
     AsyncJudgeServiceClient,
     AsyncPolicyServiceClient,
     AsyncTrainerServiceClient,
 )
-from ..client.base import find
-from ..home import COMPONENTS, Home
-from ..v1 import component_pb2
+from openclaw_rl.client.base import find
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.v1 import component_pb2
 
 if TYPE_CHECKING:
-    from ..v1.component_pb2 import ComponentStatus
+    from openclaw_rl.v1.component_pb2 import ComponentStatus
 
 #: What a component is, by its own word or by its silence: DOWN doesn't answer, ABSENT was never started here.
 STATES = ("RUNNING", "STARTING", "DEGRADED", "DRAINING", "DOWN", "ABSENT")

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import uvicorn
 
-from ..config import Config, ConfigError
-from ..gateway.https import Certificate
-from ..home import Home
-from ..keys import KeyRing
-from ..mesh import identity
-from .access import Access, secret_in
-from .collect import Collector
-from .context import Dashboard
-from .history import History
-from .mesh import MeshData
+from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.dashboard.access import Access, secret_in
+from openclaw_rl.dashboard.collect import Collector
+from openclaw_rl.dashboard.context import Dashboard
+from openclaw_rl.dashboard.history import History
+from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.rpc.auth.keys import KeyRing
+from openclaw_rl.runtime import identity
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.entrypoints.openai.https import Certificate
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def serve(config: Config, home: Home, listener: Listener, ready: Callable[[str],
     Args:
         ready: told the start link once pages can be opened.
     """
-    from .app import make_app
+    from openclaw_rl.dashboard.app import make_app
 
     dashboard = build(config, home, listener)
     app = make_app(dashboard, names=tuple(config.dashboard.names), secure=listener.certificate is not None,

@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from nicegui import Client, ui
 
-from .access import NotAllowed, visitor
-from .context import dash
-from .data import texts
-from .data.parts import FAILURES, reason
-from .i18n import t
-from .layout import Tag, clock, here, shut_out, tag
+from openclaw_rl.dashboard.access import NotAllowed, visitor
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import Tag, clock, here, shut_out, tag
 
 #: Milliseconds until a message that says what was done goes.
 _SAID = 8000

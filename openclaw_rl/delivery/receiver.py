@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from openclaw_rl.delivery.ids import message_id
-from openclaw_rl.mesh.errors import MeshError
-from openclaw_rl.mesh.helpers import new_id
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.v1 import common_pb2
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_random
 
-from openclaw_rl.delivery.outbox import Outbox, Row
-from openclaw_rl.delivery.store import StoreError
-from openclaw_rl.mesh.channel import MAX_MESSAGE, Credentials, connect
-from openclaw_rl.mesh.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.rpc.channel import MAX_MESSAGE, Credentials, connect
+from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.storage.database import StoreError
+from openclaw_rl.storage.outbox import Outbox, Row
 
 log = logging.getLogger(__name__)
 

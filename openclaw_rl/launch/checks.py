@@ -9,14 +9,14 @@ import socket
 
 import psutil
 
-from ..api_models import uses_api
-from ..config import Config
-from ..environment.sandboxes.make import remove_leftovers
-from ..home import COMPONENTS, Home, read_record, remove_record
-from ..mesh import identity, mesh_file
-from ..policy.engines.sglang.process import end_leftovers
-from . import jaeger, supervisor
-from .status import ask
+from openclaw_rl.config import Config
+from openclaw_rl.launch import jaeger, supervisor
+from openclaw_rl.launch.status import ask
+from openclaw_rl.models.api_endpoints import uses_api
+from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
+from openclaw_rl.runtime import identity, mesh_file
+from openclaw_rl.runtime.home import COMPONENTS, Home, read_record, remove_record
+from openclaw_rl.serving.engines.sglang.process import end_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def check_trainer(config: Config, home: Home) -> str:
     Raises:
         StartError: it can't or doesn't.
     """
-    from ..trainer.megatron import plan
+    from openclaw_rl.training.backends.megatron import plan
 
     if problems := plan.check_trainer(config, home):
         raise StartError("\n".join(problems))
@@ -95,7 +95,7 @@ def check_engine(config: Config) -> None:
     policy = config.components.policy_server
     if policy.address or not (policy.engine == "sglang" or policy.sglang.tool_parser or policy.sglang.reasoning_parser):
         return
-    from ..policy.engines.make import problems
+    from openclaw_rl.serving.engines.factory import problems
 
     if found := problems(policy):
         raise StartError("\n".join(found))
@@ -109,7 +109,7 @@ def check_certificates(home: Home, config: Config, names: list[str]) -> None:
         ConfigError: one is not, or the mesh is to be open to the network without; the text says what to do.
     """
     if identity.wanted(config):
-        from ..mesh import tls
+        from openclaw_rl.rpc.auth import tls
 
         for role in (*names, "operator"):
             tls.credentials(config, home, role)
@@ -122,7 +122,7 @@ def check_door(home: Home, config: Config, names: list[str]) -> None:
         ConfigError: they can't, or it is on a network without a key or HTTPS; the text says what to do.
     """
     if "policy_server" in names:
-        from ..gateway.door import check_keys, https_certificate
+        from openclaw_rl.serving.entrypoints.openai.entrypoint import check_keys, https_certificate
 
         check_keys(config, home)
         https_certificate(config, home)

@@ -13,16 +13,16 @@ import os
 import signal
 import sys
 
-from ..config import Config, ConfigError, load_config
-from ..home import COMPONENTS, Home
-from ..mesh import redact
+from openclaw_rl.config import Config, ConfigError, load_config
+from openclaw_rl.observability import redact
+from openclaw_rl.runtime.home import COMPONENTS, Home
 
 #: Component -> module whose `run(config, home)` serves until stopped.
 SERVERS = {
-    "policy_server": "openclaw_rl.policy.server",
-    "env_server": "openclaw_rl.environment.server",
-    "prm_judge": "openclaw_rl.judge.server",
-    "trainer": "openclaw_rl.trainer.server",
+    "policy_server": "openclaw_rl.serving.server",
+    "env_server": "openclaw_rl.rollouts.server",
+    "prm_judge": "openclaw_rl.reward.server",
+    "trainer": "openclaw_rl.training.server",
 }
 
 #: Of linux/prctl.h.
@@ -47,11 +47,11 @@ def run(name: str, config: Config, home: Home) -> int:
     Returns:
         0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
     """
-    from .. import telemetry
-    from ..mesh.errors import MeshError
+    from openclaw_rl import observability
+    from openclaw_rl.rpc.errors import MeshError
 
     server = importlib.import_module(SERVERS[name])
-    telemetry.setup(name, config.telemetry, home)
+    observability.setup(name, config.telemetry, home)
     try:
         asyncio.run(server.run(config, home))
     except KeyboardInterrupt:
@@ -61,7 +61,7 @@ def run(name: str, config: Config, home: Home) -> int:
         logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
         return 1
     finally:
-        telemetry.shutdown()
+        observability.shutdown()
     return 0
 
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
-from ..home import Home, write_atomically
+from openclaw_rl.config import Config
+from openclaw_rl.runtime.home import Home, write_atomically
 
 #: Name of its process at the supervisor.
 NAME = "jaeger"

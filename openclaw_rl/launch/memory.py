@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from ..config import Config
-from ..models.config import ModelConfig, ModelError
+from openclaw_rl.config import Config
+from openclaw_rl.models.config import ModelConfig, ModelError
 
 #: Bytes for each weight of the model. Served: the active version and one that takes its place, two bytes each; trained
 #: (lora): the model as it is computed with, two bytes at least, and the version that is merged for the others; trained
@@ -28,9 +28,9 @@ def check_memory(config: Config, folder: Path, names: list[str]) -> None:
     Raises:
         StartError: they haven't; the text has what is needed and what there is.
     """
-    from ..trainer.backend import method
-    from ..trainer.megatron import hardware
-    from .checks import StartError
+    from openclaw_rl.launch.checks import StartError
+    from openclaw_rl.training.backends.interface import method
+    from openclaw_rl.training.backends.megatron import hardware
 
     found = hardware.find()
     policy, trainer = config.components.policy_server, config.components.trainer

@@ -10,14 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from ..api_models import check_credentials, uses_api
-from ..config import Config, ConfigError, load_config
-from ..home import Home, remove_record
-from ..mesh import mesh_file
-from . import checks, jaeger
-from .checks import StartError
-from .status import CRASHES, ComponentReport, MeshReport, last_lines, report
-from .supervisor import Supervisor, SupervisorError
+from openclaw_rl.config import Config, ConfigError, load_config
+from openclaw_rl.launch import checks, jaeger
+from openclaw_rl.launch.checks import StartError
+from openclaw_rl.launch.status import CRASHES, ComponentReport, MeshReport, last_lines, report
+from openclaw_rl.launch.supervisor import Supervisor, SupervisorError
+from openclaw_rl.models.api_endpoints import check_credentials, uses_api
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home, remove_record
 
 #: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
 _DEGRADED_SECONDS = 5.0
@@ -154,8 +154,8 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
 
 
 def _prepare_model(home: Home, config: Config, console: Console, names: list[str]) -> None:
-    from ..models.prepare import ensure_model
-    from .memory import check_memory
+    from openclaw_rl.launch.memory import check_memory
+    from openclaw_rl.models.prepare import ensure_model
 
     columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..config import Config, ConfigError
-from ..home import COMPONENTS, Home, read_record
-from ..mesh import mesh_file
-from ..mesh.running import running_config
-from . import jaeger
-from .supervisor import Process, Supervisor
+from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.launch import jaeger
+from openclaw_rl.launch.supervisor import Process, Supervisor
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
+from openclaw_rl.runtime.running_config import running_config
 
 if TYPE_CHECKING:
-    from ..v1.component_pb2 import Alarm, ComponentStatus
+    from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus
 
 State = Literal["RUNNING", "STARTING", "DEGRADED", "STOPPED", "FAILED"]
 
@@ -129,7 +129,7 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
         ConfigError: the configuration can't be used.
     """
     if (mesh := mesh_file.read(home)) is not None:
-        from .distributed.status import report as report_hosts
+        from openclaw_rl.launch.distributed.status import report as report_hosts
 
         found = report_hosts(home, mesh)
         found.own_problems = _own_problems(mesh.config, home)
@@ -147,12 +147,12 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
 
 def _own_problems(config: Config, home: Home) -> list[str]:
     """What is wrong with the operator's certificate, with which the command line and clients connect."""
-    from ..mesh import identity
+    from openclaw_rl.runtime import identity
 
     try:
         if not identity.wanted(config):
             return []
-        from ..mesh import tls  # loads `cryptography`
+        from openclaw_rl.rpc.auth import tls  # loads `cryptography`
 
         made = tls.credentials(config, home, "operator")
     except ConfigError as error:
@@ -201,9 +201,9 @@ def _component(home: Home, config: Config, name: str, process: Process | None, c
 
 def answering(name: str, status: ComponentStatus, address: str | None, *, ours: bool = True) -> ComponentReport:
     """The report of what answers; one that is not ours may be another component, or of another contract."""
-    from ..mesh import contract
-    from ..mesh.errors import MeshError
-    from ..v1 import component_pb2 as pb
+    from openclaw_rl.rpc import contract
+    from openclaw_rl.rpc.errors import MeshError
+    from openclaw_rl.v1 import component_pb2 as pb
 
     try:
         contract.check(status, name, address or "")
@@ -221,8 +221,8 @@ def answering(name: str, status: ComponentStatus, address: str | None, *, ours: 
 def ask(address: str, timeout: float = _ANSWER_SECONDS, *, component: str | None = None,
         home: Home | None = None) -> ComponentStatus | None:
     """A component's own word, or None when it doesn't answer."""
-    from ..client import ComponentServiceClient
-    from ..mesh.errors import MeshError
+    from openclaw_rl.client import ComponentServiceClient
+    from openclaw_rl.rpc.errors import MeshError
 
     with ComponentServiceClient(address, component=component, home=home) as client:
         try:

@@ -21,9 +21,9 @@ from typing import Any
 
 import yaml
 
-from ..config import Config
-from ..home import COMPONENTS, Home, write_atomically
-from .jaeger import COMPONENT_VARIABLES, CONFIG_FILE, Jaeger
+from openclaw_rl.config import Config
+from openclaw_rl.launch.jaeger import COMPONENT_VARIABLES, CONFIG_FILE, Jaeger
+from openclaw_rl.runtime.home import COMPONENTS, Home, write_atomically
 
 logger = logging.getLogger(__name__)
 

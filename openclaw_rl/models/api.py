@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from openclaw_rl.home import Home, write_atomically
-from openclaw_rl.playbook import tensor
+from openclaw_rl.runtime.home import Home, write_atomically
 from openclaw_rl.v1.playbook_pb2 import Playbook
-from openclaw_rl.weights.layout import MODEL_FILE, header, make_spec
+from openclaw_rl.weights.format.safetensors import MODEL_FILE, header, make_spec
+from openclaw_rl.weights.playbook import tensor
 
 #: `model_type` in its config.json.
 API_MODEL = "openclaw_rl_api"

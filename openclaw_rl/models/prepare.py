@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import Home
 from openclaw_rl.models.checkpoint import check_tensors
 from openclaw_rl.models.config import ModelConfig, ModelError, read_json
+from openclaw_rl.runtime.home import Home
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from openclaw_rl.home import write_atomically
+from openclaw_rl.runtime.home import write_atomically
 
 
 def fsync(path: Path) -> None:

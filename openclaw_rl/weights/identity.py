@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from openclaw_rl.home import write_atomically
-from openclaw_rl.mesh.helpers import new_id
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.runtime.home import write_atomically
 
 #: Metadata of SyncWeights that names the trainer.
 TRAINER_KEY = "openclaw-trainer"

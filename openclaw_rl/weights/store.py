@@ -19,10 +19,10 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from typing_extensions import Buffer
 
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
-from openclaw_rl.weights.base import base_manifest
-from openclaw_rl.weights.digest import ITEM_SIZE, dense_bytes, manifest_digest, tensor_digest
+from openclaw_rl.weights.base_model import base_manifest
 from openclaw_rl.weights.files import fsync, write_durably
-from openclaw_rl.weights.layout import (
+from openclaw_rl.weights.format.digest import ITEM_SIZE, dense_bytes, manifest_digest, tensor_digest
+from openclaw_rl.weights.format.safetensors import (
     INDEX_FILE,
     MODEL_FILE,
     CorruptFile,
@@ -34,7 +34,7 @@ from openclaw_rl.weights.layout import (
 )
 
 if TYPE_CHECKING:
-    from openclaw_rl.weights.update import AdaptersWriter
+    from openclaw_rl.weights.format.delta_file import AdaptersWriter
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ class VersionStore:
                 adapter = getattr(tensor, "adapter", None)
                 if adapter is not None and self.base:
                     if adapters is None:
-                        from openclaw_rl.weights.update import AdaptersWriter  # needs numpy
+                        from openclaw_rl.weights.format.delta_file import AdaptersWriter  # needs numpy
 
                         adapters = stack.enter_context(AdaptersWriter(path.parent, self.specs(0)))
                     adapters.add(specs[name], adapter)

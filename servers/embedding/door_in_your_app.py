@@ -12,7 +12,7 @@ import grpc
 import uvicorn
 from fastapi import FastAPI
 
-from openclaw_rl import embed
+from openclaw_rl.api import embed
 
 policy = embed.Embedded("policy_server")
 

@@ -9,8 +9,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from openclaw_rl import embed
-from openclaw_rl.home import Home
+from openclaw_rl.api import embed
+from openclaw_rl.runtime.home import Home
 
 
 class Clock(grpc.GenericRpcHandler):

@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from openclaw_rl.config import PrmJudgeConfig
-from openclaw_rl.judge.server import make_panel
+from openclaw_rl.reward.server import make_panel
 from openclaw_rl.v1.turn_pb2 import ChatMessage, NextState, Transition, Turn
 
 

@@ -73,7 +73,7 @@ func recovered(call func() error) (err error) {
 }
 
 // roles may call what; anybody with a certificate of the mesh may call what is not here. It is the judge's part of the
-// table in openclaw_rl/mesh/SECURITY.md.
+// table in openclaw_rl/rpc/auth/SECURITY.md.
 var roles = map[string][]string{
 	"/openclaw_rl.v1.JudgeService/JudgeTransitions": {openclaw.RoleEnvironment},
 	"/openclaw_rl.v1.JudgeService/Judge":            {openclaw.RoleEnvironment, openclaw.RoleTrainer, openclaw.RoleOperator},

@@ -4,9 +4,9 @@ import asyncio
 import sys
 
 from openclaw_rl.config import load_config
-from openclaw_rl.home import Home
 from openclaw_rl.launch.component import configure_logging
-from openclaw_rl.policy.server import run
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.server import run
 
 if __name__ == "__main__":
     config = load_config(sys.argv[1] if len(sys.argv) > 1 else None)

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
-from openclaw_rl.environment import tables
-from openclaw_rl.environment.tables import OPEN, SENT, SUPERSEDED
-from openclaw_rl.home import Home
-from openclaw_rl.judge.queue import SCHEMA as JUDGE_SCHEMA
-from openclaw_rl.judge.queue import JudgeQueue
-from openclaw_rl.policy.recorder import SCHEMA as POLICY_SCHEMA
-from openclaw_rl.trainer.store import TrainerStore
+from openclaw_rl.reward.queue import SCHEMA as JUDGE_SCHEMA
+from openclaw_rl.reward.queue import JudgeQueue
+from openclaw_rl.rollouts.tracking import tables
+from openclaw_rl.rollouts.tracking.tables import OPEN, SENT, SUPERSEDED
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.event_recorder import SCHEMA as POLICY_SCHEMA
+from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.outbox import Outbox
+from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.store import VersionStore
 

@@ -155,12 +155,12 @@ def test_a_cut_log_puts_exactly_the_last_turns_at_risk(tmp_path: Path) -> None:
 
     folder = tmp_path / "policy_server"
     folder.mkdir()
-    program = ("import sys, os\nfrom pathlib import Path\nfrom openclaw_rl.delivery.outbox import Outbox\n"
-               "from openclaw_rl.delivery.store import Store\nstore = Store(Path(sys.argv[1]))\n"
+    program = ("import sys, os\nfrom pathlib import Path\nfrom openclaw_rl.storage.outbox import Outbox\n"
+               "from openclaw_rl.storage.database import Store\nstore = Store(Path(sys.argv[1]))\n"
                "box = Outbox(store, 'turns')\n"
                "for i in range(50): box.put(f'turn_{i}', bytes(900))\nos.kill(os.getpid(), 9)\n")
     subprocess.run([sys.executable, "-c", program, str(folder / "state.db")], env={**os.environ}, check=False)
-    from openclaw_rl.home import Home
+    from openclaw_rl.runtime.home import Home
 
     before = snapshot(folder / "state.db", "policy_server")
     assert len(before) == 50

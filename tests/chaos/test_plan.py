@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from openclaw_rl.home import COMPONENTS
+from openclaw_rl.runtime.home import COMPONENTS
 from tools.chaos.plan import DAMAGES, KINDS, make_plan
 
 

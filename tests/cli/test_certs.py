@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from openclaw_rl.cli.app import app
 from openclaw_rl.config import ConfigError
-from openclaw_rl.mesh import ca
-from openclaw_rl.mesh.certificates import ROLES
-from openclaw_rl.mesh.tls import Credentials
-from tests.mesh.certs import reissue, serial
+from openclaw_rl.rpc.auth import ca
+from openclaw_rl.rpc.auth.certificates import ROLES
+from openclaw_rl.rpc.auth.tls import Credentials
+from tests.rpc.auth.certs import reissue, serial
 
 
 @pytest.fixture(autouse=True)

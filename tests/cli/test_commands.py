@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from client.fake_door import FakeDoor
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -20,7 +19,8 @@ from openclaw_rl import cli
 from openclaw_rl.cli.app import app, print_json
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
-from openclaw_rl.mesh.logs import Tail
+from openclaw_rl.observability.log_reader import Tail
+from tests.client.fake_door import FakeDoor
 
 COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys list", "keys add",
             "keys revoke", "keys rotate", "local-start",
@@ -201,7 +201,7 @@ def test_chat_in_one_shot_and_piped(door: FakeDoor) -> None:
 
 def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPatch,
                                    capsys: pytest.CaptureFixture[str]) -> None:
-    from openclaw_rl.api import PolicyClient
+    from openclaw_rl.api.facade import PolicyClient
     from openclaw_rl.cli import chat
 
     lines = iter(["hello", "", "/down too long", "shorter", "/what", "/new", "again", "/quit", "never"])
@@ -217,7 +217,7 @@ def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_error_in_a_conversation_does_not_end_it(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openclaw_rl.api import PolicyClient
+    from openclaw_rl.api.facade import PolicyClient
     from openclaw_rl.cli import chat
 
     lines = iter(["/up", "hello"])

@@ -11,8 +11,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from openclaw_rl.cli.app import app
-from openclaw_rl.home import Home
-from openclaw_rl.mesh.errors import unimplemented
+from openclaw_rl.rpc.errors import unimplemented
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1.component_pb2_grpc import ComponentServiceServicer
 from tests.client.peers import serving

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from openclaw_rl import cli
 from openclaw_rl.cli.app import app
 from openclaw_rl.config import Config, ConfigError
-from openclaw_rl.home import Home
-from openclaw_rl.keys import KeyRing
-from openclaw_rl.mesh import mesh_file
-from openclaw_rl.mesh.mesh_file import MeshFile
+from openclaw_rl.rpc.auth.keys import KeyRing
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.mesh_file import MeshFile
 
 
 @pytest.fixture(autouse=True)

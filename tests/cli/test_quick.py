@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import quick
+from tests.support import quick_cli
 
 
 def run(program: Path, *arguments: str, home: Path, text: str = "") -> tuple[int, str, str]:
@@ -20,11 +20,11 @@ def run(program: Path, *arguments: str, home: Path, text: str = "") -> tuple[int
 
 @pytest.mark.parametrize("command, code", [("docs --lang zh", 0), ("status --json", 1), ("nosuch", 2)])
 def test_it_is_the_real_one(command: str, code: int, tmp_path: Path) -> None:
-    stand_in = run(quick.program(), *command.split(), home=tmp_path)
+    stand_in = run(quick_cli.program(), *command.split(), home=tmp_path)
     assert stand_in == run(Path(sys.executable).parent / "openclaw-rl", *command.split(), home=tmp_path)
     assert stand_in[0] == code
 
 
 def test_it_reads_what_is_piped_in_and_has_its_own_variables(tmp_path: Path) -> None:
-    code, _, said = run(quick.program(), "chat", home=tmp_path / "nowhere", text="Hello")
+    code, _, said = run(quick_cli.program(), "chat", home=tmp_path / "nowhere", text="Hello")
     assert code == 1 and "nothing answers at" in said

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from openclaw_rl.cli.app import app
 from openclaw_rl.config import Config
-from openclaw_rl.delivery.aside import Aside
-from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
-from openclaw_rl.home import Home
-from openclaw_rl.mesh import mesh_file
-from openclaw_rl.mesh.mesh_file import MeshFile
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.mesh_file import MeshFile
+from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.outbox import Outbox
+from openclaw_rl.storage.quarantine import Aside
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl import telemetry
+from openclaw_rl import observability
 from openclaw_rl.cli.app import app
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.home import Home
-from openclaw_rl.telemetry import requests, turns, versions
+from openclaw_rl.observability import request_spans, turn_spans, version_spans
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 
 
@@ -27,35 +27,35 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.fixture
 def traced(home: Home) -> Iterator[None]:
     """Two turns of session s, of which version 4 was trained; a third one was dropped."""
-    telemetry.setup("policy_server", TelemetryConfig(), home)
+    observability.setup("policy_server", TelemetryConfig(), home)
     made = [_turn(name) for name in ("first", "second", "third")]
-    telemetry.shutdown()
-    telemetry.setup("trainer", TelemetryConfig(), home)
-    turns.accepted([turn_pb2.Sample(transition=turn_pb2.Transition(turn=turn)) for turn in made], lambda ids: [])
-    turns.dropped(["third"], "no signal: neutral")
-    with versions.step() as step:
+    observability.shutdown()
+    observability.setup("trainer", TelemetryConfig(), home)
+    turn_spans.accepted([turn_pb2.Sample(transition=turn_pb2.Transition(turn=turn)) for turn in made], lambda ids: [])
+    turn_spans.dropped(["third"], "no signal: neutral")
+    with version_spans.step() as step:
         step.on(["first", "second"], 3)
         manifest = weights_pb2.VersionManifest(version=4, turn_ids=["first", "second"], trace=step.trace)
         step.made(manifest)
-    sync = versions.sync(manifest, "127.0.0.1:1", None)
-    versions.synced(sync, 1000, weights_pb2.WeightActivated(version=4))
-    telemetry.shutdown()
-    turns._samples.clear()
+    sync = version_spans.sync(manifest, "127.0.0.1:1", None)
+    version_spans.synced(sync, 1000, weights_pb2.WeightActivated(version=4))
+    observability.shutdown()
+    turn_spans._samples.clear()
     yield
 
 
 def _turn(name: str) -> turn_pb2.Turn:
-    request = requests.http("POST", "/v1/chat/completions", {})
-    trace = requests.generated(
+    request = request_spans.http("POST", "/v1/chat/completions", {})
+    trace = request_spans.generated(
         request, turn_id=name, session_id="s", api="chat.completions", model="m", messages=[],
         sampling=turn_pb2.SamplingParams(), response=None, finish_reason=turn_pb2.FINISH_REASON_STOP, prompt_tokens=11,
         completion_tokens=5, spans=[], version=3, began=1_700_000_000.0, first_token_at=None)
-    requests.answered(request, 200)
+    request_spans.answered(request, 200)
     turn = turn_pb2.Turn(turn_id=name, session_id="s", turn_class=turn_pb2.TURN_CLASS_MAIN, policy_version=3,
                          class_reason="asked by a user", trace=trace)
-    turns.recorded(turn)
+    turn_spans.recorded(turn)
     vote = turn_pb2.Vote(judge="rules", score=-1, duration_ms=2)
-    turns.judged([(turn_pb2.Transition(turn=turn), turn_pb2.Judgement(turn_id=name, votes=[vote], score=-1))])
+    turn_spans.judged([(turn_pb2.Transition(turn=turn), turn_pb2.Judgement(turn_id=name, votes=[vote], score=-1))])
     return turn
 
 

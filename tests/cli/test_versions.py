@@ -17,9 +17,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_rl.cli.app import app
-from openclaw_rl.home import Home
-from openclaw_rl.mesh.errors import MeshError, failed_precondition
-from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.rpc.errors import MeshError, failed_precondition
+from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import (
     component_pb2,
     environment_pb2,

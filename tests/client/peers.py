@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.v1 import (
     component_pb2_grpc,
     environment_pb2_grpc,

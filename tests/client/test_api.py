@@ -12,11 +12,10 @@ import pytest
 import openclaw_rl
 from openclaw_rl import PolicyClient, PolicyError, get_component_stats
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home
-from openclaw_rl.mesh import mesh_file
-from openclaw_rl.mesh.mesh_file import MeshFile
-
-from .fake_door import FakeDoor
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.mesh_file import MeshFile
+from tests.client.fake_door import FakeDoor
 
 
 @pytest.fixture

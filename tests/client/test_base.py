@@ -13,11 +13,12 @@ import pytest
 from openclaw_rl.client import AsyncJudgeServiceClient, JudgeServiceClient
 from openclaw_rl.client.base import find
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home, RunRecord, write_record
-from openclaw_rl.mesh import errors, mesh_file
-from openclaw_rl.mesh.errors import MeshError
-from openclaw_rl.mesh.mesh_file import MeshFile
-from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home, RunRecord, write_record
+from openclaw_rl.runtime.mesh_file import MeshFile
 from openclaw_rl.v1 import common_pb2, component_pb2, judge_pb2, judge_pb2_grpc, turn_pb2
 
 

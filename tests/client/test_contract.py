@@ -17,7 +17,7 @@ FILES = {
     "component": component_pb2,
 }
 #: Where the servicers are; importing the module makes them subclasses of the generated one.
-SERVICERS = {name: f"openclaw_rl.{name}.servicer" for name in FILES} | {"component": "openclaw_rl.mesh.server"}
+SERVICERS = {name: f"openclaw_rl.{name}.servicer" for name in FILES} | {"component": "openclaw_rl.rpc.server"}
 
 SERVICES = [(name, service) for name, file in FILES.items() for service in file.DESCRIPTOR.services_by_name.values()]
 RPCS = [pytest.param(name, service, method, id=f"{service.name}.{method.name}")

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from openclaw_rl.cli.app import app
 from openclaw_rl.client import forget as module
 from openclaw_rl.client.forget import forget
-from openclaw_rl.home import COMPONENTS, Home, RunRecord, read_record, remove_record, write_record
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, remove_record, write_record
 from openclaw_rl.v1 import (
     component_pb2,
     component_pb2_grpc,

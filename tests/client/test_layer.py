@@ -19,13 +19,12 @@ from openclaw_rl.client import (
     EnvironmentServiceClient,
     PolicyServiceClient,
 )
-from openclaw_rl.mesh import errors
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc, environment_pb2, environment_pb2_grpc, policy_pb2
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceServicer
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_STOP, ChatMessage, ToolDefinition, Turn
-
-from .peers import Peer, collect, serving
+from tests.client.peers import Peer, collect, serving
 
 
 def until(condition: Callable[[], Any], seconds: float = 20) -> None:
@@ -351,7 +350,7 @@ async def test_check() -> None:
 
 @pytest.mark.parametrize(("theirs", "warned"), [("", False), ("1.0", False), ("1.99", False), ("0.9", None)])
 def test_minor_versions_go_together(theirs: str, warned: bool | None) -> None:
-    from openclaw_rl.mesh import contract
+    from openclaw_rl.rpc import contract
 
     status = component_pb2.ComponentStatus(name="trainer", contract_version=theirs)
     if warned is None:
@@ -362,7 +361,7 @@ def test_minor_versions_go_together(theirs: str, warned: bool | None) -> None:
 
 
 def test_an_older_minor_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    from openclaw_rl.mesh import contract
+    from openclaw_rl.rpc import contract
 
     monkeypatch.setattr(contract, "CONTRACT_VERSION", "1.10")
     status = component_pb2.ComponentStatus(name="trainer", contract_version="1.9")

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from openclaw_rl.client import AsyncDelivery, Delivery
-from openclaw_rl.mesh import errors
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1 import common_pb2, judge_pb2, judge_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import Feedback, Transition, Turn
-
-from .peers import Peer, serving
+from tests.client.peers import Peer, serving
 
 
 def transition(id: str) -> Transition:

@@ -14,10 +14,9 @@ from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.runner import Report, chosen, run
 from openclaw_rl.conformance.services import SERVICES
-from openclaw_rl.mesh import tls
-from tests.ports import free_port
-
-from .wrong.judge import Judge
+from openclaw_rl.rpc.auth import tls
+from tests.conformance.wrong.judge import Judge
+from tests.support.ports import free_port
 
 #: Seconds for a call to a server of the tests.
 DEADLINE = 3.0

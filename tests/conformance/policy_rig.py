@@ -12,9 +12,8 @@ from openclaw_rl.conformance.listener import Listener
 from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.runner import Report, chosen, run
 from openclaw_rl.conformance.services import SERVICES
-from tests.ports import free_port
-
-from .wrong_weights.right import Serving, SmallPolicy
+from tests.conformance.wrong_weights.right import Serving, SmallPolicy
+from tests.support.ports import free_port
 
 #: How a Python program of the tests is started with the kit's values.
 PYTHON = shlex.quote(sys.executable)

@@ -25,11 +25,10 @@ from openclaw_rl.conformance.process import ServerProcess
 from openclaw_rl.conformance.report import Printer, as_json
 from openclaw_rl.conformance.runner import Report, Result, chosen, run
 from openclaw_rl.conformance.services import SERVICES, find
-from tests.ports import free_port
+from tests.conformance.harness import checks, failed, in_process
+from tests.conformance.wrong.judge import Judge
+from tests.support.ports import free_port
 from tools.conformance.__main__ import main as tool
-
-from .harness import checks, failed, in_process
-from .wrong.judge import Judge
 
 
 def _check(id: str, run_: object, **fields: object) -> Check:

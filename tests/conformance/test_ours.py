@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .reports import conforming
+from tests.conformance.reports import conforming
 
 #: What an own server may leave out, over plain text.
 _ALLOWED = ("needs --certs", "API model", "the engine takes weights")

@@ -11,11 +11,10 @@ from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Level, Outcome, checks_of
 from openclaw_rl.conformance.runner import chosen, run
 from openclaw_rl.conformance.services import ALL, SERVICES
-
-from .policy_rig import PYTHON, VALUES, check, check_process, exactly, failures, skipped
-from .wrong_weights.door import DOORS, WithDoor
-from .wrong_weights.faults import FAULTS, Fixed, Tokens
-from .wrong_weights.right import Serving, SmallPolicy
+from tests.conformance.policy_rig import PYTHON, VALUES, check, check_process, exactly, failures, skipped
+from tests.conformance.wrong_weights.door import DOORS, WithDoor
+from tests.conformance.wrong_weights.faults import FAULTS, Fixed, Tokens
+from tests.conformance.wrong_weights.right import Serving, SmallPolicy
 
 #: Those that are tried with each change; the others with the slow tests.
 QUICK = {"NoSpans", "AnyVersion", "NeverRecords", "ResendsBackwards", "ActivatesWhenStaged", "ServesTheOldOne",

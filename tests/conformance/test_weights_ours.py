@@ -9,20 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from policy.peers import make_model
 
 from openclaw_rl.conformance import weights_stream
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import checks_of
 from openclaw_rl.conformance.runner import Report, chosen, run
 from openclaw_rl.conformance.services import SERVICES
-from openclaw_rl.weights import encoding, offers, part, receiver
-from openclaw_rl.weights.digest import TensorCheck
-from openclaw_rl.weights.receiver import WeightReceiver
-
-from .policy_rig import exactly, failures, skipped
-from .wrong_weights.ours import OurReceiver
-from .wrong_weights.right import Serving
+from openclaw_rl.weights.format import encoding
+from openclaw_rl.weights.format.digest import TensorCheck
+from openclaw_rl.weights.transfer import offer_validation, receiver, staging
+from openclaw_rl.weights.transfer.receiver import WeightReceiver
+from tests.conformance.policy_rig import exactly, failures, skipped
+from tests.conformance.wrong_weights.ours import OurReceiver
+from tests.conformance.wrong_weights.right import Serving
+from tests.serving.peers import make_model
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def _wrongly(spec: Any, frame: Any, base: memoryview) -> Iterator[memoryview]:
 def _forgetful(self: WeightReceiver) -> None:
     _CONNECTED(self)
     self._close_part()
-    shutil.rmtree(self._target.store.root / part.INCOMING, ignore_errors=True)
+    shutil.rmtree(self._target.store.root / staging.INCOMING, ignore_errors=True)
 
 
 _DECODE, _CONNECTED = encoding.decode, WeightReceiver.connected
@@ -80,9 +80,9 @@ _DECODE, _CONNECTED = encoding.decode, WeightReceiver.connected
 @pytest.mark.parametrize(("check", "place", "name", "wrong", "seen"), [
     ("weights.refuses.content", TensorCheck, "result", _no_nan_check,
      "a tensor with NaN was answered `staged` where `rejected` (NOT_FINITE) was due"),
-    ("weights.refuses.manifest_digest", offers, "manifest_digest", lambda specs: _Any(),
+    ("weights.refuses.manifest_digest", offer_validation, "manifest_digest", lambda specs: _Any(),
      "was answered `staged` where `rejected` (DIGEST_MISMATCH) was due"),
-    ("weights.refuses.encoding", offers, "check_encoding", lambda spec: None, "not as UNSUPPORTED"),
+    ("weights.refuses.encoding", offer_validation, "check_encoding", lambda spec: None, "not as UNSUPPORTED"),
     ("weights.refuses.crc", receiver, "google_crc32c", SimpleNamespace(value=lambda data: _Any()),
      "a chunk with a wrong CRC-32C was answered `progress`"),
     ("weights.sparse", encoding, "decode", _wrongly, "was answered `rejected` DIGEST_MISMATCH"),

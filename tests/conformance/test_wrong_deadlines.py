@@ -7,9 +7,8 @@ import contextlib
 from pathlib import Path
 
 from openclaw_rl.conformance.runner import chosen, run
-
-from .harness import checks, failed, in_process
-from .wrong.judge import Judge
+from tests.conformance.harness import checks, failed, in_process
+from tests.conformance.wrong.judge import Judge
 
 
 async def _proxy(target: str) -> asyncio.Server:

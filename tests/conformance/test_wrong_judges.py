@@ -10,13 +10,12 @@ import pytest
 
 from openclaw_rl.conformance import component_end, ring_onward
 from openclaw_rl.conformance.frame import Need, Outcome
-from openclaw_rl.mesh import ca
-from openclaw_rl.mesh.certificates import ROLES
-
-from .harness import checks, failed, in_process, of_process, only, report_of
-from .wrong.fault import Fault
-from .wrong.judge import Judge
-from .wrong.judges import FAULTS
+from openclaw_rl.rpc.auth import ca
+from openclaw_rl.rpc.auth.certificates import ROLES
+from tests.conformance.harness import checks, failed, in_process, of_process, only, report_of
+from tests.conformance.wrong.fault import Fault
+from tests.conformance.wrong.judge import Judge
+from tests.conformance.wrong.judges import FAULTS
 
 #: What takes a while, and is seen of wrong judges.
 _LONG = ("component.stats", "component.deadline", "component.big", "component.big.refused", "component.big.code",

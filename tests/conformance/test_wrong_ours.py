@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .harness import failed, of_process, only
-from .wrong.ours import EXPECTED
+from tests.conformance.harness import failed, of_process, only
+from tests.conformance.wrong.ours import EXPECTED
 
 #: So many at a time: half of it is loading, half waiting.
 _AT_A_TIME = 3

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.dashboard.mesh import MeshData
-from openclaw_rl.home import Home
-
-from .fakes import FakeMesh
-from .pages_mesh import PagesMesh
-from .rig import browse, chromium  # noqa: F401
+from openclaw_rl.runtime.home import Home
+from tests.dashboard.fakes import FakeMesh
+from tests.dashboard.pages_mesh import PagesMesh
+from tests.dashboard.rig import browse, chromium  # noqa: F401
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from openclaw_rl.home import COMPONENTS, Home, RunRecord, remove_record, write_record
+from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, remove_record, write_record
 from openclaw_rl.v1 import (
     component_pb2,
     component_pb2_grpc,

@@ -15,9 +15,9 @@ from typing import Any
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from openclaw_rl.home import Home, RunRecord, write_record
-from openclaw_rl.mesh.errors import MeshError, failed_precondition, not_found
-from openclaw_rl.telemetry.store import SpanStore
+from openclaw_rl.observability.span_store import SpanStore
+from openclaw_rl.rpc.errors import MeshError, failed_precondition, not_found
+from openclaw_rl.runtime.home import Home, RunRecord, write_record
 from openclaw_rl.v1 import (
     component_pb2,
     component_pb2_grpc,
@@ -32,8 +32,7 @@ from openclaw_rl.v1 import (
     turn_pb2,
     weights_pb2,
 )
-
-from .fakes import FakeMesh, _Component, _Judge, _Trainer
+from tests.dashboard.fakes import FakeMesh, _Component, _Judge, _Trainer
 
 #: What users, tools, models, tasks and errors say to harm a reader.
 HOSTILE = ('<script>window.hacked=1</script><img src=x onerror="window.hacked=1"> [x](javascript:window.hacked=1) '

@@ -10,10 +10,9 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from openclaw_rl.home import Home
-
-from .pages_mesh import PagesMesh
-from .rig import Served, Watched, serving
+from openclaw_rl.runtime.home import Home
+from tests.dashboard.pages_mesh import PagesMesh
+from tests.dashboard.rig import Served, Watched, serving
 
 #: Milliseconds for what a loaded machine shows.
 SOON = 20_000

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from openclaw_rl.home import Home
-from tests.required import left_out
+from openclaw_rl.runtime.home import Home
+from tests.support.required import left_out
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

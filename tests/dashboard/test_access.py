@@ -11,7 +11,7 @@ import pytest
 
 from openclaw_rl.dashboard.access import GUESSES, SESSION_SECONDS, Access, ApiError, NotAllowed, secret_in
 from openclaw_rl.dashboard.guard import Guard, cookie_name
-from openclaw_rl.keys import KeyFile, KeyRing
+from openclaw_rl.rpc.auth.keys import KeyFile, KeyRing
 
 
 class Clock:

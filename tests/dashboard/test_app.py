@@ -13,7 +13,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.dashboard.app import _inert, make_app
 from openclaw_rl.dashboard.pages import Page
 from openclaw_rl.dashboard.server import Listener, build
-from openclaw_rl.home import Home
+from openclaw_rl.runtime.home import Home
 
 
 def test_what_a_browser_lets_it_log_does_nothing_to_the_terminal() -> None:

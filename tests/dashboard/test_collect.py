@@ -14,10 +14,9 @@ from openclaw_rl.dashboard.collect import Collector
 from openclaw_rl.dashboard.figures import Rates, waits_for
 from openclaw_rl.dashboard.history import History
 from openclaw_rl.dashboard.mesh import MeshData, Seen
-from openclaw_rl.home import Home
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, environment_pb2
-
-from .fakes import FakeMesh
+from tests.dashboard.fakes import FakeMesh
 
 
 async def until(condition: Callable[[], Any], seconds: float = 20) -> None:

@@ -10,8 +10,7 @@ import pytest
 from openclaw_rl.dashboard.data import environments, live
 from openclaw_rl.dashboard.mesh import MeshData
 from openclaw_rl.v1.environment_pb2 import Episode
-
-from .pages_mesh import PagesMesh, eventually, png
+from tests.dashboard.pages_mesh import PagesMesh, eventually, png
 
 
 async def test_what_there_is(clients: MeshData) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from openclaw_rl.dashboard.data import logs
 from openclaw_rl.dashboard.mesh import MeshData
-
-from .pages_mesh import PagesMesh, eventually
+from tests.dashboard.pages_mesh import PagesMesh, eventually
 
 
 async def test_lines_come_once(clients: MeshData, pages: PagesMesh, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,9 @@ import pytest
 from openclaw_rl.client.traces import Node
 from openclaw_rl.dashboard.data import trace
 from openclaw_rl.dashboard.mesh import MeshData
-from openclaw_rl.home import Home
 from openclaw_rl.launch import jaeger
-
-from .pages_mesh import trace as write_trace
+from openclaw_rl.runtime.home import Home
+from tests.dashboard.pages_mesh import trace as write_trace
 
 
 def span(name: str, start: int, end: int, **fields: Any) -> dict[str, Any]:

@@ -7,10 +7,9 @@ import pytest
 from openclaw_rl.dashboard.data import story, turns
 from openclaw_rl.dashboard.data.turns import Filters
 from openclaw_rl.dashboard.mesh import MeshData
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1 import turn_pb2
-
-from .pages_mesh import HOSTILE, LONG, PagesMesh, turn
+from tests.dashboard.pages_mesh import HOSTILE, LONG, PagesMesh, turn
 
 
 async def ids(clients: MeshData, query: dict[str, str], size: int = 1000) -> list[str]:

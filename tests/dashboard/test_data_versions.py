@@ -7,9 +7,8 @@ import pytest
 from openclaw_rl.client.facts import Version
 from openclaw_rl.dashboard.data import versions
 from openclaw_rl.dashboard.mesh import MeshData
-from openclaw_rl.mesh.errors import MeshError, failed_precondition
-
-from .pages_mesh import PagesMesh
+from openclaw_rl.rpc.errors import MeshError, failed_precondition
+from tests.dashboard.pages_mesh import PagesMesh
 
 
 def known(*parents: int | None) -> list[Version]:

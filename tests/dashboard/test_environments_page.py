@@ -11,8 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from openclaw_rl.v1 import environment_pb2
-
-from .panel import SOON, Panel, harmless, panel
+from tests.dashboard.panel import SOON, Panel, harmless, panel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from .pages_mesh import HOSTILE
-from .panel import SOON, Panel, harmless, panel
+from tests.dashboard.pages_mesh import HOSTILE
+from tests.dashboard.panel import SOON, Panel, harmless, panel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -12,12 +12,11 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from openclaw_rl.home import Home
-from openclaw_rl.keys import KeyFile
+from openclaw_rl.rpc.auth.keys import KeyFile
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import environment_pb2
-
-from .fakes import FakeMesh
-from .rig import Served, serving
+from tests.dashboard.fakes import FakeMesh
+from tests.dashboard.rig import Served, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -17,7 +17,7 @@ from openclaw_rl.cli.app import app
 from openclaw_rl.cli.certs import make_certificates
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.dashboard.server import listen
-from openclaw_rl.home import Home
+from openclaw_rl.runtime.home import Home
 
 
 def test_a_port_that_is_in_use_is_told_with_what_to_do(home: Home) -> None:

@@ -10,9 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from openclaw_rl.v1 import trainer_pb2, turn_pb2
-
-from .pages_mesh import at, trace, turn
-from .panel import SOON, Panel, harmless, panel
+from tests.dashboard.pages_mesh import at, trace, turn
+from tests.dashboard.panel import SOON, Panel, harmless, panel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from openclaw_rl.mesh.errors import failed_precondition
-
-from .pages_mesh import HOSTILE, version
-from .panel import SOON, Panel, harmless, panel
+from openclaw_rl.rpc.errors import failed_precondition
+from tests.dashboard.pages_mesh import HOSTILE, version
+from tests.dashboard.panel import SOON, Panel, harmless, panel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from openclaw_rl.delivery.ids import message_id
-from openclaw_rl.delivery.inbox import Inbox
-from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.delivery.sender import Sender
-from openclaw_rl.delivery.store import Store
-from openclaw_rl.home import Home
-from openclaw_rl.mesh.errors import unavailable
-from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.rpc.errors import unavailable
+from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.inbox import Inbox
+from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, component_pb2, judge_pb2, judge_pb2_grpc, turn_pb2
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.delivery import aside as aside_module
-from openclaw_rl.delivery import outbox as outbox_module
-from openclaw_rl.delivery.aside import Aside
-from openclaw_rl.delivery.checked import content_key, crc, sound
 from openclaw_rl.delivery.ids import LONGEST_ID, bad_id
-from openclaw_rl.delivery.inbox import Forged, Inbox
-from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store
+from openclaw_rl.storage import outbox as outbox_module
+from openclaw_rl.storage import quarantine as aside_module
+from openclaw_rl.storage.checksum import content_key, crc, sound
+from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.inbox import Forged, Inbox
+from openclaw_rl.storage.outbox import Outbox
+from openclaw_rl.storage.quarantine import Aside
 from openclaw_rl.v1 import turn_pb2
 
 

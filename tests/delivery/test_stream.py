@@ -12,10 +12,9 @@ from unittest.mock import Mock
 import pytest
 
 from openclaw_rl.delivery import sender as sender_module
-from openclaw_rl.delivery.outbox import Outbox
-from openclaw_rl.delivery.store import Store, StoreError
-
-from .neighbour import Neighbour, sender, transition, until
+from openclaw_rl.storage.database import Store, StoreError
+from openclaw_rl.storage.outbox import Outbox
+from tests.delivery.neighbour import Neighbour, sender, transition, until
 
 
 @pytest.fixture

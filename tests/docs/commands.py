@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .blocks import without_comment
+from tests.docs.blocks import without_comment
 
 #: Not run: pattern of the command, why, and where it is run.
 NOT_RUN: tuple[tuple[str, str], ...] = (
@@ -18,15 +18,15 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"source .*activate", "the tests run in an activated environment"),
     (r"(sudo )?(apt|apt-get|podman|docker|kubectl|prometheus|systemctl) ", "changes the machine, or isn't there"),
     (r"(python -m )?pip install ", "from an index; test_blocks.py looks that the extras are there"),
-    (r"(cd \S+ && )?(go|cargo|mvn|npm|npx|node) ", "builds for minutes; tests/e2e/languages runs the examples"),
+    (r"(cd \S+ && )?(go|cargo|mvn|npm|npx|node) ", "builds for minutes; tests/mesh/languages runs the examples"),
     (r"openclaw-rl distributed-start -c distributed_config.yaml$", "needs hosts: tests/hosts runs it"),
     (r"openclaw-rl mesh (export|join|leave)", "of a mesh on several hosts: tests/hosts runs them"),
-    (r"openclaw-rl local-start --jaeger", "the tests' mesh is up; tests/e2e/test_traces.py starts one with Jaeger"),
-    (r".*https://HOST:", "a door with HTTPS: tests/e2e/test_secure.py opens one, with key and CA"),
+    (r"openclaw-rl local-start --jaeger", "the tests' mesh is up; tests/mesh/test_traces.py starts one with Jaeger"),
+    (r".*https://HOST:", "a door with HTTPS: tests/mesh/test_secure.py opens one, with key and CA"),
     (r"openclaw-rl dashboard --host 0\.0\.0\.0", "listens on the network; tests/dashboard does it"),
-    (r"tools/agents-environment|\.venv/agents/", "installs frameworks: tests/e2e/test_agents.py runs them"),
-    (r"python tools/chaos|tools/bench|python tools/bench", "takes minutes; tests/chaos and tests/e2e run parts"),
-    (r"tensorboard ", "serves until it is ended; tests/trainer reads the event files with it"),
+    (r"tools/agents-environment|\.venv/agents/", "installs frameworks: tests/mesh/test_agents.py runs them"),
+    (r"python tools/chaos|tools/bench|python tools/bench", "takes minutes; tests/chaos and tests/mesh run parts"),
+    (r"tensorboard ", "serves until it is ended; tests/training reads the event files with it"),
 )
 
 #: Run otherwise: pattern, what it becomes, why.

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests import quick
-
-from .blocks import ROOT, SHELL, Block, blocks, commands
-from .commands import OWN_HOME, not_run, runnable
+from tests.docs.blocks import ROOT, SHELL, Block, blocks, commands
+from tests.docs.commands import OWN_HOME, not_run, runnable
+from tests.support import quick_cli
 
 _MARK = "\x1e"
 
@@ -111,7 +110,7 @@ class Reader:
     def _programs(self, own: Path) -> None:
         real = Path(sys.executable).parent / "openclaw-rl"
         for name, text in (("openclaw-rl", _OPENCLAW_RL.format(own_home="|".join(OWN_HOME), own=shlex.quote(str(own)),
-                                                               real=real, quick=quick.program())),
+                                                               real=real, quick=quick_cli.program())),
                            ("first_line", _FIRST_LINE.format(python=sys.executable))):
             (self._bin / name).write_text(text)
             (self._bin / name).chmod(0o755)

@@ -19,10 +19,9 @@ from openclaw_rl.cli.app import app
 from openclaw_rl.config import load_config
 from openclaw_rl.docs.commands import commands as all_commands
 from openclaw_rl.docs.commands import examples
-from openclaw_rl.environment.tasks.load import load
-
-from .blocks import README, ROOT, SHELL, Block, blocks, calls, commands, documents, pages
-from .commands import NOT_RUN, not_run, runnable
+from openclaw_rl.rollouts.tasks.load import load
+from tests.docs.blocks import README, ROOT, SHELL, Block, blocks, calls, commands, documents, pages
+from tests.docs.commands import NOT_RUN, not_run, runnable
 
 #: Placeholders of the documentation and something that they may be.
 _SAMPLES = {"N": "1", "M": "2", "P": "9464", "HOST": "10.0.0.1"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .blocks import ROOT, tracked
+from tests.docs.blocks import ROOT, tracked
 
 
 def _prose(file: Path) -> str:
@@ -56,5 +56,5 @@ def test_links_lead_somewhere(file: Path) -> None:
 def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
     readme = ROOT / "README.md"
     assert "there is no" in problem(readme, "nowhere/README.md")
-    assert "no heading makes" in problem(readme, "openclaw_rl/judge/README.md#nothing")
-    assert not problem(readme, "openclaw_rl/judge/README.md#alarms")
+    assert "no heading makes" in problem(readme, "openclaw_rl/reward/README.md#nothing")
+    assert not problem(readme, "openclaw_rl/reward/README.md#alarms")

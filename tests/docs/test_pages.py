@@ -18,8 +18,7 @@ from openclaw_rl.cli.app import app
 from openclaw_rl.docs import LANGUAGES, PAGES, Language, page_file, title
 from openclaw_rl.docs.__main__ import generated
 from openclaw_rl.docs.translations import Translations, digest
-
-from .blocks import README, ROOT, blocks, pages, without_comments
+from tests.docs.blocks import README, ROOT, blocks, pages, without_comments
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

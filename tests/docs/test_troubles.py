@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from openclaw_rl.api_models import check_credentials
 from openclaw_rl.config import Config, ConfigError, load_config
 from openclaw_rl.docs import LANGUAGES, page_file
-from openclaw_rl.gateway.door import check_keys
-from openclaw_rl.home import Home
 from openclaw_rl.launch import checks, start
-
-from .blocks import ROOT
+from openclaw_rl.models.api_endpoints import check_credentials
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.entrypoints.openai.entrypoint import check_keys
+from tests.docs.blocks import ROOT
 
 
 @pytest.fixture

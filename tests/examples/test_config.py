@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openclaw_rl.api_models import check_credentials, policy_api
 from openclaw_rl.config import load_config
+from openclaw_rl.models.api_endpoints import check_credentials, policy_api
 
 FOLDER = Path(__file__).parent
 

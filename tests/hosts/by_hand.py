@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .box import BoxError
-from .capture import Capture
-from .rig import Host, Rig, why_not
+from tests.hosts.box import BoxError
+from tests.hosts.capture import Capture
+from tests.hosts.rig import Host, Rig, why_not
 
 _CLIENT = """#!/bin/sh
 exec {python} - "$@" <<'END'

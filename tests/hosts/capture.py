@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from .box import Box, BoxError
+from tests.hosts.box import Box, BoxError
 
 
 class Capture:

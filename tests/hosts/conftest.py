@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.required import left_out
-
-from .rig import Rig, why_not
+from tests.hosts.rig import Rig, why_not
+from tests.support.required import left_out
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .box import Box, BoxError
+from tests.hosts.box import Box, BoxError
 
 _SWITCH = Path(__file__).parent / "switch.py"
 #: Kernel's shaper: bytes that may go at once, and how long a packet may wait.

@@ -13,10 +13,9 @@ from typing import Any
 import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import COMPONENTS, Home
-from tests.e2e.mesh import until
-
-from .rig import Host, Rig
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from tests.hosts.rig import Host, Rig
+from tests.mesh.mesh import until
 
 EXAMPLE = """
 mode: "distributed"

@@ -31,9 +31,9 @@ from types import TracebackType
 
 import psutil
 
-from .box import Box, BoxError, check
-from .capture import Capture
-from .links import Network
+from tests.hosts.box import Box, BoxError, check
+from tests.hosts.capture import Capture
+from tests.hosts.links import Network
 
 #: Programs that a rig runs, and the Debian packages that have them; tools/outside-tools installs them.
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nft": "nftables", "sshd": "openssh-server", "ssh": "openssh-client",
@@ -226,6 +226,6 @@ class Rig:
 
 
 if __name__ == "__main__":
-    from .by_hand import main
+    from tests.hosts.by_hand import main
 
     main()

@@ -14,14 +14,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from openclaw_rl.home import COMPONENTS
-from tests.e2e.mesh import until
+from openclaw_rl.runtime.home import COMPONENTS
+from tests.hosts.mesh import TEXTS, HostsMesh, entries, models, until_answered
+from tests.hosts.rig import Rig
+from tests.hosts.test_rig import send
+from tests.mesh.mesh import until
 from tools.chaos.books import opened, read_books
 from tools.chaos.checks import check_all
-
-from .mesh import TEXTS, HostsMesh, entries, models, until_answered
-from .rig import Rig
-from .test_rig import send
 
 PARTITION_SECONDS = float(os.environ.get("OPENCLAW_RL_PARTITION_SECONDS", 6))
 MARKER = "the-heron-wades-unseen "

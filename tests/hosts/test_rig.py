@@ -13,10 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.mesh import until
-
-from .box import BoxError
-from .rig import Host, Rig
+from tests.hosts.box import BoxError
+from tests.hosts.rig import Host, Rig
+from tests.mesh.mesh import until
 
 #: argv: address to listen on, port, file; writes what the first client sends into it.
 _LISTEN = ("import socket, sys, shutil; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); c = s.accept()[0];"

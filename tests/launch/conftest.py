@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home
 from openclaw_rl.launch import start, supervisor
+from openclaw_rl.runtime.home import Home
 
 ANY_PORT = {"components": {"policy_server": {"port": 0, "grpc_port": 0}, "env_server": {"port": 0},
                            "prm_judge": {"port": 0}, "trainer": {"port": 0}}}

@@ -15,13 +15,13 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from openclaw_rl.config import Config, ConfigError
-from openclaw_rl.home import Home
 from openclaw_rl.launch import checks, memory, start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.supervisor import Supervisor
 from openclaw_rl.models.config import ModelConfig
-from openclaw_rl.trainer.megatron import hardware
-from tests.mesh.certs import make_certs
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.training.backends.megatron import hardware
+from tests.rpc.auth.certs import make_certs
 
 
 def test_a_port_in_use_names_key_port_and_owner() -> None:

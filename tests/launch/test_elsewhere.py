@@ -11,13 +11,13 @@ import grpc
 import pytest
 import yaml
 
-from openclaw_rl.api import PolicyClient
+from openclaw_rl.api.facade import PolicyClient
 from openclaw_rl.client import ComponentServiceClient
-from openclaw_rl.client.door import http_address
+from openclaw_rl.client.openai_address import http_address
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home
 from openclaw_rl.launch.status import report
-from openclaw_rl.mesh import mesh_file
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import component_pb2_grpc
 

@@ -1,4 +1,4 @@
-"""A Jaeger beside the mesh: found, configured, and refused with what to do. (tests/e2e runs a real one.)"""
+"""A Jaeger beside the mesh: found, configured, and refused with what to do. (tests/mesh runs a real one.)"""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home
 from openclaw_rl.launch import jaeger
 from openclaw_rl.launch.supervisor import configuration
+from openclaw_rl.runtime.home import Home
 
 SOME = jaeger.Jaeger("/some/jaeger", 1001, 1002, 1003, 1004, 1005)
 

@@ -17,11 +17,11 @@ import pytest
 from rich.console import Console
 
 from openclaw_rl.config import Config
-from openclaw_rl.home import COMPONENTS, Home, RunRecord, read_record, write_record
 from openclaw_rl.launch import start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.status import MeshReport, report
 from openclaw_rl.launch.supervisor import Supervisor, configuration, socket_path
+from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, write_record
 
 
 def until(condition: Callable[[], bool], seconds: float = 30) -> None:
@@ -235,7 +235,7 @@ def test_a_stale_record_is_forgotten(home: Home, config: Config, console: Consol
 
 @pytest.mark.slow
 def test_what_is_disabled_or_elsewhere_is_not_started(home: Home, console: Console) -> None:
-    from .conftest import ANY_PORT
+    from tests.launch.conftest import ANY_PORT
 
     data = {name: dict(section) for name, section in ANY_PORT["components"].items()}
     data["trainer"]["enabled"] = False  # type: ignore[assignment]

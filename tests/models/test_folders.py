@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from openclaw_rl.home import Home
 from openclaw_rl.models.config import ModelConfig, ModelError
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.runtime.home import Home
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
           "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 16, "max_position_embeddings": 64,

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import Home
 from openclaw_rl.models import gguf, prepare
 from openclaw_rl.models.config import ModelConfig, ModelError
 from openclaw_rl.models.prepare import ensure_model
-
-from .test_folders import write
+from openclaw_rl.runtime.home import Home
+from tests.models.test_folders import write
 
 
 @pytest.fixture

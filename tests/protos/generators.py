@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.required import left_out
+from tests.support.required import left_out
 
 ROOT = Path(__file__).parents[2]
 

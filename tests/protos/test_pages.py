@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from openclaw_rl.mesh.authorize import TABLE
-from openclaw_rl.mesh.contract import CONTRACT_VERSION
-from openclaw_rl.mesh.errors import CATALOGUE
+from openclaw_rl.rpc.auth.authorize import TABLE
+from openclaw_rl.rpc.contract import CONTRACT_VERSION
+from openclaw_rl.rpc.errors import CATALOGUE
 from openclaw_rl.v1 import component_pb2, environment_pb2, judge_pb2, policy_pb2, trainer_pb2
-
-from .examples import SECTIONS
-from .generators import ROOT
+from tests.protos.examples import SECTIONS
+from tests.protos.generators import ROOT
 
 PROTOS = ROOT / "protos"
 SERVICES = [service for module in (policy_pb2, environment_pb2, judge_pb2, trainer_pb2, component_pb2)
@@ -90,7 +89,7 @@ def test_versions_agree() -> None:
     version = (PROTOS / "VERSION").read_text().strip()
     assert re.fullmatch(r"\d+\.\d+", version)
     entries = re.findall(r"^## \[(\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (PROTOS / "CHANGELOG.md").read_text(), re.M)
-    assert entries[0] == version == CONTRACT_VERSION, "CHANGELOG.md and openclaw_rl/mesh/contract.py"
+    assert entries[0] == version == CONTRACT_VERSION, "CHANGELOG.md and openclaw_rl/rpc/contract.py"
     assert entries == sorted(entries, key=lambda entry: [*map(int, entry.split("."))], reverse=True)
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.required import left_out
-
-from .generators import ROOT, bin_folder, module
+from tests.protos.generators import ROOT, bin_folder, module
+from tests.support.required import left_out
 
 #: Those whose tool chains take their time.
 SLOW = {"go", "typescript", "rust"}

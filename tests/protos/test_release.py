@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .generators import ROOT, bin_folder
+from tests.protos.generators import ROOT, bin_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.required import left_out
+from tests.support.required import left_out
 
 SERVERS = Path(__file__).parents[2] / "servers"
 KUBERNETES = SERVERS / "kubernetes"

@@ -12,7 +12,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from openclaw_rl.environment.sandboxes import build
+from openclaw_rl.rollouts.sandboxes.docker import image_build
 
 NAME = "docker.io/library/python"
 _PACKAGES = ("base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "dash", "libbz2-1.0", "libc-bin",
@@ -29,7 +29,7 @@ def make(url: str) -> None:
     with tempfile.TemporaryFile() as data:
         with tarfile.open(fileobj=data, mode="w") as archive:
             made = {f"/etc/{name}" for name in ("passwd", "group", "shadow", "gshadow", "login.defs")}
-            for path in sorted(made | {*build._files(build._closure(_PACKAGES))}):
+            for path in sorted(made | {*image_build._files(image_build._closure(_PACKAGES))}):
                 if os.access(path, os.R_OK):
                     archive.add(path, path.lstrip("/"), recursive=False)
             archive.add(prefix / "bin/python3.11", "usr/local/bin/python3.11")

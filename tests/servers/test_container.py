@@ -11,11 +11,10 @@ import pytest
 import yaml
 
 from openclaw_rl.client import ComponentServiceClient, JudgeServiceClient
-from tests.e2e.mesh import until
-from tests.environment.sandboxes import engine
-from tests.required import left_out
-
-from . import slim_image
+from tests.mesh.mesh import until
+from tests.rollouts.sandboxes import engine
+from tests.servers import slim_image
+from tests.support.required import left_out
 
 ROOT = Path(__file__).parents[2]
 

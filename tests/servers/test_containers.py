@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from openclaw_rl.home import COMPONENTS
-
-from .deployed import SERVERS
+from openclaw_rl.runtime.home import COMPONENTS
+from tests.servers.deployed import SERVERS
 
 COMPOSE = SERVERS / "compose.yaml"
 

@@ -19,10 +19,10 @@ import yaml
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from openclaw_rl.client import ComponentServiceClient, JudgeServiceClient
-from openclaw_rl.home import Home, read_record
-from openclaw_rl.mesh.errors import MeshError
-from tests.e2e.fake_api import FakeApi
-from tests.e2e.mesh import until
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import Home, read_record
+from tests.mesh.fake_api import FakeApi
+from tests.mesh.mesh import until
 
 FOLDER = Path(__file__).parents[2] / "servers/embedding"
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openclaw_rl.home import COMPONENTS, Home
-from tests.e2e.mesh import until
-
-from .deployed import KUBERNETES, SERVERS, of_kind, pod
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from tests.mesh.mesh import until
+from tests.servers.deployed import KUBERNETES, SERVERS, of_kind, pod
 
 
 @pytest.fixture(scope="module")

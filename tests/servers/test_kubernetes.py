@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from openclaw_rl.config import Config, load_config
-from openclaw_rl.home import COMPONENTS
-
-from .deployed import KUBERNETES, VARIANTS, container, documents, of_kind, pod
+from openclaw_rl.runtime.home import COMPONENTS
+from tests.servers.deployed import KUBERNETES, VARIANTS, container, documents, of_kind, pod
 
 #: Oldest and newest Kubernetes that the manifests are held against.
 VERSIONS = ("1.29", "1.37")

@@ -14,18 +14,17 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from openclaw_rl.config import EnvServerConfig
-from openclaw_rl.environment.kinds.make import offers
-from openclaw_rl.environment.pool import status
-from openclaw_rl.environment.pool.pool import Pool
-from openclaw_rl.environment.server import COUNTERS as ENVIRONMENT_COUNTERS
-from openclaw_rl.gateway.metrics import Metrics
-from openclaw_rl.home import Home
-from openclaw_rl.judge.queue import COUNTERS as JUDGE_COUNTERS
-from openclaw_rl.telemetry.prometheus import MeshCollector
-from openclaw_rl.trainer import service
+from openclaw_rl.observability.prometheus import MeshCollector
+from openclaw_rl.reward.queue import COUNTERS as JUDGE_COUNTERS
+from openclaw_rl.rollouts.environments.factory import offers
+from openclaw_rl.rollouts.leases import status
+from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.server import COUNTERS as ENVIRONMENT_COUNTERS
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
+from openclaw_rl.training import service
 from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus, OutboxStats
-
-from .observability import DASHBOARD, FOLDER, dashboard, exported, expressions, metrics
+from tests.servers.observability import DASHBOARD, FOLDER, dashboard, exported, expressions, metrics
 
 SCHEMA = Path(__file__).with_name("grafana_dashboard.schema.json")
 

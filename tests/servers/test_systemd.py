@@ -11,11 +11,10 @@ import pytest
 import yaml
 
 from openclaw_rl.client import ComponentServiceClient
-from openclaw_rl.home import Home, read_record
-from tests.e2e.mesh import until
-from tests.required import left_out
-
-from . import booted
+from openclaw_rl.runtime.home import Home, read_record
+from tests.mesh.mesh import until
+from tests.servers import booted
+from tests.support.required import left_out
 
 UNITS = Path(__file__).parents[2] / "servers/systemd"
 

@@ -12,12 +12,11 @@ import numpy as np
 
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.weights.encoding import Adapted, Adapter, merge
-from openclaw_rl.weights.receiver import WeightReceiver
+from openclaw_rl.weights.format.encoding import Adapted, Adapter, merge
 from openclaw_rl.weights.store import Tensor, VersionStore
-from openclaw_rl.weights.transfer import Phase, Transfer
-
-from .support import FakeTarget, make_base, manifest
+from openclaw_rl.weights.transfer.receiver import WeightReceiver
+from openclaw_rl.weights.transfer.sender import Phase, Transfer
+from tests.weights.support import FakeTarget, make_base, manifest
 
 #: Tensors of the model, all BF16. "frozen" never changes.
 SHAPES = {"a": (300, 200), "b": (200, 150), "c": (20, 10), "frozen": (40, 10)}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from openclaw_rl.weights.ahead import read_ahead
+from openclaw_rl.weights.transfer.prefetch import read_ahead
 
 
 class Source:

@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.weights import encoding
-from openclaw_rl.weights.digest import ITEM_SIZE, TensorCheck, check_tensor
-from openclaw_rl.weights.encoding import (
+from openclaw_rl.weights.format import encoding
+from openclaw_rl.weights.format.digest import ITEM_SIZE, TensorCheck, check_tensor
+from openclaw_rl.weights.format.encoding import (
     Adapter,
     EncodingError,
     compress,

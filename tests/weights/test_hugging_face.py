@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.weights.store import VersionStore
-
-from .support import manifest
+from tests.weights.support import manifest
 
 
 @pytest.mark.slow

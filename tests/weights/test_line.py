@@ -10,8 +10,8 @@ from itertools import pairwise
 import grpc
 import pytest
 
-from openclaw_rl.mesh.errors import unavailable
-from openclaw_rl.weights.line import Line, TryAgain, together
+from openclaw_rl.rpc.errors import unavailable
+from openclaw_rl.weights.transfer.reconnecting_stream import Line, TryAgain, together
 
 
 def rpc_error(code: grpc.StatusCode, trailing: tuple[tuple[str, bytes], ...] = ()) -> grpc.aio.AioRpcError:

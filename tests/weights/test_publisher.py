@@ -14,10 +14,9 @@ import pytest
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc
 from openclaw_rl.v1 import weights_pb2 as w
-from openclaw_rl.weights.publisher import WeightPublisher
 from openclaw_rl.weights.store import VersionStore
-
-from .support import make_base, manifest, tensors
+from openclaw_rl.weights.transfer.publisher import WeightPublisher
+from tests.weights.support import make_base, manifest, tensors
 
 Script = Callable[["Peer", Any, Any], AsyncIterator[pb.SyncWeightsResponse]]
 

@@ -15,12 +15,11 @@ import pytest
 
 from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.weights.digest import manifest_digest
-from openclaw_rl.weights.part import Part
-from openclaw_rl.weights.receiver import FARTHEST, WeightReceiver
+from openclaw_rl.weights.format.digest import manifest_digest
 from openclaw_rl.weights.store import VersionStore
-
-from .support import FakeTarget, chunks, make_base, make_chunk, manifest, tensors
+from openclaw_rl.weights.transfer.receiver import FARTHEST, WeightReceiver
+from openclaw_rl.weights.transfer.staging import Part
+from tests.weights.support import FakeTarget, chunks, make_base, make_chunk, manifest, tensors
 
 SENT = 30 * 100 * 2 + 7 * 4 + 50 * 40 * 2  # bytes of a version's transfer; "odd" is the base's
 
@@ -425,7 +424,7 @@ async def test_a_full_disk(bench, where, monkeypatch):
     todo = chunks(await bench.need(offer), bench.trainer, 1000)
     await bench.say(chunk=todo[0])
     if where == "append":
-        monkeypatch.setattr("openclaw_rl.weights.part.os.pwrite", full)
+        monkeypatch.setattr("openclaw_rl.weights.transfer.staging.os.pwrite", full)
         await bench.rejected("STORAGE", True, "No space left", chunk=todo[1])
         monkeypatch.undo()
     need = await bench.need(offer)
@@ -435,7 +434,8 @@ async def test_a_full_disk(bench, where, monkeypatch):
 async def test_a_disk_that_will_be_full(bench, monkeypatch):
     offer = bench.make(1)
     missing = SENT + 3 * 2  # "odd" is copied
-    monkeypatch.setattr("openclaw_rl.weights.receiver.shutil.disk_usage", lambda _: SimpleNamespace(free=missing - 1))
+    monkeypatch.setattr("openclaw_rl.weights.transfer.receiver.shutil.disk_usage",
+                        lambda _: SimpleNamespace(free=missing - 1))
     await bench.rejected("STORAGE", True, f"{missing} bytes are to be written, {missing - 1} are free", offer=offer)
     monkeypatch.undo()
     assert (await bench.send(await bench.need(offer)))[-1][0] == "staged"

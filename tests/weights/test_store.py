@@ -15,8 +15,8 @@ from safetensors import safe_open
 
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights import store as store_module
-from openclaw_rl.weights.digest import check_tensor, manifest_digest, tensor_digest
-from openclaw_rl.weights.layout import CorruptFile, make_spec, read_header
+from openclaw_rl.weights.format.digest import check_tensor, manifest_digest, tensor_digest
+from openclaw_rl.weights.format.safetensors import CorruptFile, make_spec, read_header
 from openclaw_rl.weights.store import VersionStore
 
 A = np.arange(6, dtype=np.uint16).reshape(2, 3)
@@ -100,7 +100,7 @@ def test_what_is_not_given_comes_from_the_base_version(tmp_path, base):
 
 def test_base_digests_are_kept_until_a_file_changes(tmp_path, base, monkeypatch):
     before = VersionStore(tmp_path / "versions", base, "m").manifest(0)
-    monkeypatch.setattr("openclaw_rl.weights.base.tensor_digest", lambda data: pytest.fail("read again"))
+    monkeypatch.setattr("openclaw_rl.weights.base_model.tensor_digest", lambda data: pytest.fail("read again"))
     assert VersionStore(tmp_path / "versions", base, "m").manifest(0) == before
     monkeypatch.undo()
     shard = base / "model-00002-of-00002.safetensors"

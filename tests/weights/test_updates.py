@@ -11,14 +11,14 @@ import pytest
 
 from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
-from openclaw_rl.weights import diff, encoding, part
-from openclaw_rl.weights.part import INCOMING
-from openclaw_rl.weights.publisher import WeightPublisher
-from openclaw_rl.weights.transfer import Transfer, base_for
-from openclaw_rl.weights.update import ADAPTERS_FILE
-
-from .rig import Disk, Rig
-from .support import manifest
+from openclaw_rl.weights.format import diff, encoding
+from openclaw_rl.weights.format.delta_file import ADAPTERS_FILE
+from openclaw_rl.weights.transfer import staging
+from openclaw_rl.weights.transfer.publisher import WeightPublisher
+from openclaw_rl.weights.transfer.sender import Transfer, base_for
+from openclaw_rl.weights.transfer.staging import INCOMING
+from tests.weights.rig import Disk, Rig
+from tests.weights.support import manifest
 
 DENSE, SPARSE, LOW_RANK = (pb.TENSOR_ENCODING_DENSE, pb.TENSOR_ENCODING_SPARSE_ZSTD, pb.TENSOR_ENCODING_LOW_RANK_ZSTD)
 
@@ -68,7 +68,7 @@ async def test_adapters(rig):
 @pytest.mark.parametrize("kind", ["dense", "sparse", "low-rank"])
 async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig, kind, tmp_path, monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(part.os, "pwrite", disk.pwrite)
+    monkeypatch.setattr(staging.os, "pwrite", disk.pwrite)
     base = None if kind == "dense" else 0
 
     def make(one: Rig) -> None:
@@ -105,7 +105,7 @@ async def test_killed_while_it_decodes(rig, kind, monkeypatch):
     rig.full_update(1) if kind == "sparse" else rig.low_rank_update(1)
     sizes = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}
     disk = Disk()
-    monkeypatch.setattr(part.os, "pwrite", disk.pwrite)
+    monkeypatch.setattr(staging.os, "pwrite", disk.pwrite)
     for name in ("a", "b"):
         disk.torn = True
         with pytest.raises(grpc.RpcError):
@@ -120,7 +120,7 @@ async def test_other_encodings_of_a_version_that_was_begun(rig, monkeypatch):
     rig.full_update(1)
     sizes = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}
     disk = Disk()
-    monkeypatch.setattr(part.os, "pwrite", disk.pwrite)
+    monkeypatch.setattr(staging.os, "pwrite", disk.pwrite)
     disk.left = sizes["a"] + sizes["b"] // 2
     with pytest.raises(grpc.RpcError):
         await rig.push(1, 0)
@@ -201,7 +201,7 @@ async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig
         narrow = encoding._narrow
         monkeypatch.setattr(encoding, "_narrow", lambda values, dtype: narrow(values, dtype) ^ np.uint16(1))
     else:
-        monkeypatch.setattr("openclaw_rl.weights.offers.base_tensors", _nothing)
+        monkeypatch.setattr("openclaw_rl.weights.transfer.offer_validation.base_tensors", _nothing)
     publisher = WeightPublisher(lambda: rig.address, rig.trainer, lambda state: None,
                                 lambda version, answer: activated.append(version),
                                 lambda version, answer: rejected.append(answer), chunk=1000)
@@ -232,7 +232,7 @@ async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_l
 
 def _nothing(specs: list[pb.TensorSpec], *_: object) -> dict[bytes, memoryview]:
     if any(spec.encoding != DENSE for spec in specs):
-        raise part.Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, "it is not here", retryable=True)
+        raise staging.Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, "it is not here", retryable=True)
     return {}
 
 

@@ -36,7 +36,7 @@ from agents_report import curve, svg, table
 from agents_world import Played, World, tasks
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.environment.tasks.task import Task
+from openclaw_rl.rollouts.tasks.task import Task
 
 ARMS = {"outcome": False, "outcome+steps": True}
 #: Added to the trainer's clock, so that it waits for no group.

@@ -12,22 +12,22 @@ from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
 from openclaw_rl.config.environment import EnvServerConfig
-from openclaw_rl.environment.episodes import words
-from openclaw_rl.environment.kinds.base import BadAction, Kind, Observation, Opening, StepResult, Tool
-from openclaw_rl.environment.kinds.make import offers
-from openclaw_rl.environment.tasks.load import load
-from openclaw_rl.environment.tasks.task import Action, Task
-from openclaw_rl.gateway.port import ChatCall, End
-from openclaw_rl.home import Home
-from openclaw_rl.judge.panel import conclude
-from openclaw_rl.judge.plugins import load_judge
-from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.models.prepare import ensure_model
-from openclaw_rl.policy.chat import TokenPolicy, Transcript
-from openclaw_rl.policy.engines.embedded import EmbeddedEngine
-from openclaw_rl.policy.template import ChatTemplate
-from openclaw_rl.trainer.learner import Learner, Skipped
-from openclaw_rl.trainer.store import TrainerStore
+from openclaw_rl.reward.judges.plugins import load_judge
+from openclaw_rl.reward.panel import conclude
+from openclaw_rl.rollouts.environments.factory import offers
+from openclaw_rl.rollouts.environments.interface import BadAction, Kind, Observation, Opening, StepResult, Tool
+from openclaw_rl.rollouts.episodes import prompts
+from openclaw_rl.rollouts.tasks.load import load
+from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
+from openclaw_rl.serving.interfaces import ChatCall, End
+from openclaw_rl.serving.text.template import ChatTemplate
+from openclaw_rl.serving.token_policy import TokenPolicy, Transcript
+from openclaw_rl.training.learner import Learner, Skipped
+from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 
 #: Seconds of an action.
@@ -56,13 +56,13 @@ EXAMPLES = {"terminal": [("Make a folder named photos.", "run", {"command": "mkd
 def prompt(opening: Opening, kind: str) -> tuple[list[turn_pb2.ChatMessage], list[Tool]]:
     """What the model reads first, and the functions that it is offered: those that act. Ending an episode is left to
     `max_steps`, since each response must be a call, and a model that guesses would end half of them at once."""
-    tools = [tool for tool in opening.tools if tool.name != words.SUBMIT] or list(opening.tools)
-    asked = words.opening(replace(opening, observation=Observation({}), tools=tools), forms=True)
+    tools = [tool for tool in opening.tools if tool.name != prompts.SUBMIT] or list(opening.tools)
+    asked = prompts.opening(replace(opening, observation=Observation({}), tools=tools), forms=True)
     shown: list[turn_pb2.ChatMessage] = []
     for number, (goal, name, arguments) in enumerate(EXAMPLES.get(kind, ())):
         call = turn_pb2.ToolCall(id=f"example_{number}", name=name, arguments_json=json.dumps(arguments))
-        shown += [*words.opening(Opening(Observation({}), goal, tools=tools), forms=True),
-                  turn_pb2.ChatMessage(role="assistant", tool_calls=[call]), words.result(call, "[exit code: 0]")]
+        shown += [*prompts.opening(Opening(Observation({}), goal, tools=tools), forms=True),
+                  turn_pb2.ChatMessage(role="assistant", tool_calls=[call]), prompts.result(call, "[exit code: 0]")]
     return [*asked[:-1], *shown, asked[-1]], tools
 
 
@@ -138,21 +138,21 @@ class World:
                    seeds: random.Random, temperature: float, max_steps: int) -> None:
         opening = await environment.reset(task, start_seed)
         messages, offered = prompt(opening, task.kind)
-        tools = words.definitions(offered)
+        tools = prompts.definitions(offered)
         for _ in range(min(max_steps, task.max_steps or max_steps)):
             turn = await self._answer(messages, tools, seeds.getrandbits(48), temperature)
             results: list[turn_pb2.ChatMessage] = []
             over = not turn.response.tool_calls
             if over:
-                submission = words.submission(opening.tools, turn.response.content)
+                submission = prompts.submission(opening.tools, turn.response.content)
                 if submission is not None:
                     await self._step(environment, submission, played)
-            for call in turn.response.tool_calls[:words.MOST_CALLS]:
+            for call in turn.response.tool_calls[:prompts.MOST_CALLS]:
                 try:
-                    done, text = await self._step(environment, words.action(call), played)
-                except words.BadCall as error:
+                    done, text = await self._step(environment, prompts.action(call), played)
+                except prompts.BadCall as error:
                     done, text = None, str(error)
-                results.append(words.result(call, text))
+                results.append(prompts.result(call, text))
                 if done is not None and done.done:
                     over = True
                     break
@@ -169,7 +169,7 @@ class World:
         except BadAction as error:
             return None, f"error: {error}"
         played.calls += 1
-        return done, words.shown(done.observation, done.error)
+        return done, prompts.shown(done.observation, done.error)
 
     async def _answer(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition],
                       seed: int, temperature: float) -> turn_pb2.Turn:

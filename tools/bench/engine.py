@@ -46,10 +46,10 @@ async def main() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
-    from openclaw_rl.home import Home
     from openclaw_rl.models.prepare import ensure_model
-    from openclaw_rl.policy.engines.base import Sampling, Token
-    from openclaw_rl.policy.engines.embedded import EmbeddedEngine
+    from openclaw_rl.runtime.home import Home
+    from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
+    from openclaw_rl.serving.engines.interface import Sampling, Token
 
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(args.threads)

@@ -32,8 +32,8 @@ import yaml
 from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.client.environment import AsyncEnvironmentServiceClient
-from openclaw_rl.environment.sandboxes.base import WORK
-from openclaw_rl.home import Home, read_record
+from openclaw_rl.rollouts.sandboxes.interface import WORK
+from openclaw_rl.runtime.home import Home, read_record
 
 GOAL_MS = 20.0
 _SHELL = ["sh", "-c", "echo up; cat"]

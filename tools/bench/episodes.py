@@ -30,8 +30,8 @@ import httpx
 import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import Home, read_record
 from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.runtime.home import Home, read_record
 
 ASKED = ("What is rain?", "Name three birds.", "How do I boil an egg?", "Why is the sky blue?", "What is a heron?",
          "Tell me about rivers.", "How does a clock work?", "What do bees eat?")

@@ -26,9 +26,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.home import Home
 from openclaw_rl.models.prepare import ensure_model
-from openclaw_rl.policy.engines.base import EngineInfo, Finished, Sampling, Token
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.engines.interface import EngineInfo, Finished, Sampling, Token
 
 GOAL = 1.05
 
@@ -85,14 +85,14 @@ async def direct(step: float, streams: int, tokens: int) -> tuple[list[float], l
 
 def serve(pipe: Connection, model: str, step: float) -> None:
     """The server's process: tells its port, serves until told to stop."""
-    from openclaw_rl.delivery.outbox import Outbox
-    from openclaw_rl.delivery.store import Store
-    from openclaw_rl.gateway.app import create_app
-    from openclaw_rl.gateway.http import HttpServer
-    from openclaw_rl.policy.chat import TokenPolicy
-    from openclaw_rl.policy.recorder import SCHEMA, TurnRecorder
-    from openclaw_rl.policy.template import ChatTemplate
-    from openclaw_rl.policy.turns import Turns, client_digest
+    from openclaw_rl.serving.chat_service import Turns, client_digest
+    from openclaw_rl.serving.entrypoints.openai.app import create_app
+    from openclaw_rl.serving.entrypoints.openai.http import HttpServer
+    from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
+    from openclaw_rl.serving.text.template import ChatTemplate
+    from openclaw_rl.serving.token_policy import TokenPolicy
+    from openclaw_rl.storage.database import Store
+    from openclaw_rl.storage.outbox import Outbox
 
     async def work() -> None:
         with tempfile.TemporaryDirectory() as folder:

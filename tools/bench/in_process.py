@@ -8,17 +8,17 @@ from pathlib import Path
 from learning import TEMPERATURE, Answer
 
 from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
-from openclaw_rl.home import Home
-from openclaw_rl.judge.panel import conclude
-from openclaw_rl.judge.plugins import load_judge
-from openclaw_rl.mesh.helpers import new_id
 from openclaw_rl.models.prepare import ensure_model
-from openclaw_rl.policy.engines.base import Finished, Sampling
-from openclaw_rl.policy.engines.embedded import EmbeddedEngine
-from openclaw_rl.policy.template import ChatTemplate
-from openclaw_rl.trainer.batch import FileCodec
-from openclaw_rl.trainer.learner import Learner, Skipped
-from openclaw_rl.trainer.store import TrainerStore
+from openclaw_rl.reward.judges.plugins import load_judge
+from openclaw_rl.reward.panel import conclude
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
+from openclaw_rl.serving.engines.interface import Finished, Sampling
+from openclaw_rl.serving.text.template import ChatTemplate
+from openclaw_rl.training.buffer.examples import FileCodec
+from openclaw_rl.training.learner import Learner, Skipped
+from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
 
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from openclaw_rl.config import JournalConfig
-from openclaw_rl.journal import Journal
+from openclaw_rl.observability.journal import Journal
 
 TEXT = 'The file is empty, so "sort" has nothing to do.\nShall I look for the one that you meant?'
 GOAL_US, GOAL_RATIO = 2.0, 10.0

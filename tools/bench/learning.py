@@ -34,7 +34,7 @@ import httpx
 import yaml
 
 from openclaw_rl.config import Config, PrmJudgeConfig, TrainerConfig
-from openclaw_rl.home import Home, read_record
+from openclaw_rl.runtime.home import Home, read_record
 
 MAX_TOKENS, MAX_WORDS, TEMPERATURE = 96, 60, 0.7
 AT_ONCE, EVERY = 4, 12

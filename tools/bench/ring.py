@@ -28,13 +28,13 @@ import psutil
 import yaml
 
 from openclaw_rl.config import load_config
-from openclaw_rl.delivery.outbox import Outbox
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.delivery.sender import Sender
-from openclaw_rl.delivery.store import Store
-from openclaw_rl.home import Home, read_record
-from openclaw_rl.mesh.helpers import now
-from openclaw_rl.mesh.server import ComponentServer
+from openclaw_rl.rpc.messages import now
+from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime.home import Home, read_record
+from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, environment_pb2_grpc, trainer_pb2_grpc
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, Ack, VersionSpan
 from openclaw_rl.v1.trainer_pb2 import SubmitSamplesRequest, SubmitSamplesResponse
@@ -207,7 +207,7 @@ async def bench(turns: int, paced_turns: int, rate: float) -> dict[str, object]:
 
 async def accept(file: Path, config_file: Path) -> None:
     """The trainer's process: accepts samples and writes down when each was on disk."""
-    from openclaw_rl.trainer.store import TrainerStore
+    from openclaw_rl.training.store import TrainerStore
 
     config, home = load_config(config_file), Home.default()
     store = TrainerStore(home.component("trainer") / "state.db", config.durability, config.components.trainer)

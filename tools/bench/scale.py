@@ -37,8 +37,8 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-from openclaw_rl.home import COMPONENTS, Home, read_record  # noqa: E402
-from openclaw_rl.mesh import ca  # noqa: E402
+from openclaw_rl.rpc.auth import ca  # noqa: E402
+from openclaw_rl.runtime.home import COMPONENTS, Home, read_record  # noqa: E402
 from openclaw_rl.weights.store import VersionStore  # noqa: E402
 from tests.hosts.rig import Host, Rig, why_not  # noqa: E402
 from tools.bench import scale_peers as peers  # noqa: E402

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from openclaw_rl.config import load_config
-from openclaw_rl.home import Home
 from openclaw_rl.launch.component import configure_logging
-from openclaw_rl.mesh import tls
-from openclaw_rl.mesh.channel import connect
 from openclaw_rl.models.identity import model_id
-from openclaw_rl.policy import server as policy_server
-from openclaw_rl.policy.chat import TokenPolicy
-from openclaw_rl.policy.engines.base import EngineInfo
-from openclaw_rl.policy.template import ChatTemplate
+from openclaw_rl.rpc.auth import tls
+from openclaw_rl.rpc.channel import connect
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving import server as policy_server
+from openclaw_rl.serving.engines.interface import EngineInfo
+from openclaw_rl.serving.text.template import ChatTemplate
+from openclaw_rl.serving.token_policy import TokenPolicy
 from openclaw_rl.v1 import policy_pb2, turn_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
-from openclaw_rl.weights.fleet import Fleet
 from openclaw_rl.weights.store import VersionStore
-from tests.policy.stub import StubEngine, write_tokenizer
+from openclaw_rl.weights.transfer.replicas import Fleet
+from tests.serving.stub import StubEngine, write_tokenizer
 from tests.weights.support import make_base
 
 #: Of a model that is never computed.

@@ -29,7 +29,7 @@ import httpx
 import yaml
 
 from openclaw_rl.client import AsyncPolicyServiceClient, AsyncTrainerServiceClient
-from openclaw_rl.home import Home, read_record
+from openclaw_rl.runtime.home import Home, read_record
 
 PROMPTS = ["What is a river?", "How do I boil an egg?", "Why is the sky blue?", "What does a bee eat?"]
 COMPLAINT = "That's wrong, and far too long. Answer in one short sentence without markdown."

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL, PolicyServerConfig
-from openclaw_rl.home import Home
 from openclaw_rl.models.prepare import ensure_model
-from openclaw_rl.policy.engines.base import EngineError, Sampling, Token
-from openclaw_rl.policy.engines.sglang.engine import SglangEngine
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.engines.interface import EngineError, Sampling, Token
+from openclaw_rl.serving.engines.sglang.engine import SglangEngine
 
 
 async def run(engine: SglangEngine, requests: int, tokens: int) -> dict[str, float]:

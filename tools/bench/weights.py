@@ -38,10 +38,10 @@ from typing import Any
 import weights_peers as peers
 
 from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
-from openclaw_rl.home import Home
 from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer import CHUNK, Transfer
+from openclaw_rl.weights.transfer.sender import CHUNK, Transfer
 
 GOALS = {"dense": 0.6, "update": 0.015, "memory": "2 chunks and the largest tensor"}
 BATCH = 4

@@ -16,17 +16,17 @@ from typing import Any
 import google_crc32c
 import grpc
 
-from openclaw_rl.mesh.channel import COMMON_OPTIONS
-from openclaw_rl.policy.engines.base import EngineInfo, Pause, Sampling, Token
-from openclaw_rl.policy.versions import PolicyVersions
-from openclaw_rl.policy.weights_service import WeightsService
+from openclaw_rl.rpc.channel import COMMON_OPTIONS
+from openclaw_rl.serving.engines.interface import EngineInfo, Pause, Sampling, Token
+from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
+from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, weights_pb2
-from openclaw_rl.weights.ahead import read_ahead
-from openclaw_rl.weights.buffers import keep_buffers
-from openclaw_rl.weights.publisher import WeightPublisher
-from openclaw_rl.weights.receiver import WINDOW, WeightReceiver
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer import CHUNK
+from openclaw_rl.weights.transfer.buffers import keep_buffers
+from openclaw_rl.weights.transfer.prefetch import read_ahead
+from openclaw_rl.weights.transfer.publisher import WeightPublisher
+from openclaw_rl.weights.transfer.receiver import WINDOW, WeightReceiver
+from openclaw_rl.weights.transfer.sender import CHUNK
 
 SOCKET_PIECE = 1 << 20  # bytes of a send and of a receive
 _OPTIONS = [*COMMON_OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 10_000)]  # as a component's server
@@ -206,14 +206,14 @@ def policy_server(pipe: Connection, root: Path, base: Path, streams: int) -> Non
 
 async def _policy_server(pipe: Connection, root: Path, base: Path, streams: int) -> None:
     from openclaw_rl.models.identity import model_id
-    from openclaw_rl.weights import encoding  # and numpy: code is not what is measured
+    from openclaw_rl.weights.format import encoding  # and numpy: code is not what is measured
 
     assert encoding
 
     engine: Any
     decoding: list[asyncio.Task[None]] = []
     if streams:
-        from openclaw_rl.policy.engines.embedded import EmbeddedEngine
+        from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
 
         engine = EmbeddedEngine(base)
         await engine.start()
@@ -269,7 +269,7 @@ def trainer(pipe: Connection, root: Path, base: Path, address: str, full_every: 
 
 
 async def _trainer(pipe: Connection, root: Path, base: Path, address: str, full_every: int) -> None:
-    from openclaw_rl.weights import diff  # imported by the first update otherwise
+    from openclaw_rl.weights.format import diff  # imported by the first update otherwise
 
     assert diff
     store = VersionStore(root, base)

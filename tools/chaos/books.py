@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.home import COMPONENTS, Home
+from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.v1 import environment_pb2, turn_pb2, weights_pb2
 
 _STATES = {environment_pb2.TURN_STATE_OPEN: "open", environment_pb2.TURN_STATE_SENT: "sent",

@@ -8,7 +8,7 @@ import struct
 import time
 from pathlib import Path
 
-from openclaw_rl.home import Home
+from openclaw_rl.runtime.home import Home
 from tools.chaos.books import TAKEN, snapshot
 from tools.chaos.checks import Damage
 

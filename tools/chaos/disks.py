@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from openclaw_rl.home import COMPONENTS, Home
+from openclaw_rl.runtime.home import COMPONENTS, Home
 
 #: Size of each file system. A tmpfs takes only the memory that its files need.
 SIZE = 6 * 2**30

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.client.component import ComponentServiceClient
-from openclaw_rl.home import COMPONENTS, read_record
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import COMPONENTS, read_record
 from tools.chaos.checks import Damage
 from tools.chaos.damage import damage
 from tools.chaos.mesh import ChaosMesh

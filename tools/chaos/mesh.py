@@ -19,9 +19,9 @@ import psutil
 import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL, load_config
-from openclaw_rl.home import COMPONENTS, Home, read_record
 from openclaw_rl.launch.supervisor import Supervisor, SupervisorError
 from openclaw_rl.models.prepare import ensure_model
+from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
 from tools.chaos.disks import Disks
 from tools.chaos.proxy import Proxies
 

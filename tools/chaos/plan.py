@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.home import COMPONENTS
+from openclaw_rl.runtime.home import COMPONENTS
 
 #: Faults that --faults may name.
 KINDS = ("kill", "stop", "disk", "damage", "cut", "clock")

@@ -13,8 +13,8 @@ from typing import Any
 
 from openclaw_rl.client.component import ComponentServiceClient
 from openclaw_rl.client.environment import EnvironmentServiceClient
-from openclaw_rl.home import COMPONENTS, read_record
-from openclaw_rl.mesh.errors import MeshError
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.home import COMPONENTS, read_record
 from tools.chaos import logs
 from tools.chaos.books import Books, read_books, record_problem
 from tools.chaos.checks import Account, Violation, check_all

@@ -121,7 +121,7 @@ def _upstream(given: str | None, names: list[str]) -> Iterator[str]:
     if given or not any("{upstream}" in SERVERS[name].command for name in names):
         yield given or ""
         return
-    from tests.e2e.fake_api import FakeApi
+    from tests.mesh.fake_api import FakeApi
 
     api = FakeApi()
     try:

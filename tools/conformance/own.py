@@ -36,7 +36,7 @@ def main() -> None:
     import yaml
 
     from openclaw_rl.conformance.services import SERVICES
-    from openclaw_rl.home import Home
+    from openclaw_rl.runtime.home import Home
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("service", choices=SERVICES)

@@ -2,8 +2,8 @@
 
     python -m generation.reference DESCRIPTORS FOLDER
 
-DESCRIPTORS is a FileDescriptorSet with source info. Who may call an RPC is said by `openclaw_rl.mesh.authorize.TABLE`,
-and what an error's reason means by `openclaw_rl.mesh.errors.CATALOGUE`.
+DESCRIPTORS is a FileDescriptorSet with source info. Who may call an RPC is said by
+`openclaw_rl.rpc.auth.authorize.TABLE`, and what an error's reason means by `openclaw_rl.rpc.errors.CATALOGUE`.
 """
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from generation.contract import Contract, Rpc, Service, Type, Value
-from openclaw_rl.home import COMPONENTS
-from openclaw_rl.mesh.authorize import TABLE
-from openclaw_rl.mesh.errors import CATALOGUE, DOMAIN
+from openclaw_rl.rpc.auth.authorize import TABLE
+from openclaw_rl.rpc.errors import CATALOGUE, DOMAIN
+from openclaw_rl.runtime.home import COMPONENTS
 
 _MADE = "<!-- Made by tools/generate from the comments in protos/openclaw_rl/v1. Do not edit. -->\n"
 _PORTS = {"PolicyService": "50051", "EnvironmentService": "50052", "JudgeService": "50053", "TrainerService": "50054",
@@ -83,7 +83,7 @@ class Pages:
         def link(found: re.Match[str]) -> str:
             words = re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b|\bPINNED\b|\bPAUSED\b", found[0])
             if unknown := [word for word in words if word not in CATALOGUE]:
-                raise SystemExit(f"{rpc.name}: {', '.join(unknown)} is no reason of openclaw_rl.mesh.errors.CATALOGUE")
+                raise SystemExit(f"{rpc.name}: {', '.join(unknown)} is no reason of openclaw_rl.rpc.errors.CATALOGUE")
             return re.sub("|".join(words) or "$^", lambda word: f"[{word[0]}](errors.md#{word[0].lower()})", found[0])
 
         return re.sub(r"Reasons: [^.]*", link, rpc.comment)

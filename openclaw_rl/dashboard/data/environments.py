@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .parts import WAIT
+from openclaw_rl.dashboard.data.parts import WAIT
 
 if TYPE_CHECKING:
-    from ...v1.environment_pb2 import EnvironmentInfo, Episode, Lease, ListEpisodesResponse, TaskInfo
-    from ..mesh import MeshData
+    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.v1.environment_pb2 import EnvironmentInfo, Episode, Lease, ListEpisodesResponse, TaskInfo
 
 #: Episodes of a page, and most that a single one is looked for among.
 SIZE, _LOOK = 100, 5000

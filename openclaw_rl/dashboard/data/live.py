@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 from google.protobuf.duration_pb2 import Duration
 
-from . import texts
-from .parts import FAILURES, reason
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
 
 if TYPE_CHECKING:
-    from ...v1.environment_pb2 import Lease, WatchLeaseResponse
-    from ..mesh import MeshData
+    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.v1.environment_pb2 import Lease, WatchLeaseResponse
 
 #: Seconds between two views of a lease that is looked at.
 INTERVAL = 1.0

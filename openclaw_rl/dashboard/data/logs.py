@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from ...home import COMPONENTS
-from ...v1 import component_pb2
-from . import texts
-from .parts import FAILURES, reason
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.runtime.home import COMPONENTS
+from openclaw_rl.v1 import component_pb2
 
 if TYPE_CHECKING:
-    from ..mesh import MeshData
+    from openclaw_rl.dashboard.mesh import MeshData
 
 JOURNAL = "journal"
 #: What can be followed: each component's log, and the journal.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ...config import ConfigError
-from ...mesh.errors import MeshError
+from openclaw_rl.config import ConfigError
+from openclaw_rl.rpc.errors import MeshError
 
 T = TypeVar("T")
 

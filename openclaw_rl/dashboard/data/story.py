@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...mesh.errors import not_found
-from ...v1 import component_pb2
-from . import environments
-from .parts import WAIT, part
-from .turns import TurnRow, join
+from openclaw_rl.dashboard.data import environments
+from openclaw_rl.dashboard.data.parts import WAIT, part
+from openclaw_rl.dashboard.data.turns import TurnRow, join
+from openclaw_rl.rpc.errors import not_found
+from openclaw_rl.v1 import component_pb2
 
 if TYPE_CHECKING:
-    from ...v1.environment_pb2 import Episode, Session, TurnSummary
-    from ...v1.turn_pb2 import Feedback
-    from ..mesh import MeshData
+    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.v1.environment_pb2 import Episode, Session, TurnSummary
+    from openclaw_rl.v1.turn_pb2 import Feedback
 
 #: Lines of the journal, from its end, in which a turn's full texts are looked for.
 _JOURNAL = 5000

@@ -7,16 +7,16 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...client import traces
-from ...client.span_facts import Tone, duration, facts
-from ...config import ConfigError
-from ...launch import jaeger
-from ...mesh.running import running_config
-from . import texts
+from openclaw_rl.client import traces
+from openclaw_rl.client.span_facts import Tone, duration, facts
+from openclaw_rl.config import ConfigError
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.launch import jaeger
+from openclaw_rl.runtime.running_config import running_config
 
 if TYPE_CHECKING:
-    from ...client.traces import Node
-    from ..mesh import MeshData
+    from openclaw_rl.client.traces import Node
+    from openclaw_rl.dashboard.mesh import MeshData
 
 #: Spans that are shown; a trace of more says how many are left out.
 SHOWN = 1000

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from ...client.facts import TurnFate, fate
-from ...v1 import turn_pb2
-from . import environments
-from .parts import WAIT, part
+from openclaw_rl.client.facts import TurnFate, fate
+from openclaw_rl.dashboard.data import environments
+from openclaw_rl.dashboard.data.parts import WAIT, part
+from openclaw_rl.v1 import turn_pb2
 
 if TYPE_CHECKING:
-    from ...v1.environment_pb2 import TurnSummary
-    from ...v1.trainer_pb2 import SampleStatus
-    from ...v1.turn_pb2 import Judgement
-    from ..mesh import MeshData
+    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.v1.environment_pb2 import TurnSummary
+    from openclaw_rl.v1.trainer_pb2 import SampleStatus
+    from openclaw_rl.v1.turn_pb2 import Judgement
 
 #: Turns of a page.
 SIZE = 50

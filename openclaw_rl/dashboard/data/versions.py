@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ...client import facts
-from ...client import versions as client
-from ...mesh.errors import unavailable
-from ...v1 import trainer_pb2, weights_pb2
-from .parts import part
+from openclaw_rl.client import facts
+from openclaw_rl.client import versions as client
+from openclaw_rl.dashboard.data.parts import part
+from openclaw_rl.rpc.errors import unavailable
+from openclaw_rl.v1 import trainer_pb2, weights_pb2
 
 if TYPE_CHECKING:
-    from ...client.facts import Version
-    from ...client.versions import VersionDiff, VersionStory
-    from ...v1.trainer_pb2 import PolicyVersion
-    from ..mesh import MeshData
+    from openclaw_rl.client.facts import Version
+    from openclaw_rl.client.versions import VersionDiff, VersionStory
+    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.v1.trainer_pb2 import PolicyVersion
 
 #: Figures of a step that a list shows, the first of them that there are.
 FIGURES = ("loss", "kl", "grad_norm", "mean_score", "advantage_std")

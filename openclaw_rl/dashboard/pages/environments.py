@@ -6,19 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from ..access import visitor
-from ..context import dash
-from ..data import environments as data
-from ..data import texts
-from ..data.live import View, live_views
-from ..data.parts import FAILURES, reason
-from ..i18n import t
-from ..layout import heading, tag
-from ..widgets import assets, broken, cell, chip, every, link, nothing, path, put, row, script, table
-from . import Page
+from openclaw_rl.dashboard.access import visitor
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import environments as data
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.live import View, live_views
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import (
+    assets,
+    broken,
+    cell,
+    chip,
+    every,
+    link,
+    nothing,
+    path,
+    put,
+    row,
+    script,
+    table,
+)
 
 if TYPE_CHECKING:
-    from ...v1.environment_pb2 import EnvironmentInfo, Lease
+    from openclaw_rl.v1.environment_pb2 import EnvironmentInfo, Lease
 
 #: Leases that are shown, the newest.
 _SHOWN = 200

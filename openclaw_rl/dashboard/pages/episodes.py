@@ -7,14 +7,15 @@ from urllib.parse import urlencode
 
 from nicegui import ui
 
-from ..context import dash
-from ..data import environments as data
-from ..data import texts
-from ..data.parts import FAILURES, reason
-from ..data.turns import Filters
-from ..i18n import t
-from ..layout import Tag, clock, heading, tag
-from ..widgets import (
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import environments as data
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.data.turns import Filters
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import Tag, clock, heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import (
     Remade,
     assets,
     broken,
@@ -32,12 +33,11 @@ from ..widgets import (
     section,
     table,
 )
-from . import Page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...v1.environment_pb2 import Episode
+    from openclaw_rl.v1.environment_pb2 import Episode
 
 #: Episodes that the figures are of.
 _RECENT = 500

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from ..context import dash
-from ..data import environments as data
-from ..data import texts
-from ..data.live import live_views
-from ..data.parts import FAILURES, reason
-from ..i18n import t
-from ..layout import clock, heading, tag
-from ..widgets import assets, broken, chip, every, facts, link, nothing, put, section
-from . import Page
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import environments as data
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.live import live_views
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import clock, heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import assets, broken, chip, every, facts, link, nothing, put, section
 
 
 async def build(lease_id: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from ..context import dash
-from ..data import logs as data
-from ..data import texts
-from ..data.logs import Line, Source
-from ..i18n import t
-from ..layout import heading, tag
-from ..widgets import assets, button, choice, every, field, form, put, script
-from . import Page
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import logs as data
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data.logs import Line, Source
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import assets, button, choice, every, field, form, put, script
 
 #: Lines in the browser at most, and most that one look brings.
 MOST = 1000

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from ..context import dash
-from ..data import story, texts, turns
-from ..data.parts import FAILURES, reason
-from ..i18n import t
-from ..layout import clock, heading, tag
-from ..widgets import Remade, assets, broken, cell, chip, every, facts, link, nothing, path, put, row, section, table
-from . import Page
-from .turns import TurnLine, turn_table
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import story, texts, turns
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import clock, heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.pages.turns import TurnLine, turn_table
+from openclaw_rl.dashboard.widgets import (
+    Remade,
+    assets,
+    broken,
+    cell,
+    chip,
+    every,
+    facts,
+    link,
+    nothing,
+    path,
+    put,
+    row,
+    section,
+    table,
+)
 
 #: Sessions that are shown, those in which something happened last.
 _SHOWN = 200

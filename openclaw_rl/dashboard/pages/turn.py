@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from ...client.span_facts import duration
-from ...v1 import environment_pb2
-from ..context import dash
-from ..data import story as data
-from ..data import texts, trace
-from ..data.parts import FAILURES, reason
-from ..data.turns import Filters, TurnRow
-from ..i18n import t
-from ..layout import Tag, clock, heading, tag
-from ..widgets import (
+from openclaw_rl.client.span_facts import duration
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import story as data
+from openclaw_rl.dashboard.data import texts, trace
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.data.turns import Filters, TurnRow
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import Tag, clock, heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import (
     Remade,
     assets,
     broken,
@@ -33,12 +33,12 @@ from ..widgets import (
     text_block,
     when,
 )
-from . import Page
+from openclaw_rl.v1 import environment_pb2
 
 if TYPE_CHECKING:
-    from ...v1.turn_pb2 import Feedback, Vote
-    from ..data.story import Story
-    from ..data.trace import Waterfall
+    from openclaw_rl.dashboard.data.story import Story
+    from openclaw_rl.dashboard.data.trace import Waterfall
+    from openclaw_rl.v1.turn_pb2 import Feedback, Vote
 
 _TONES = {1: "good", 0: "", -1: "bad"}
 _SIGNED = {1: "+1", 0: "0", -1: "−1"}

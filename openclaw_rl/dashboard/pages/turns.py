@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from nicegui import ui
 
-from ...v1 import turn_pb2
-from ..context import dash
-from ..data import texts
-from ..data import turns as data
-from ..data.parts import FAILURES, reason
-from ..data.turns import Filters, TurnRow, TurnsPage
-from ..i18n import t
-from ..layout import Tag, clock, heading, tag
-from ..widgets import (
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data import turns as data
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.data.turns import Filters, TurnRow, TurnsPage
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import Tag, clock, heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import (
     assets,
     broken,
     cell,
@@ -27,7 +27,7 @@ from ..widgets import (
     row,
     table,
 )
-from . import Page
+from openclaw_rl.v1 import turn_pb2
 
 #: Rows of a live list before the oldest go.
 _MOST = 2 * data.SIZE

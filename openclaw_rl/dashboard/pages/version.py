@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from ..access import visitor
-from ..context import dash
-from ..data import texts
-from ..data import versions as data
-from ..data.parts import FAILURES, part, reason
-from ..i18n import t
-from ..layout import heading, tag
-from ..widgets import (
+from openclaw_rl.dashboard.access import visitor
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data import versions as data
+from openclaw_rl.dashboard.data.parts import FAILURES, part, reason
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.pages.versions import STATES, live
+from openclaw_rl.dashboard.widgets import (
     Act,
     Remade,
     assets,
@@ -36,13 +38,11 @@ from ..widgets import (
     text_block,
     when,
 )
-from . import Page
-from .versions import STATES, live
 
 if TYPE_CHECKING:
-    from ...client.facts import Version
-    from ...client.versions import VersionDiff, VersionStory
-    from ..data.versions import VersionList
+    from openclaw_rl.client.facts import Version
+    from openclaw_rl.client.versions import VersionDiff, VersionStory
+    from openclaw_rl.dashboard.data.versions import VersionList
 
 #: Turns that a page shows of those that a version was trained on, and answers to held-out prompts.
 _TURNS, _ANSWERS = 200, 40

@@ -7,13 +7,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ..context import dash
-from ..data import texts
-from ..data import versions as data
-from ..data.parts import FAILURES, reason
-from ..i18n import t
-from ..layout import heading, tag
-from ..widgets import (
+from openclaw_rl.dashboard.context import dash
+from openclaw_rl.dashboard.data import texts
+from openclaw_rl.dashboard.data import versions as data
+from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.dashboard.i18n import t
+from openclaw_rl.dashboard.layout import heading, tag
+from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.dashboard.widgets import (
     Act,
     Remade,
     assets,
@@ -30,11 +31,10 @@ from ..widgets import (
     table,
     when,
 )
-from . import Page
 
 if TYPE_CHECKING:
-    from ...client.facts import Version
-    from ..data.versions import Branch, VersionList
+    from openclaw_rl.client.facts import Version
+    from openclaw_rl.dashboard.data.versions import Branch, VersionList
 
 #: Versions that are shown, the newest.
 _SHOWN = 300

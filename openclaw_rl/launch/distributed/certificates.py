@@ -7,11 +7,12 @@ import datetime
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...home import COMPONENTS, Home
-from ...mesh import ca, identity
-from . import host as hosts
-from .host import Host, HostError
-from .plan import Plan
+from openclaw_rl.launch.distributed import host as hosts
+from openclaw_rl.launch.distributed.host import Host, HostError
+from openclaw_rl.launch.distributed.plan import Plan
+from openclaw_rl.rpc.auth import ca
+from openclaw_rl.runtime import identity
+from openclaw_rl.runtime.home import COMPONENTS, Home
 
 #: Folder in a host's home for Ray's certificates. They come from a CA of their own: who may be a client of the mesh
 #: may not join its Ray cluster, where he could run anything.

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...api_models import check_credentials, uses_api
-from ...config import EMBEDDED_MODEL, Config, ConfigError
-from ...environment.sandboxes.images import build_line, kind_of
-from . import host as hosts
-from .host import Host, HostError
-from .plan import Plan, ports
-from .probe import Facts
+from openclaw_rl.config import EMBEDDED_MODEL, Config, ConfigError
+from openclaw_rl.launch.distributed import host as hosts
+from openclaw_rl.launch.distributed.host import Host, HostError
+from openclaw_rl.launch.distributed.plan import Plan, ports
+from openclaw_rl.launch.distributed.probe import Facts
+from openclaw_rl.models.api_endpoints import check_credentials, uses_api
+from openclaw_rl.rollouts.sandboxes.images import build_line, kind_of
 
 #: Prints the Python's version and openclaw-rl's; works with any release of it, or none.
 _VERSIONS = ("import json, sys\nimport importlib.metadata as m\ntry: v = m.version('openclaw-rl')\n"
@@ -223,7 +223,7 @@ def _versions(python: str, package: str) -> str:
 
 
 def _joined(config: Config) -> bool:
-    from .join import address_of
+    from openclaw_rl.launch.distributed.join import address_of
 
     return address_of(config) is not None
 

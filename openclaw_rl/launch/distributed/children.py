@@ -17,10 +17,10 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...config import Config, ConfigError, load_config
-from ...home import Home, make_way, read_record
-from ...mesh.server import HOST_VARIABLE
-from .. import supervisor
+from openclaw_rl.config import Config, ConfigError, load_config
+from openclaw_rl.launch import supervisor
+from openclaw_rl.rpc.server import HOST_VARIABLE
+from openclaw_rl.runtime.home import Home, make_way, read_record
 
 log = logging.getLogger(__name__)
 

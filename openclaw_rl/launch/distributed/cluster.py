@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import ray_node
-from .node import StepError
+from openclaw_rl.launch.distributed import ray_node
+from openclaw_rl.launch.distributed.node import StepError
 
 #: Seconds for connecting, and for an agent to end its components.
 _CONNECT, _STOP = 60, 60
@@ -76,7 +76,7 @@ def _call(mesh: str, host: str, step: str, step_payload: dict[str, Any], seconds
     """Do a step of `node` on a host of the cluster."""
     import ray
 
-    from . import node
+    from openclaw_rl.launch.distributed import node
 
     task = ray.remote(node.do).options(num_cpus=0, resources=_on(host), max_retries=0)
     try:
@@ -184,7 +184,7 @@ class RayAgents:
     def _agent(self, host: str) -> Any:
         import ray
 
-        from .agent import Agent
+        from openclaw_rl.launch.distributed.host_agent import Agent
 
         name = f"agent-{host}"
         with self._lock:
@@ -202,7 +202,7 @@ class RayKeeper:
     """The keeper as an actor."""
 
     def __init__(self, mesh: str, home: str, homes: dict[str, str], standby: dict[str, Any] | None) -> None:
-        from .keeper import Keeper
+        from openclaw_rl.launch.distributed.controller import Keeper
 
         chosen = (standby["host"], standby["settings"]) if standby else None
         self._keeper = Keeper(home, RayAgents(mesh, homes, chosen))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from ...config import DistributedConfig
+from openclaw_rl.config import DistributedConfig
 
 #: What a host runs.
 NODE_MODULE = "openclaw_rl.launch.distributed.node"

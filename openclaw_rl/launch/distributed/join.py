@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ...config import Config
-from .host import Host, HostError, Say
+from openclaw_rl.config import Config
+from openclaw_rl.launch.distributed.host import Host, HostError, Say
 
 
 def address_of(config: Config) -> str | None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import yaml
 
-from ...config import DistributedConfig
-from . import host as hosts
-from .host import NODE_MODULE, Host, HostError, Say
-from .stop import LAUNCHER_FILES
+from openclaw_rl.config import DistributedConfig
+from openclaw_rl.launch.distributed import host as hosts
+from openclaw_rl.launch.distributed.host import NODE_MODULE, Host, HostError, Say
+from openclaw_rl.launch.distributed.stop import LAUNCHER_FILES
 
 #: Seconds for `ray up`, and for one host's part.
 _UP, _PART = 240, 150

@@ -18,10 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...home import Home, write_atomically
-from .. import checks
-from . import probe, ray_node
-from .ray_node import RayError, RayNode
+from openclaw_rl.launch import checks
+from openclaw_rl.launch.distributed import probe, ray_node
+from openclaw_rl.launch.distributed.ray_node import RayError, RayNode
+from openclaw_rl.runtime.home import Home, write_atomically
 
 
 class StepError(Exception):
@@ -50,7 +50,7 @@ def _put(home: str | None, files: dict[str, str]) -> None:
 def _keys(home: str | None, content: str) -> None:
     """Add keys to those of the home (keys.json). What was revoked or ends on either side does so here: a key must not
     come back."""
-    from ...keys import KeyFile
+    from openclaw_rl.rpc.auth.keys import KeyFile
 
     file = home_of(home).create().root / "keys.json"
     KeyFile(file).read()  # raises when it is damaged; it is not overwritten then
@@ -68,7 +68,7 @@ def _keys(home: str | None, content: str) -> None:
 
 def _request(home: str | None, roles: dict[str, list[str]]) -> dict[str, dict[str, str]]:
     """New private keys, which stay, and signing requests for them: by folder in the home and role."""
-    from ...mesh import ca
+    from openclaw_rl.rpc.auth import ca
 
     root = home_of(home).create().root
     return {folder: {role: ca.new_request(root / folder, role).decode() for role in some}
@@ -77,7 +77,7 @@ def _request(home: str | None, roles: dict[str, list[str]]) -> dict[str, dict[st
 
 def _install(home: str | None, certificates: dict[str, dict[str, str]], authorities: dict[str, str]) -> None:
     """What was signed, by folder and role, and the CA's certificate by folder."""
-    from ...mesh import ca
+    from openclaw_rl.rpc.auth import ca
 
     for folder, signed in certificates.items():
         for role, certificate in signed.items():
@@ -86,7 +86,7 @@ def _install(home: str | None, certificates: dict[str, dict[str, str]], authorit
 
 def _model(home: str | None, model: str) -> str:
     """Make the model's folder, where it takes making."""
-    from ...models.prepare import ensure_model
+    from openclaw_rl.models.prepare import ensure_model
 
     told = -1
 
@@ -104,7 +104,7 @@ def _model(home: str | None, model: str) -> str:
 
 def _remove(files: list[str]) -> None:
     """Remove files that Ray's launcher left."""
-    from .stop import LAUNCHER_FILES
+    from openclaw_rl.launch.distributed.stop import LAUNCHER_FILES
 
     for name in files:
         if name in LAUNCHER_FILES:
@@ -113,7 +113,7 @@ def _remove(files: list[str]) -> None:
 
 def _clear(home: str | None) -> None:
     """Let nothing be left over of an earlier mesh: a start that was cut short, a state of Ray's head."""
-    from . import stop
+    from openclaw_rl.launch.distributed import stop
 
     place = home_of(home)
     node = RayNode.read(place)
@@ -125,7 +125,7 @@ def _clear(home: str | None) -> None:
 
 def _ray_start(home: str | None) -> bool:
     """Start this host's part of the cluster as run/ray.json says, unless it runs."""
-    from .stop import state_folder
+    from openclaw_rl.launch.distributed.stop import state_folder
 
     place = home_of(home)
     node = RayNode.read(place)
@@ -136,13 +136,13 @@ def _ray_start(home: str | None) -> bool:
 
 def _ray_stop(home: str | None) -> list[str]:
     """End this host's part of the mesh; what is left, which is nothing."""
-    from . import stop
+    from openclaw_rl.launch.distributed import stop
 
     return stop.here(home_of(home))
 
 
 def _on_ray(**payload: Any) -> Any:
-    from . import cluster
+    from openclaw_rl.launch.distributed import cluster
 
     return cluster.do(**payload)
 
@@ -158,7 +158,7 @@ def do(step: str, payload: dict[str, Any]) -> Any:
     Raises:
         StepError: it can't be done.
     """
-    from ...config import ConfigError
+    from openclaw_rl.config import ConfigError
 
     try:
         return STEPS[step](**payload)

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...config import Config
-from ...home import COMPONENTS
-from ...mesh.identity import is_loopback
-from .join import address_of
+from openclaw_rl.config import Config
+from openclaw_rl.launch.distributed.join import address_of
+from openclaw_rl.runtime.home import COMPONENTS
+from openclaw_rl.runtime.identity import is_loopback
 
 #: Keys of a component's ports, as far as it has them.
 _PORTS = ("port", "grpc_port", "keys_port")

@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 
-from ...config import Config
-from ...environment.sandboxes.images import missing
-from ...home import COMPONENTS, Home
-from .. import checks
-from . import ray_node
+from openclaw_rl.config import Config
+from openclaw_rl.launch import checks
+from openclaw_rl.launch.distributed import ray_node
+from openclaw_rl.rollouts.sandboxes.images import missing
+from openclaw_rl.runtime.home import COMPONENTS, Home
 
 #: Container engines, the preferred first.
 _ENGINES = ("docker", "podman")
@@ -83,7 +83,7 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
         facts.model = Path(model).expanduser().is_dir()
     facts.gpus = _gpus()
     if trainer is not None:
-        from ...trainer.megatron import plan as megatron
+        from openclaw_rl.training.backends.megatron import plan as megatron
 
         config = Config.model_validate(trainer)
         facts.problems += megatron.check_trainer(config, home)

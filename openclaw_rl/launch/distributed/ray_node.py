@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from ...home import Home
-from ...processes import marked
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.process import marked
 
 #: Names a node's processes.
 MARK = "OPENCLAW_RL_RAY"

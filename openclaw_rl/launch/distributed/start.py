@@ -15,22 +15,22 @@ from typing import Any
 
 from rich.console import Console
 
-from ...api_models import uses_api
-from ...config import Config, ConfigError
-from ...home import Home
-from ...keys.ring import key_path
-from ...keys.store import KeyFile, KeyFileError
-from ...mesh import mesh_file
-from ..checks import StartError
-from ..status import MeshReport, report
-from ..supervisor import SupervisorError
-from . import again, certificates, checks, keeper, launcher, ray_node
-from . import host as hosts
-from . import plan as plans
-from . import stop as stopping
-from .host import Host, HostError
-from .join import address_of, by_ray
-from .probe import Facts
+from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.launch.checks import StartError
+from openclaw_rl.launch.distributed import certificates, checks, controller, launcher, ray_node, resume
+from openclaw_rl.launch.distributed import host as hosts
+from openclaw_rl.launch.distributed import plan as plans
+from openclaw_rl.launch.distributed import stop as stopping
+from openclaw_rl.launch.distributed.host import Host, HostError
+from openclaw_rl.launch.distributed.join import address_of, by_ray
+from openclaw_rl.launch.distributed.probe import Facts
+from openclaw_rl.launch.status import MeshReport, report
+from openclaw_rl.launch.supervisor import SupervisorError
+from openclaw_rl.models.api_endpoints import uses_api
+from openclaw_rl.rpc.auth.keys.ring import key_path
+from openclaw_rl.rpc.auth.keys.store import KeyFile, KeyFileError
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
 
 #: Seconds for all of Ray's nodes to be there.
 _NODES = 90
@@ -85,7 +85,7 @@ class DistributedStart:
             StartError: it fails; the text says why and what to do.
         """
         running = mesh_file.read(self.home)
-        if running is not None and (found := again.look(self, running)) is not None:
+        if running is not None and (found := resume.look(self, running)) is not None:
             return found
         if problems := self.check():
             raise StartError("\n".join(problems))
@@ -170,7 +170,7 @@ class DistributedStart:
                                     lambda host: host.call("keys", home=self._roots[host.name], content=text)))
 
     def _files(self, host: str, handed: Mapping[str, str]) -> dict[str, bytes]:
-        files = {"run/config.yaml": keeper.config_text(self.config, host, self.plan.hosts).encode()}
+        files = {"run/config.yaml": controller.config_text(self.config, host, self.plan.hosts).encode()}
         if handed:
             files["run/environment.json"] = json.dumps(handed).encode()
         if not self.join:

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
-from ...home import COMPONENTS, Home
-from ...mesh.alarms import duration
-from ...mesh.mesh_file import MeshFile
-from ..status import CRASHES, ComponentReport, MeshReport, answering, ask
-from .agent import hosts_file
+from openclaw_rl.launch.distributed.host_agent import hosts_file
+from openclaw_rl.launch.status import CRASHES, ComponentReport, MeshReport, answering, ask
+from openclaw_rl.runtime.alarms import duration
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.runtime.mesh_file import MeshFile
 
 #: Seconds for which what the keeper told is believed.
 _FRESH = 30.0

@@ -10,15 +10,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from ...home import COMPONENTS, Home, remove_record
-from ...mesh import mesh_file
-from .. import checks
-from ..supervisor import SupervisorError
-from . import host as hosts
-from . import ray_node
-from .host import Host, HostError
-from .join import by_ray
-from .ray_node import RayNode
+from openclaw_rl.launch import checks
+from openclaw_rl.launch.distributed import host as hosts
+from openclaw_rl.launch.distributed import ray_node
+from openclaw_rl.launch.distributed.host import Host, HostError
+from openclaw_rl.launch.distributed.join import by_ray
+from openclaw_rl.launch.distributed.ray_node import RayNode
+from openclaw_rl.launch.supervisor import SupervisorError
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import COMPONENTS, Home, remove_record
 
 #: What distributed-start writes into a home's run folder, but the settings of Ray, which are needed until its end.
 _FILES = ("config.yaml", "hosts.json", "keeper.json", "environment.json")

@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn digests_are_those_of_the_mesh() {
-        // Worked out by openclaw_rl.weights.digest and openclaw_rl.models.identity.
+        // Worked out by openclaw_rl.weights.format.digest and openclaw_rl.models.identity.
         assert_eq!(manifest_digest(&spec(EMPTY)), "c436d943a0a58be3067d721a0fa51c6a65b0910f846c6bbc4922abab8864812b");
         assert_eq!(
             model_id("glm-4-flash", "https://open.bigmodel.cn/api/paas/v4/"),

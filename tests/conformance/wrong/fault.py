@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .judge import Judge
+from tests.conformance.wrong.judge import Judge
 
 
 @dataclass(frozen=True)

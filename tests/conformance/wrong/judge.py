@@ -22,12 +22,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from openclaw_rl.mesh import tls
-from openclaw_rl.mesh.authorize import Authorizer
-from openclaw_rl.mesh.channel import MAX_MESSAGE
-from openclaw_rl.mesh.errors import invalid, unimplemented
-from openclaw_rl.mesh.helpers import now
-from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.auth import tls
+from openclaw_rl.rpc.auth.authorize import Authorizer
+from openclaw_rl.rpc.channel import MAX_MESSAGE
+from openclaw_rl.rpc.errors import invalid, unimplemented
+from openclaw_rl.rpc.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1 import (
     common_pb2,
     component_pb2,
@@ -37,8 +37,7 @@ from openclaw_rl.v1 import (
     trainer_pb2,
     turn_pb2,
 )
-
-from .store import Store
+from tests.conformance.wrong.store import Store
 
 SERVICE = judge_pb2.DESCRIPTOR.services_by_name["JudgeService"].full_name
 COMPONENT = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name

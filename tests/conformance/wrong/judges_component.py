@@ -12,11 +12,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.v1 import component_pb2
-
-from .fault import read_by, wrong
-from .judge import SERVICE, Judge
+from tests.conformance.wrong.fault import read_by, wrong
+from tests.conformance.wrong.judge import SERVICE, Judge
 
 
 class _Changed(ErrorInterceptor):

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from openclaw_rl.mesh.errors import unavailable
+from openclaw_rl.rpc.errors import unavailable
 from openclaw_rl.v1 import common_pb2, judge_pb2, trainer_pb2, turn_pb2
-
-from .fault import wrong
-from .judge import Judge
+from tests.conformance.wrong.fault import wrong
+from tests.conformance.wrong.judge import Judge
 
 
 @wrong("onward.arrives", "4 of 4 samples did not arrive")

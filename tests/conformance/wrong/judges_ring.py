@@ -10,13 +10,12 @@ from typing import Any
 
 import grpc
 
-from openclaw_rl.mesh.errors import MeshError
-from openclaw_rl.mesh.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.v1 import common_pb2, judge_pb2, turn_pb2
-
-from .fault import read_by, wrong
-from .judge import Judge
-from .store import Store
+from tests.conformance.wrong.fault import read_by, wrong
+from tests.conformance.wrong.judge import Judge
+from tests.conformance.wrong.store import Store
 
 _ACCEPTED = common_pb2.ACK_STATUS_ACCEPTED
 _LIMIT = 16 * 2**20

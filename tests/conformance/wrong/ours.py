@@ -22,25 +22,25 @@ EXPECTED = {
 
 
 def loses_order() -> None:
-    from openclaw_rl.environment import server
+    from openclaw_rl.rollouts import server
 
     right = server._request
     server._request = lambda payloads: right(payloads[::-1])
 
 
 def last_message_only() -> None:
-    from openclaw_rl.environment import sessions
+    from openclaw_rl.rollouts.tracking import tracker
 
-    right = sessions.messages_behind
+    right = tracker.messages_behind
 
     def wrong(*args: Any) -> Any:
         return right(*args)[-1:]
 
-    sessions.messages_behind = wrong
+    tracker.messages_behind = wrong
 
 
 def keeps_leases() -> None:
-    from openclaw_rl.environment.pool.pool import Pool
+    from openclaw_rl.rollouts.leases.pool import Pool
 
     async def nothing(self: Pool, lease_id: str) -> None:
         """Forgets to give it back."""
@@ -49,20 +49,20 @@ def keeps_leases() -> None:
 
 
 def trains_on_what_failed() -> None:
-    from openclaw_rl.trainer import samples
+    from openclaw_rl.training.buffer import samples
 
     samples.problem = lambda sample, max_tokens: None
 
 
 def tells_the_newest_first() -> None:
-    from openclaw_rl.trainer.samples import SampleTable
+    from openclaw_rl.training.buffer.samples import SampleTable
 
     right = SampleTable.statuses
     SampleTable.statuses = lambda self, turn_ids: right(self, turn_ids)[::-1]  # type: ignore[method-assign]
 
 
 def forgets_pauses() -> None:
-    from openclaw_rl.trainer.service import TrainerService
+    from openclaw_rl.training.service import TrainerService
 
     def pause(self: Any, reason: str) -> None:
         self._scheduler.paused = reason

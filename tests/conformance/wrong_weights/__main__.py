@@ -7,8 +7,8 @@ import asyncio
 import signal
 from pathlib import Path
 
-from .faults import FAULTS
-from .right import Serving, SmallPolicy
+from tests.conformance.wrong_weights.faults import FAULTS
+from tests.conformance.wrong_weights.right import Serving, SmallPolicy
 
 
 async def main() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.common_pb2 import VersionSpan
-
-from .fault import Tokens, fault
-from .outbox import Outbox
-from .right import SmallPolicy
-from .versions import Versions
+from tests.conformance.wrong_weights.fault import Tokens, fault
+from tests.conformance.wrong_weights.outbox import Outbox
+from tests.conformance.wrong_weights.right import SmallPolicy
+from tests.conformance.wrong_weights.versions import Versions
 
 
 @fault("policy.chat", "the first message of the response is `delta`, not `start`")
@@ -94,7 +93,7 @@ class TokenOfAnotherVersion(Tokens):
 @fault("policy.generate", "was refused for the reason 'UNIMPLEMENTED', not NO_WEIGHTS")
 class GenerateWithoutReason(SmallPolicy):
     def has_tokens(self) -> None:
-        from openclaw_rl.mesh.errors import failed_precondition
+        from openclaw_rl.rpc.errors import failed_precondition
 
         raise failed_precondition("UNIMPLEMENTED", "no")
 

@@ -8,10 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.mesh.helpers import new_id, now
+from openclaw_rl.rpc.messages import new_id, now
 from openclaw_rl.v1 import component_pb2, environment_pb2, turn_pb2
-
-from .right import SmallPolicy
+from tests.conformance.wrong_weights.right import SmallPolicy
 
 _SAID = "word0 word1 "
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conformance.wrong.fault import Fault
-
-from .outbox import Outbox
-from .right import SmallPolicy
-from .stream import Receiver
-from .versions import Versions
+from tests.conformance.wrong_weights.outbox import Outbox
+from tests.conformance.wrong_weights.right import SmallPolicy
+from tests.conformance.wrong_weights.stream import Receiver
+from tests.conformance.wrong_weights.versions import Versions
 
 FAULTS: dict[str, Fault] = {}
 

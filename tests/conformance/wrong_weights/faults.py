@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import chat_faults, stream_faults  # noqa: F401
-from .fault import FAULTS, Fixed, Tokens
+from tests.conformance.wrong_weights import chat_faults, stream_faults  # noqa: F401
+from tests.conformance.wrong_weights.fault import FAULTS, Fixed, Tokens
 
 __all__ = ["FAULTS", "Fixed", "Tokens"]

@@ -7,15 +7,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from policy.peers import FakeEngine
-
-from openclaw_rl.policy.versions import PolicyVersions
-from openclaw_rl.policy.weights_service import WeightsService
+from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
+from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.weights.identity import TRAINER_KEY
-from openclaw_rl.weights.receiver import WeightReceiver
-
-from .right import SmallPolicy
+from openclaw_rl.weights.transfer.receiver import WeightReceiver
+from tests.conformance.wrong_weights.right import SmallPolicy
+from tests.serving.peers import FakeEngine
 
 WINDOW = 256 << 10
 

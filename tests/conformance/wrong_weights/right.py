@@ -12,21 +12,20 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from openclaw_rl.conformance.weights_stream import piece
-from openclaw_rl.gateway.messages import check_messages, check_tool_choice, check_tools
-from openclaw_rl.mesh.channel import COMMON_OPTIONS
-from openclaw_rl.mesh.errors import MeshError, failed_precondition, invalid, invalid_many, not_found
-from openclaw_rl.mesh.helpers import new_id, now
-from openclaw_rl.mesh.interceptor import ErrorInterceptor
-from openclaw_rl.policy.chat import check_sampling
-from openclaw_rl.policy.turns import check_id
+from openclaw_rl.rpc.channel import COMMON_OPTIONS
+from openclaw_rl.rpc.errors import MeshError, failed_precondition, invalid, invalid_many, not_found
+from openclaw_rl.rpc.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.messages import new_id, now
+from openclaw_rl.serving.chat_service import check_id
+from openclaw_rl.serving.entrypoints.openai.messages import check_messages, check_tool_choice, check_tools
+from openclaw_rl.serving.token_policy import check_sampling
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc, environment_pb2, policy_pb2_grpc, turn_pb2
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.common_pb2 import VersionSpan
 from openclaw_rl.v1.weights_pb2 import WeightOffer
-
-from .outbox import Outbox
-from .stream import Receiver
-from .versions import Versions, spec_of
+from tests.conformance.wrong_weights.outbox import Outbox
+from tests.conformance.wrong_weights.stream import Receiver
+from tests.conformance.wrong_weights.versions import Versions, spec_of
 
 #: Log-probabilities of all its tokens.
 LOGPROB, MODEL_LOGPROB = -0.5, -0.25

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import google_crc32c
 
-from openclaw_rl import playbook
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import SyncWeightsRequest, SyncWeightsResponse
-from openclaw_rl.weights.digest import manifest_digest, tensor_digest
-
-from .versions import MODEL_ID, Versions
+from openclaw_rl.weights import playbook
+from openclaw_rl.weights.format.digest import manifest_digest, tensor_digest
+from tests.conformance.wrong_weights.versions import MODEL_ID, Versions
 
 WINDOW = 64 << 10
 

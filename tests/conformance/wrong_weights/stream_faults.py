@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.mesh.errors import unavailable
+from openclaw_rl.rpc.errors import unavailable
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import weights_pb2
-
-from .fault import Fixed, fault
-from .right import SmallPolicy
-from .stream import Receiver, Rejected
-from .versions import Versions
+from tests.conformance.wrong_weights.fault import Fixed, fault
+from tests.conformance.wrong_weights.right import SmallPolicy
+from tests.conformance.wrong_weights.stream import Receiver, Rejected
+from tests.conformance.wrong_weights.versions import Versions
 
 
 @fault("weights.state", "nothing came within")
@@ -133,7 +132,7 @@ class NoManifestCheck(Receiver):
 
     @staticmethod
     def _right(offer: weights_pb2.WeightOffer) -> str:
-        from openclaw_rl.weights.digest import manifest_digest
+        from openclaw_rl.weights.format.digest import manifest_digest
 
         return manifest_digest(offer.tensors)
 

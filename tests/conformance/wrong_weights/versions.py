@@ -7,13 +7,13 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from openclaw_rl import playbook
-from openclaw_rl.mesh.errors import failed_precondition, invalid
+from openclaw_rl.rpc.errors import failed_precondition, invalid
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.v1.weights_pb2 import VersionManifest
-from openclaw_rl.weights.digest import manifest_digest, tensor_digest
-from openclaw_rl.weights.layout import make_spec
+from openclaw_rl.weights import playbook
+from openclaw_rl.weights.format.digest import manifest_digest, tensor_digest
+from openclaw_rl.weights.format.safetensors import make_spec
 
 MODEL_ID = "small-model"
 KEEP = 3

@@ -8,14 +8,13 @@ import pytest
 from rich.console import Console
 
 from openclaw_rl.config import Config
-from openclaw_rl.home import Home
 from openclaw_rl.launch.distributed import certificates, cluster, ray_node
 from openclaw_rl.launch.distributed.node import StepError
 from openclaw_rl.launch.distributed.start import DistributedStart
 from openclaw_rl.launch.status import report
-from tests.mesh.certs import make_certs, reissue, serial
-
-from .conftest import make_config
+from openclaw_rl.runtime.home import Home
+from tests.launch.distributed.conftest import make_config
+from tests.rpc.auth.certs import make_certs, reissue, serial
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-from openclaw_rl.home import Home
 from openclaw_rl.launch.distributed import checks, probe
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.host import HostError
 from openclaw_rl.launch.distributed.plan import Plan
 from openclaw_rl.launch.distributed.probe import Facts
-
-from .conftest import FakeHost, make_config
+from openclaw_rl.runtime.home import Home
+from tests.launch.distributed.conftest import FakeHost, make_config
 
 VERSION = importlib.metadata.version("openclaw-rl")
 GOOD = Facts(VERSION, platform.python_version(), "/root/.openclaw-rl", disk=2**40, available=2**36, cpus=8)

@@ -15,17 +15,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openclaw_rl.home import Home, read_record
 from openclaw_rl.launch import checks, supervisor
 from openclaw_rl.launch.distributed import children, ray_node
-from openclaw_rl.launch.distributed.agent import Agent, hosts_file
 from openclaw_rl.launch.distributed.children import RotatingLog
+from openclaw_rl.launch.distributed.host_agent import Agent, hosts_file
+from openclaw_rl.runtime.home import Home, read_record
 
 CONFIG = "components: {policy_server: {port: 0, grpc_port: 0}, prm_judge: {port: 0}, trainer: {port: 0}}\n"
 #: argv: home; an agent with a trainer, until it is killed.
 _AGENT = ("import sys, time\nfrom openclaw_rl.launch import supervisor\n"
           "supervisor.COMPONENT_MODULE = 'fake_component'\n"
-          "from openclaw_rl.launch.distributed.agent import Agent\n"
+          "from openclaw_rl.launch.distributed.host_agent import Agent\n"
           "a = Agent(sys.argv[1], '10.0.0.4'); a.tick(['trainer'], {'run/config.yaml': sys.argv[2]}); time.sleep(600)")
 
 

@@ -11,17 +11,18 @@ import pytest
 import yaml
 
 from openclaw_rl.config import ConfigError
-from openclaw_rl.home import Home
 from openclaw_rl.launch.checks import StartError
-from openclaw_rl.launch.distributed import pass_on
+from openclaw_rl.launch.distributed import export
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.plan import Plan
 from openclaw_rl.launch.distributed.stop import everywhere
 from openclaw_rl.launch.start import local_start
 from openclaw_rl.launch.status import ComponentReport, MeshReport, report
 from openclaw_rl.launch.supervisor import SupervisorError
-from openclaw_rl.mesh import ca, mesh_file
-from openclaw_rl.mesh.mesh_file import Cluster, MeshFile
+from openclaw_rl.rpc.auth import ca
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.mesh_file import Cluster, MeshFile
 from openclaw_rl.v1.component_pb2 import ComponentStatus
 
 
@@ -42,37 +43,37 @@ def started(tmp_path: Path, plan: Plan) -> Home:
 
 def test_export_and_join(started: Home, tmp_path: Path) -> None:
     file, home = tmp_path / "access.yaml", Home(tmp_path / "laptop")
-    pass_on.export(started, file)
+    export.export(started, file)
     assert file.stat().st_mode & 0o777 == 0o600
     assert "very-secret" not in file.read_text() and "6379" not in file.read_text(), "addresses and certificates only"
     assert (started.certs / "ca.key").read_text() not in file.read_text()
-    mesh = pass_on.join(home, file)
+    mesh = export.join(home, file)
     assert mesh.config.components.trainer.policy_servers == ["10.0.0.9:50051"], "what `forget` asks as well"
     assert mesh.addresses["trainer"] == "10.0.0.4:50054" and mesh.http_address == "https://10.0.0.1:30000"
     assert mesh_file.read(home) == mesh and mesh.cluster is None
     assert {entry.name for entry in home.certs.iterdir()} == {"ca.crt", "operator.crt", "operator.key"}
     assert (home.certs / "operator.key").stat().st_mode & 0o777 == 0o600
-    pass_on.join(home, file)  # once more is no harm
+    export.join(home, file)  # once more is no harm
     with pytest.raises(SupervisorError, match="started elsewhere"):
         everywhere(home, mesh, lambda text: None)
-    assert pass_on.leave(home) and not pass_on.leave(home) and not list(home.certs.iterdir())
+    assert export.leave(home) and not export.leave(home) and not list(home.certs.iterdir())
 
 
 def test_what_can_not_be_passed_on_or_joined(started: Home, tmp_path: Path) -> None:
     other = Home(tmp_path / "other").create()
     with pytest.raises(ConfigError, match="distributed-start"):
-        pass_on.export(other, tmp_path / "x")
-    pass_on.export(started, tmp_path / "x")
+        export.export(other, tmp_path / "x")
+    export.export(started, tmp_path / "x")
     with pytest.raises(ConfigError, match="a mesh was started from"):
-        pass_on.join(started, tmp_path / "x")
+        export.join(started, tmp_path / "x")
     with pytest.raises(ConfigError, match="stop-all"):
-        pass_on.leave(started)
+        export.leave(started)
     ca.make_authority(other.certs)
     with pytest.raises(ConfigError, match="a CA of its own"):
-        pass_on.join(other, tmp_path / "x")
+        export.join(other, tmp_path / "x")
     (tmp_path / "y").write_text(yaml.safe_dump(["no mesh"]))
     with pytest.raises(ConfigError, match="no file of `openclaw-rl mesh export`"):
-        pass_on.join(Home(tmp_path / "z"), tmp_path / "y")
+        export.join(Home(tmp_path / "z"), tmp_path / "y")
 
 
 def test_local_start_leaves_such_a_home_alone(started: Home) -> None:

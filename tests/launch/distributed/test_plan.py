@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from openclaw_rl.cli.app import app
 from openclaw_rl.config import Config
 from openclaw_rl.launch.distributed import plan as plans
-
-from .conftest import EXAMPLE, make_config
+from tests.launch.distributed.conftest import EXAMPLE, make_config
 
 
 def made(components: dict[str, Any], names: dict[str, str] | None = None, **distributed: Any) -> plans.Plan:

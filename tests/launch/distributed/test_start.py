@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from openclaw_rl.home import Home
-from openclaw_rl.keys import KeyFile
 from openclaw_rl.launch.checks import StartError
-from openclaw_rl.launch.distributed import again, certificates, node, stop
+from openclaw_rl.launch.distributed import certificates, node, resume, stop
 from openclaw_rl.launch.distributed import host as hosts
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.host import HostError
 from openclaw_rl.launch.distributed.start import DistributedStart
 from openclaw_rl.launch.status import ComponentReport, MeshReport
 from openclaw_rl.launch.supervisor import SupervisorError
-from openclaw_rl.mesh import mesh_file
-from openclaw_rl.mesh.mesh_file import Cluster, MeshFile
+from openclaw_rl.rpc.auth.keys import KeyFile
+from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.mesh_file import Cluster, MeshFile
 from openclaw_rl.v1.component_pb2 import ComponentStatus
-
-from .conftest import FakeHost, make_config
+from tests.launch.distributed.conftest import FakeHost, make_config
 
 NOBODY = HostError("no Ray cluster answers at 10.0.0.1:6379 (x)")
 FACTS: dict[str, Any] = {"components": {}}
@@ -62,7 +61,7 @@ class Second:
         self.mesh, self.undone, self.renewed = running(home), False, False
         self.reports = MeshReport([ComponentReport(name, "RUNNING", status=ComponentStatus() if components else None)
                                    for name in self.mesh.hosts])
-        monkeypatch.setattr(again, "report", lambda home: self.reports)
+        monkeypatch.setattr(resume, "report", lambda home: self.reports)
         monkeypatch.setattr(DistributedStart, "undo", lambda this, mesh: setattr(self, "undone", True))
         monkeypatch.setattr(certificates, "provide", lambda *_args, **_named: setattr(self, "renewed", True))
 
@@ -76,7 +75,7 @@ class Second:
         self.start = DistributedStart(home, make_config(), Console(quiet=True))
 
     def __call__(self) -> MeshReport | None:
-        return again.look(self.start, self.mesh)
+        return resume.look(self.start, self.mesh)
 
 
 def test_a_mesh_that_runs_is_found_and_its_certificates_renewed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

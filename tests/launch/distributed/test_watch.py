@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.launch.distributed.watch import PATIENCE, Watch
-
-from .conftest import make_config
+from openclaw_rl.launch.distributed.failover import PATIENCE, Watch
+from tests.launch.distributed.conftest import make_config
 
 HOSTS = {"policy_server": "10.0.0.1", "env_server": "10.0.0.2", "prm_judge": "10.0.0.3", "trainer": "10.0.0.4"}
 

@@ -87,7 +87,7 @@ class LearnerTest {
   @Test
   void theTensorIsJsonWithTheContractsDigest() {
     assertEquals("{}", new String(Playbooks.dump(Playbook.getDefaultInstance()), java.nio.charset.StandardCharsets.UTF_8));
-    // SHA-256 of "playbook\0U8\0" + "2\0" + SHA-256("{}"), worked out by openclaw_rl.weights.digest.
+    // SHA-256 of "playbook\0U8\0" + "2\0" + SHA-256("{}"), worked out by openclaw_rl.weights.format.digest.
     assertEquals("c436d943a0a58be3067d721a0fa51c6a65b0910f846c6bbc4922abab8864812b", Playbooks.digest("{}".getBytes(java.nio.charset.StandardCharsets.UTF_8)));
     Playbook playbook = Playbook.newBuilder().addEntries(
         PlaybookEntry.newBuilder().setId("i1.1").setText("说\"hi\"").setAddedIn(1).setScoreSum(0.5).setUses(1)).build();

@@ -1,0 +1,1 @@
+"""The Python API: `from openclaw_rl import PolicyClient, EnvServer, PRMJudge, Trainer`."""

@@ -1,0 +1,130 @@
+"""What keeps the components of one host. It runs in a Ray actor there, does what the keeper says, and tells what
+became of it; when the keeper is silent it goes on as before."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.launch import checks
+from openclaw_rl.launch.distributed.children import Child
+from openclaw_rl.launch.distributed.host import HostError, Ssh
+from openclaw_rl.launch.distributed.ray_node import RayNode
+from openclaw_rl.runtime.home import Home, write_atomically
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at a head that is silent, and from when on it is.
+_HEAD_EVERY, _HEAD_SILENT = 10.0, 30.0
+
+
+class Agent:
+    """One host.
+
+    Args:
+        home: folder on this host.
+        host: its address.
+        standby: settings (config.DistributedConfig as JSON) for starting the head's part of Ray again by ssh when it
+            is back; None when this host is not the one to do that.
+    """
+
+    def __init__(self, home: str, host: str, standby: dict[str, Any] | None = None) -> None:
+        self.home, self.host = Home(Path(home)).create(), host
+        for name in checks.end_orphans(self.home):
+            log.warning("ended %s, whose agent was gone", name)
+        self._children: dict[str, Child] = {}
+        self._lock = threading.Lock()
+        self._heard = time.monotonic()
+        self._stopping = False
+        if standby is not None:
+            threading.Thread(target=self._watch_head, args=(standby,), daemon=True).start()
+
+    def tick(self, components: list[str], files: dict[str, str]) -> dict[str, Any]:
+        """Run exactly these components.
+
+        Args:
+            files: content by path in the home, of those that are to be so; what is there already stays untouched.
+
+        Returns:
+            Each component's ChildState.
+        """
+        with self._lock:
+            self._heard = time.monotonic()
+            if self._stopping:
+                return self._report()
+            for name, text in files.items():
+                _write(self.home.root / name, text.encode())
+            gone = [self._children.pop(name) for name in list(self._children) if name not in components]
+            for child in gone:
+                log.warning("%s now runs on another host; it is ended here", child.name)
+            _stop(gone)
+            for name in components:
+                if name not in self._children:
+                    self._children[name] = Child(name, self.home, self.host)
+            return self._report()
+
+    def _report(self) -> dict[str, Any]:
+        return {name: child.report() for name, child in self._children.items()}
+
+    def restart(self, names: list[str]) -> None:
+        """Try components that wait in a pause again at once."""
+        with self._lock:
+            for name in names:
+                if name in self._children:
+                    self._children[name].restart()
+
+    def stop(self) -> list[str]:
+        """End all components; their names."""
+        with self._lock:
+            self._stopping = True
+            children, self._children = list(self._children.values()), {}
+            _stop(children)
+            return [child.name for child in children] + checks.end_orphans(self.home)
+
+    def _watch_head(self, settings: dict[str, Any]) -> None:
+        """Start the head's part of Ray again once its host is back: nobody on that host would."""
+        from openclaw_rl.config import DistributedConfig
+
+        config = DistributedConfig.model_validate(settings)
+        ray = RayNode.read(self.home)
+        if ray is None or config.python is None:
+            return
+        head = Ssh(ray.head.rpartition(":")[0], config.python, config)
+        while not self._stopping:
+            time.sleep(_HEAD_EVERY)
+            if time.monotonic() - self._heard > _HEAD_SILENT:
+                with contextlib.suppress(HostError):
+                    if head.call("ray-start", timeout=150, home=config.home):
+                        log.warning("started Ray's head on %s again", head.name)
+
+
+def _stop(children: list[Child]) -> None:
+    if children:
+        with ThreadPoolExecutor(len(children)) as pool:
+            list(pool.map(Child.stop, children))
+
+
+def _write(path: Path, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
+            return
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        log.error("%s can't be written: %s", path, error)
+
+
+def hosts_file(home: Home) -> dict[str, Any] | None:
+    """What the keeper last told of the hosts of this home's mesh: `at`, `hosts` and `components`; None when it told
+    nothing."""
+    try:
+        data: dict[str, Any] = json.loads((home.run / "hosts.json").read_text())
+        return data if {"at", "hosts", "components"} <= data.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None

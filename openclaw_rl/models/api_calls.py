@@ -1,0 +1,235 @@
+"""Calls of OpenAI-compatible APIs: which errors may pass, how long to wait, what to tell, how many a minute.
+
+One place for all that calls such an API: the policy, the judge `llm` and the playbook's writer. The key is in no text
+that is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ssl
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import httpx
+import openai
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
+
+from openclaw_rl.models.api_endpoints import ApiModel, is_glm
+
+#: A minute, in seconds.
+_MINUTE = 60.0
+#: Seconds for a connection.
+_CONNECT = 10.0
+_backoff = wait_random_exponential(multiplier=0.5, max=8)
+#: Codes of a 429 that no waiting helps against.
+_NO_CREDIT = ("insufficient_quota", "billing_hard_limit_reached")
+
+#: Said of an answer that is something else, such as a web page.
+NO_COMPLETION = "the answer is no chat completion; check base_url (it often ends with /v1)"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How a user calls the settings of an API, for messages."""
+
+    model: str  #: such as "components.prm_judge.model"
+    base_url: str  #: such as "components.prm_judge.base_url"
+    key: str  #: the variable, or variables, that hold the key
+
+    @classmethod
+    def of(cls, section: str, model: str, api_key_env: str | None) -> Names:
+        """Those of a section of the configuration."""
+        key = api_key_env or ("ZHIPUAI_API_KEY or OPENAI_API_KEY" if is_glm(model) else "OPENAI_API_KEY")
+        return cls(f"{section}.model", f"{section}.base_url", key)
+
+
+class Budget:
+    """At most so many requests in any 60 seconds; who asks for more waits, first come, first served.
+
+    Args:
+        per_minute: requests; None: no bound.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_minute = per_minute
+        self.waiting = 0  #: callers of `take` that wait now
+        self._clock = clock
+        self._places: deque[float] = deque(maxlen=per_minute)  # when the newest were or are to be made
+
+    @property
+    def wait(self) -> float:
+        """Seconds until one that is asked for now may be made."""
+        if self.per_minute is None or len(self._places) < self.per_minute:
+            return 0.0
+        return max(0.0, self._places[0] + _MINUTE - self._clock())
+
+    async def take(self) -> None:
+        """Wait until one more request may be made. It counts, also when the caller is cancelled meanwhile."""
+        if self.per_minute is None:
+            return
+        seconds = self.wait
+        self._places.append(self._clock() + seconds)
+        if seconds:
+            self.waiting += 1
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                self.waiting -= 1
+
+
+async def call(work: Callable[[], Awaitable[_T]], seconds: float) -> _T:
+    """Await `work`, again after a rate limit, a time-out, a broken connection or a server's error, while that can end
+    within so many seconds: a wait that would go beyond them is not begun.
+
+    Raises:
+        openai.OpenAIError, httpx.TransportError: what `work` raised the last time.
+    """
+    retrying = AsyncRetrying(retry=retry_if_exception(may_pass), wait=_wait, stop=stop_before_delay(seconds),
+                             reraise=True)
+    async for attempt in retrying:
+        with attempt:
+            return await work()
+    raise AssertionError("unreachable: the loop returns or raises")
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether trying again soon can help."""
+    if isinstance(error, openai.RateLimitError):
+        return error.code not in _NO_CREDIT
+    return isinstance(error, (openai.APIConnectionError, openai.InternalServerError, openai.ConflictError,
+                              httpx.TransportError)) or (
+        isinstance(error, openai.APIStatusError) and error.status_code == 408)
+
+
+def retry_after(error: BaseException | None) -> float | None:
+    """Seconds that the server asks to wait: its header Retry-After, in seconds or as an HTTP date (RFC 9110, 10.2.3);
+    None without one."""
+    if not isinstance(error, openai.APIStatusError):
+        return None
+    said = error.response.headers.get("retry-after", "").strip()
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(said)
+        except ValueError:
+            return None
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
+    return max(0.0, seconds) if seconds < float("inf") else None
+
+
+def explain(error: BaseException | None, api: ApiModel, names: Names) -> str:
+    """A sentence that says what is wrong and what to do; the key is not in it."""
+    where = api.base_url
+    detail = redact(" ".join(str(getattr(error, "message", error)).split()), api)[:300]
+    match error:
+        case openai.APITimeoutError():
+            return f"{where} does not answer in time"
+        case openai.APIConnectionError() | httpx.TransportError():
+            cause = redact(f" ({error.__cause__})", api) if error.__cause__ else ""
+            return f"{where} can't be reached{cause}; check {names.base_url} and the network"
+        case openai.AuthenticationError() | openai.PermissionDeniedError():
+            return f"{where} refuses the key in {names.key} ({error.status_code}): {detail}"
+        case openai.NotFoundError() | openai.BadRequestError() if names_model(error):
+            return f"{where} has no model {api.model!r} ({error.status_code}): {detail}; check {names.model}"
+        case openai.NotFoundError():
+            return (f"{where} has no chat/completions (404): {detail}; check {names.base_url} (it often ends with /v1) "
+                    f"and {names.model}")
+        case openai.RateLimitError():
+            return f"{where} limits the rate, or the account has no credit left (429): {detail}"
+        case openai.APIStatusError():
+            return f"{where} answered {error.status_code}: {detail}"
+    return f"{where}: {detail}"
+
+
+def redact(text: str, api: ApiModel) -> str:
+    """The text without the API's key: servers like to tell which one they refuse."""
+    return text.replace(api.api_key, "***")
+
+
+def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
+    """A connection to an API; tries again are `call`'s.
+
+    Args:
+        timeout: seconds for one answer.
+    """
+    limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
+    return openai.AsyncOpenAI(api_key=api.api_key, base_url=api.base_url, timeout=limits, max_retries=0,
+                              http_client=openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits))
+
+
+def text_of(reply: Any) -> str:
+    """The text of an answer; empty when it has none.
+
+    Args:
+        reply: what the openai client gave. What is no JSON it gives as a text, such as a web page's.
+
+    Raises:
+        openai.OpenAIError: it is no chat completion.
+    """
+    choices = getattr(reply, "choices", None)
+    if not isinstance(choices, list):
+        raise openai.OpenAIError(NO_COMPLETION)
+    return (choices[0].message.content or "") if choices else ""
+
+
+async def canary(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, seconds: float = 60.0) -> str:
+    """Find out with one tiny request whether an API works.
+
+    Returns:
+        What is wrong with it, naming a wrong key, model or URL apart; empty when it works.
+    """
+    optional: Mapping[str, Any] = {"max_tokens": 1}
+
+    async def ask() -> None:
+        nonlocal optional
+        try:
+            text_of(await connection.chat.completions.create(
+                model=api.model, messages=[{"role": "user", "content": "Say yes."}], **optional))
+        except openai.BadRequestError as error:
+            if "max_tokens" not in str(error) or not optional:
+                raise
+            optional = {}  # some models know it by another name
+            await ask()
+
+    try:
+        async with asyncio.timeout(seconds):
+            await call(ask, seconds / 2)
+        return ""
+    except TimeoutError:
+        return f"{api.base_url} gave no answer within {seconds:.0f} s"
+    except (openai.OpenAIError, httpx.TransportError, ValueError) as error:
+        return explain(error, api, names)
+
+
+@functools.cache
+def _authorities() -> ssl.SSLContext:
+    """Whose certificates are trusted; reading them takes a tenth of a second each time."""
+    return httpx.create_ssl_context()
+
+
+def names_model(error: openai.APIStatusError) -> bool:
+    """Whether an error is about the model's name. Some APIs answer 400 to a wrong one, and say so."""
+    if error.code in ("model_not_found", "1211"):  # OpenAI's and GLM's
+        return True
+    said = error.message.lower()
+    if error.status_code == 404:
+        return "model" in said
+    return "model" in said and any(word in said for word in ("not exist", "not found", "unknown", "no such"))
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds before the next try: what the server asks for, else a growing pause."""
+    seconds = retry_after(state.outcome.exception() if state.outcome else None)
+    # "0" too: asking again and again at once would last as long as the tries may.
+    return _backoff(state) if seconds is None else max(seconds, min(0.5 * state.attempt_number, 8.0))

@@ -1,0 +1,75 @@
+"""The `rules` judge: no model, no network, well under a millisecond.
+
+What it looks at, the strongest first: explicit feedback, certain tool errors, the user's words, other signs in tool
+results. See the package's README for all rules.
+"""
+
+from __future__ import annotations
+
+import re
+
+from openclaw_rl.config import PrmJudgeConfig
+from openclaw_rl.reward.judges.rules import feedback, tools, words
+from openclaw_rl.reward.judges.rules.evidence import Evidence
+from openclaw_rl.reward.judges.text import text_of
+from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.v1 import turn_pb2
+
+#: Agents put the time before the user's words: "[Mon 2026-03-16 15:30 GMT+1] hello".
+_STAMP = re.compile(r"^\s*\[[^\]\n]{0,60}\d{1,2}:\d{2}[^\]\n]{0,20}\]\s*")
+_ENDED = {
+    turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended without a word",
+    turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "nothing came before the session timed out",
+    turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED: "the episode ended without an observation",
+}
+
+
+class RulesJudge:
+    """Judges by the rules of this package."""
+
+    name = "rules"
+
+    def vote_now(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
+        evidence = judge(transition)
+        return turn_pb2.Vote(judge=self.name, score=evidence.score, hint=well_formed(evidence.hint),
+                             rationale=well_formed(evidence.rationale), certain=evidence.certain)
+
+    async def vote(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
+        return self.vote_now(transition)
+
+
+def make(config: PrmJudgeConfig) -> RulesJudge:
+    """The judge of the entry point `rules`; it has no settings."""
+    return RulesJudge()
+
+
+def judge(transition: turn_pb2.Transition) -> Evidence:
+    """The strongest evidence in a transition's next state."""
+    turn, state = transition.turn, transition.next_state
+    request = next((_words(message) for message in reversed(turn.messages)
+                    if message.role == "user" and not tools.is_result(message)), "")
+    answer = text_of(turn.response)
+    told = feedback.read(state.feedback, request, answer)
+    results = tools.read([message for message in state.messages if tools.is_result(message)], turn.response)
+    said = None
+    for message in state.messages:
+        if message.role == "user" and not tools.is_result(message):
+            heard = words.read(_words(message), request, answer)
+            said = heard if said is None or heard.score else said
+    return _strongest(told, results, said) or Evidence(0, _ENDED.get(state.kind, "nothing came next"))
+
+
+def _strongest(told: Evidence | None, results: Evidence | None, said: Evidence | None) -> Evidence | None:
+    found = [evidence for evidence in (told, said, results) if evidence is not None]
+    certain = [evidence for evidence in found if evidence.certain]
+    best = next(iter(certain or [evidence for evidence in found if evidence.score] or found), None)
+    if best is not None and best.score < 0:
+        # The user's words say better what to do than a tool's error message or a thumb.
+        hints = [evidence.hint for evidence in (told, said) if evidence is not None and evidence.score < 0]
+        hint = next(filter(None, hints), best.hint)
+        return Evidence(best.score, best.rationale, hint, best.certain)
+    return best
+
+
+def _words(message: turn_pb2.ChatMessage) -> str:
+    return _STAMP.sub("", text_of(message))

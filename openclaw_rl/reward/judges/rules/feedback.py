@@ -1,0 +1,32 @@
+"""Explicit feedback: thumbs, scores, comments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openclaw_rl.reward.judges.rules import words
+from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
+from openclaw_rl.reward.judges.rules.hints import from_comment
+from openclaw_rl.v1 import turn_pb2
+
+#: Scores nearer to 0 than this are no opinion.
+NEUTRAL = 0.2
+
+
+def read(feedback: Sequence[turn_pb2.Feedback], request: str, answer: str) -> Evidence | None:
+    """What explicit feedback says: certain when it has a score, else the comment's words; None without any.
+
+    The last score counts, since somebody who gives feedback twice has changed their mind. All comments are read.
+    """
+    comments = [entry.comment for entry in feedback if entry.comment.strip()]
+    scores = [entry.score for entry in feedback if entry.HasField("score")]
+    said = [words.read(comment, request, answer) for comment in comments]
+    if not scores:
+        return next((evidence for evidence in reversed(said) if evidence.score), said[-1] if said else None)
+    score = 0 if abs(scores[-1]) < NEUTRAL else 1 if scores[-1] > 0 else -1
+    why = f"explicit feedback {scores[-1]:+g}" + (f": {quote(comments[-1])}" if comments else "")
+    hint = ""
+    if score < 0:
+        hint = next((evidence.hint for evidence in reversed(said) if evidence.hint), "")
+        hint = hint or (from_comment(comments[-1]) if comments and not said[-1].score else "")
+    return Evidence(score, why, hint, certain=True)

@@ -1,0 +1,130 @@
+"""The user's words: thanks, complaints, corrections, the same question again.
+
+Each clause is classified alone; how they go together:
+
+- What follows a new request belongs to that request ("Write X. It should be short. Thanks!"), and a request to do
+  something differently ("in one sentence") counts only in a message that asks for nothing new.
+- A complaint outranks thanks ("thanks, but that's wrong"), except when the praise comes after a "but" and the complaint
+  before it ("it failed at first, but now it works").
+- After an answer that is a question, "no" and instructions are the reply to it.
+- A request to do something differently counts beside a complaint in any case.
+"""
+
+from __future__ import annotations
+
+import re
+
+from openclaw_rl.reward.judges.rules import chinese, english, english_patterns
+from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
+from openclaw_rl.reward.judges.rules.hints import compose
+from openclaw_rl.reward.judges.rules.signals import EMOJI, Kind, Signal
+from openclaw_rl.reward.judges.text import MASK, Clause, asks_the_same, clauses, content, has_cjk, words
+
+#: A message is read up to here: what is said of an answer is said at its start.
+READ = 1200
+_LONGEST_CLAUSE = 300
+_LONGEST_QUESTION = 240
+_REST = re.compile(r"not |rather than |而是|是|而不是|不是")
+_NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
+
+
+def read(said: str, request: str, answer: str) -> Evidence:
+    """What `said` (the user, next) tells of `answer` to `request`."""
+    said, request = said[:READ], request[-READ:]
+    found, asks_new = _classify(said, request, answer)
+    if not any(s.kind in (Kind.COMPLAINT, Kind.CORRECTION) for _, s in found):
+        unsaid = [Kind.NEGATION, Kind.DIRECTIVE] if _asks_back(answer) else [Kind.DIRECTIVE] if asks_new else []
+        found = [(clause, s) for clause, s in found if s.kind not in unsaid]
+    negative = [(clause, s) for clause, s in found if s.kind in _NEGATIVE]
+    positive = [(clause, s) for clause, s in found if s.kind is Kind.PRAISE]
+    recovered = any(c.after_but for c, _ in positive) and not any(c.after_but for c, _ in negative)
+    if negative and not (positive and recovered):
+        clause, signal = negative[0]
+        return Evidence(-1, f"{signal.kind.value}: {quote(clause.original)}", compose([s for _, s in negative]))
+    if positive:
+        return Evidence(1, f"praise: {quote(positive[0][0].original)}")
+    if _again(said, request):
+        return Evidence(-1, f"the same was asked again: {quote(said)}")
+    return Evidence(0, f"no opinion of the answer in {quote(said)}" if said.strip() else "the user said nothing")
+
+
+def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
+    """The clauses that say something of the answer, and whether the message asks for something new."""
+    pieces = clauses(said)
+    known = content(request) | content(answer[:4000])
+    has_code = "`" in answer
+    found: list[tuple[Clause, Signal]] = []
+    asks_new = False
+    after_no = after_actually = -1
+    for clause in pieces:
+        if len(clause.text) > _LONGEST_CLAUSE:
+            asks_new = True
+            continue
+        language = chinese if has_cjk(clause.text) else english
+        if not found and language.introduces(clause):
+            return [], True
+        signal = language.classify(clause, has_code) or _emoji(clause)
+        novel = content(clause.text.replace(MASK, " ")) - known
+        if signal is None or (signal.kind is Kind.DIRECTIVE and _is_task(clause, known)):
+            if asks_the_same(request, clause.text):
+                continue
+            if clause.text == "actually":
+                after_actually = clause.sentence
+            elif found and _goes_on(clause, *found[-1]):
+                found.append((clause, Signal(Kind.CORRECTION, clause.original, manner=True)))
+            elif not clause.question and novel and (after_no == clause.sentence or (
+                    after_actually == clause.sentence and english_patterns.FACT.fullmatch(clause.text))):
+                found.append((clause, Signal(Kind.CORRECTION, clause.original)))
+            elif language.asks_something(clause) or len(novel) >= (9 if has_cjk(clause.text) else 4):
+                if not (novel or clause.question):
+                    continue
+                if not asks_new and not found and _elsewhere(clause, novel):
+                    return [], True
+                asks_new = True
+            continue
+        if signal.kind is Kind.NEGATION and not _asks_back(answer):
+            after_no = clause.sentence
+        if asks_new and signal.kind is not Kind.COMPLAINT and signal.kind is not Kind.CORRECTION:
+            continue
+        found.append((clause, signal))
+    return found, asks_new
+
+
+def _goes_on(clause: Clause, before: Clause, signal: Signal) -> bool:
+    """The clause belongs to the instruction before it: "it should be X", "not Y"."""
+    return bool(signal.phrase) and before.sentence == clause.sentence and bool(_REST.match(clause.text))
+
+
+def _elsewhere(clause: Clause, novel: set[str]) -> bool:
+    """The message starts with something of the user's own, so that what follows is about that."""
+    return bool(novel) and not any(word in ("you", "your", "that", "this", "it") for word in words(clause.text))
+
+
+def _is_task(clause: Clause, known: set[str]) -> bool:
+    """An instruction with much in it beside words of style is a new task ("summarise in one sentence: ...")."""
+    cjk = has_cjk(clause.text)
+    text = (chinese if cjk else english).STYLE.sub(" ", clause.text)
+    return clause.opens or len(content(text) - known) > (2 if cjk else 3)
+
+
+def _emoji(clause: Clause) -> Signal | None:
+    return next((Signal(kind) for char in clause.text if (kind := EMOJI.get(char))), None)
+
+
+def _asks_back(answer: str) -> bool:
+    """The answer is a question to the user; a long one that merely ends with a question is an answer."""
+    limit = _LONGEST_QUESTION // 3 if has_cjk(answer[-50:]) else _LONGEST_QUESTION
+    return len(answer) <= limit and answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
+
+
+def _again(said: str, request: str) -> bool:
+    if not request.strip():
+        return False
+    sentences: dict[int, list[str]] = {}
+    for clause in clauses(said):
+        sentences.setdefault(clause.sentence, []).append(clause.text)
+    asked = words(request)
+    for text in (said, *(" ".join(parts) for parts in sentences.values())):
+        if (len(asked) >= 3 and words(text) == asked) or asks_the_same(request, text):
+            return True
+    return False

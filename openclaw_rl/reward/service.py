@@ -1,0 +1,263 @@
+"""What the judge does with transitions, without gRPC.
+
+An instant judge votes in the very transaction that takes the transitions in. Any other judges from the queue on disk,
+`workers` transitions at a time; while the canary says that the judge can't work just now, transitions wait there, each
+for at most HOLD_SECONDS, and are then judged failed (by the rules where these are certain).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.observability import turn_spans as traces
+from openclaw_rl.observability.journal import Journal
+from openclaw_rl.privacy import Target
+from openclaw_rl.reward.alarms import FailedShare, waiting_alarm
+from openclaw_rl.reward.broadcast import Broadcast
+from openclaw_rl.reward.interface import BudgetedJudge
+from openclaw_rl.reward.panel import Panel
+from openclaw_rl.reward.probe import RETRY_SECONDS, Canary
+from openclaw_rl.reward.queue import JudgeQueue
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.runtime.alarms import Alarms, Raised, aside_alarm
+from openclaw_rl.storage.inbox import Forged
+from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a transition waits for a judge that can't be reached.
+HOLD_SECONDS = 15 * 60.0
+#: Transitions of one transaction when a backlog is judged at once.
+_BACKLOG_BATCH = 64
+_WORD = {1: "satisfied", 0: "neutral", -1: "dissatisfied"}
+
+
+class JudgeService:
+    """Takes transitions, has them judged, hands the samples on and tells those who watch."""
+
+    def __init__(self, panel: Panel, queue: JudgeQueue, broadcast: Broadcast, journal: Journal, workers: int,
+                 hold_seconds: float = HOLD_SECONDS, canary_seconds: float = RETRY_SECONDS) -> None:
+        self.panel, self.queue, self.broadcast = panel, queue, broadcast
+        self._journal, self._workers, self._hold = journal, workers, hold_seconds
+        self._wake = asyncio.Event()
+        self.canary = Canary(panel, self._wake.set, canary_seconds)
+        self._alarms, self._failed = Alarms(), FailedShare()
+        self._in_hand: set[int] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    def start(self) -> None:
+        """Begin to judge, what was left waiting first."""
+        work = [self._judge_backlog()] if self.panel.instant else [self._work() for _ in range(self._workers)]
+        self._tasks = [asyncio.create_task(task) for task in (self.canary.run(), *work)]
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Take no more from the queue and wait `grace` seconds for what is being judged; the rest stays on disk."""
+        self._stopping = True
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await asyncio.gather(*self._tasks[1:], return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def accept(self, transitions: Sequence[turn_pb2.Transition]) -> list[common_pb2.Ack]:
+        """Take transitions in, in one transaction, and answer each.
+
+        Raises:
+            StoreError: none was taken.
+        """
+        acks: list[common_pb2.Ack] = []
+        judged: list[tuple[turn_pb2.Transition, turn_pb2.Judgement]] = []
+        with self.queue.batch() as batch:
+            for transition in transitions:
+                turn_id = transition.turn.turn_id
+                if self.queue.forgot(transition):  # while it was under way
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
+                    continue
+                try:
+                    reason, new = unfit(transition), False
+                    new = not reason and batch.accept(transition)
+                except Forged as error:
+                    reason = f"turn.turn_id: {error}"
+                if reason:
+                    batch.refuse(transition, reason)
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED, reason=reason))
+                    continue
+                if not new:
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_DUPLICATE))
+                    continue
+                acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
+                if self.panel.instant:
+                    judgement = self.panel.decide_now(transition).judgement
+                    batch.judged(transition, judgement)
+                    judged.append((transition, judgement))
+                else:
+                    batch.wait(transition)
+        self._tell(judged)
+        self._wake.set()
+        return acks
+
+    async def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
+        """Delete what there is of a session, also what is being judged; see JudgeQueue.forget.
+
+        Raises:
+            StoreError, OSError: the store or the journal can't be written.
+        """
+        target, removed = self.queue.forget(target)
+        lines = await asyncio.to_thread(self._journal.forget, target.session_id)
+        return target, removed | {"journal lines": lines}
+
+    async def judge(self, transition: turn_pb2.Transition) -> turn_pb2.Judgement:
+        """Judge a transition now, without keeping anything of it."""
+        return (await self.panel.decide(transition)).judgement
+
+    @property
+    def holding(self) -> bool:
+        """The judge can't work just now, so transitions wait."""
+        return not self.panel.instant and self.canary.outage and (not self.canary.asked or bool(self.canary.problem))
+
+    def status(self, more: Iterable[Raised] = ()) -> component_pb2.ComponentStatus:
+        """State, detail, counters, gauges and alarms; `more` alarms of the parts that the service does not know."""
+        states = component_pb2
+        status = component_pb2.ComponentStatus(state=states.COMPONENT_STATE_RUNNING,
+                                               counters=dict(self.queue.counters),
+                                               gauges={"queue": self.queue.waiting, "in_hand": len(self._in_hand)})
+        if not self.canary.asked:
+            status.state = states.COMPONENT_STATE_STARTING
+            status.detail = f"asking judge {self.panel.judge.name} for a first vote"
+        elif not self.canary.problem:
+            votes = self.panel.votes
+            status.detail = f"judge {self.panel.judge.name}, {votes} vote{'s' if votes > 1 else ''} a turn"
+        if isinstance(self.panel.judge, BudgetedJudge) and (limit := self.panel.judge.budget.per_minute) is not None:
+            budget = self.panel.judge.budget
+            status.gauges.update({"budget_waiting": budget.waiting, "budget_wait_s": budget.wait})
+            if budget.waiting:
+                status.detail += (f"; {self.queue.waiting} turns wait, {budget.waiting} votes of them for the budget "
+                                  f"of {limit} requests a minute")
+        oldest = self.queue.oldest(1)
+        self._alarms.report(status, [
+            ("judge_failing", self._failing()), self._failed.alarm,
+            waiting_alarm(self.queue.waiting, oldest[0][1] if oldest else None, self._workers),
+            aside_alarm("transitions", self.queue.aside.count, self.queue.aside.last), *more])
+        return status
+
+    def _failing(self) -> str:
+        """Why the judge does not work, and what becomes of the turns; empty when it does."""
+        if not self.canary.problem:
+            return ""
+        wait = (f"{self.queue.waiting} turns wait, each for at most {self._hold / 60:.0f} min" if self.holding
+                else "turns are judged failed where it gives no vote")
+        return (f"judge {self.panel.judge.name} does not work: {self.canary.problem}; {wait}; next try in "
+                f"{self.canary.next_try_in:.0f} s")
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            seq = None
+            try:
+                seq, expired = await self._next()
+                if seq is None:
+                    return
+                await self._judge_waiting(seq, expired)
+            except MeshError as error:  # The disk is full or gone: the transition stays in the queue.
+                log.error("judging waits: %s", error.message)
+                await asyncio.sleep(1.0)
+            except Exception:  # It stays in hand, where it is no obstacle for the others, until the next start.
+                log.exception("transition %s of the queue can't be judged; the others go on", seq)
+                await asyncio.sleep(1.0)
+                continue
+            if seq is not None:
+                self._in_hand.discard(seq)
+
+    async def _next(self) -> tuple[int | None, bool]:
+        """The next transition to judge, now in hand, and whether it has waited too long; None at the end."""
+        while not self._stopping:
+            oldest = self.queue.oldest(1, without=self._in_hand)
+            left = None
+            if oldest:
+                seq, received = oldest[0]
+                left = received + self._hold - time.time()
+                if not self.holding or left <= 0:
+                    self._in_hand.add(seq)
+                    return seq, self.holding
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+        return None, False
+
+    async def _judge_waiting(self, seq: int, expired: bool) -> None:
+        _, transition = self.queue.load(seq)
+        if transition is None:
+            with self.queue.batch() as batch:
+                damaged = batch.damaged(seq)
+            self._tell([damaged])
+            return
+        if expired:
+            judgement = self.panel.give_up(
+                transition, f"not judged within {self._hold / 60:.0f} min: {self.canary.problem}")
+        else:
+            outcome = await self.panel.decide(transition)
+            if outcome.outage and not await self.canary.doubt() and self.canary.outage:
+                return  # It waits in the queue until the judge works again or its time is up.
+            judgement = outcome.judgement
+        with self.queue.batch() as batch:
+            there = batch.judged(transition, judgement, seq)
+        if there:
+            self._tell([(transition, judgement)])
+
+    async def _judge_backlog(self) -> None:
+        """An instant judge leaves nothing waiting; this is what another judge left before a restart."""
+        while not self._stopping:
+            judged = []
+            try:
+                rows = self.queue.oldest(_BACKLOG_BATCH)
+                if not rows:
+                    return
+                with self.queue.batch() as batch:
+                    for seq, _ in rows:
+                        _, transition = self.queue.load(seq)
+                        if transition is None:
+                            judged.append(batch.damaged(seq))
+                            continue
+                        judgement = self.panel.decide_now(transition).judgement
+                        batch.judged(transition, judgement, seq)
+                        judged.append((transition, judgement))
+            except MeshError as error:
+                log.error("judging waits: %s", error.message)
+                await asyncio.sleep(1.0)
+                continue
+            self._tell(judged)
+            await asyncio.sleep(0)  # Requests come in between.
+
+    def _tell(self, judged: Iterable[tuple[turn_pb2.Transition, turn_pb2.Judgement]]) -> None:
+        """To the journal, the traces and those who watch, after the commit."""
+        judged = list(judged)
+        traces.judged(judged)
+        for transition, judgement in judged:
+            turn = transition.turn
+            why = "; ".join(dict.fromkeys(vote.error for vote in judgement.votes)) if judgement.failed else ""
+            self._failed.saw(judgement.failed, why)
+            if judgement.failed:
+                log.warning("turn %s could not be judged: %s", turn.turn_id, why)
+            else:
+                self._journal.score(turn.session_id, turn.policy_version, judgement.score, _WORD[judgement.score])
+            if judgement.hint:
+                self._journal.hint(turn.session_id, turn.policy_version, judgement.hint)
+            self.broadcast.tell(turn.session_id, judgement)
+
+
+def unfit(transition: turn_pb2.Transition) -> str:
+    """Why a transition can never be judged; empty when it can."""
+    turn = transition.turn
+    if reason := bad_id("turn.turn_id", turn.turn_id):
+        return reason
+    if turn.turn_class in (turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN):
+        return f"turn.turn_class: {turn_pb2.TurnClass.Name(turn.turn_class)}; only main turns are judged"
+    return ""

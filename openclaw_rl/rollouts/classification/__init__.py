@@ -1,0 +1,1 @@
+"""Turn classes: main, side or unknown."""

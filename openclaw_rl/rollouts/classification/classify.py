@@ -1,0 +1,122 @@
+"""Whether a turn is there to learn from: by what the client says, then by pattern, then by inference."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import regex
+
+from openclaw_rl.config import SessionAwareness
+from openclaw_rl.rollouts.classification.housekeeping import Evidence, Surroundings, weigh
+from openclaw_rl.sessions.fingerprint import text_of
+from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.v1.turn_pb2 import TurnClass
+
+log = logging.getLogger(__name__)
+
+MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
+_DECLARED = {"main": MAIN, "side": SIDE}
+_RAW_DOORS = frozenset({"completions", "grpc.generate"})
+#: Signs that a class's reason names, at most.
+_SIGNS_TOLD = 4
+#: Seconds that all patterns together may search in one turn.
+SEARCH_BUDGET = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """A turn's class, and the rule that decided it, for a person."""
+
+    turn_class: TurnClass.ValueType
+    rule: str
+    signs: Evidence | None = None  #: of housekeeping, when any was found
+
+    @property
+    def reason(self) -> str:
+        """The rule, with the strongest signs if it is about signs."""
+        if self.signs is None or self.turn_class == MAIN:
+            return self.rule
+        strongest = sorted(self.signs.signs, key=lambda sign: -sign[1])[:_SIGNS_TOLD]
+        return f"{self.rule} ({self.signs.total:.2f}: {', '.join(name for name, _ in strongest)})"
+
+    @property
+    def evidence(self) -> str:
+        """The rule with all signs and their weights, also those that were not enough."""
+        return self.rule if self.signs is None else f"{self.rule}; signs of housekeeping {self.signs}"
+
+
+class Classifier:
+    """Classifies turns by `session_awareness` of the configuration.
+
+    The first of these that applies decides: the declared type `main` or `side`; a trainable, then an auxiliary
+    pattern found in any other declared type, in a metadata value or in the text of the last message; evidence that the
+    framework asks for itself (see housekeeping.py); inference.
+    A turn on which the patterns take longer than `SEARCH_BUDGET` is `unknown`: what may be a side turn is not
+    trained on.
+    """
+
+    def __init__(self, config: SessionAwareness) -> None:
+        self._enabled = config.enabled
+        kinds = [(MAIN, "trainable", config.trainable_patterns), (SIDE, "auxiliary", config.auxiliary_patterns)]
+        self._patterns = [(turn_class, f"{word} pattern {text!r}", regex.compile(text))
+                          for turn_class, word, texts in kinds for text in texts] if config.enabled else []
+        self._slow: set[str] = set()
+
+    def classify(self, turn: turn_pb2.Turn, surroundings: Callable[[], Surroundings] = Surroundings) -> Classified:
+        """The class of `turn`.
+
+        Args:
+            surroundings: what the session knows; asked only when nothing simpler decides.
+        """
+        declared = turn.declared_type.strip()
+        explicit = _DECLARED.get(declared.lower())
+        if explicit is not None:
+            return Classified(explicit, f"declared type {declared.lower()}")
+        if not self._enabled:
+            return Classified(MAIN, "session_awareness is off")
+        return self._by_pattern(turn) or _infer(turn, surroundings)
+
+    def _by_pattern(self, turn: turn_pb2.Turn) -> Classified | None:
+        deadline = time.monotonic() + SEARCH_BUDGET
+        for turn_class, name, pattern in self._patterns:
+            for place, text in _places(turn):
+                try:
+                    found = pattern.search(text, timeout=max(deadline - time.monotonic(), 0.001))
+                except TimeoutError:
+                    if name not in self._slow:
+                        self._slow.add(name)
+                        log.warning("The %s takes longer than %g s on the %s of turn %s (%d characters); make it "
+                                    "simpler. Such turns are not trained on.",
+                                    name, SEARCH_BUDGET, place, turn.turn_id, len(text))
+                    return Classified(UNKNOWN, f"{name} took too long")
+                if found:
+                    return Classified(turn_class, f"{name} in the {place}")
+        return None
+
+
+def _places(turn: turn_pb2.Turn) -> Iterator[tuple[str, str]]:
+    if turn.declared_type:
+        yield "declared type", turn.declared_type
+    for key, value in turn.metadata.items():
+        yield f"metadata {key!r}", value
+    if turn.messages:
+        yield "last message", text_of(turn.messages[-1])
+
+
+def _infer(turn: turn_pb2.Turn, surroundings: Callable[[], Surroundings]) -> Classified:
+    if turn.api in _RAW_DOORS:
+        return Classified(UNKNOWN, f"{turn.api} has no conversation")
+    if not turn.messages:
+        return Classified(UNKNOWN, "there are no messages")
+    role = turn.messages[-1].role
+    signs = weigh(turn, surroundings()) if role == "user" and not turn.declared_type else None
+    if signs is not None and signs.side:
+        return Classified(SIDE, f"housekeeping: {signs.task}", signs)
+    if signs is not None and signs.doubtful:
+        return Classified(UNKNOWN, f"perhaps housekeeping: {signs.task}", signs)
+    if role in ("user", "tool"):
+        return Classified(MAIN, f"the last message is of role {role}", signs)
+    return Classified(UNKNOWN, f"the last message is of role {role or 'none'}")

@@ -1,0 +1,161 @@
+"""Recognises requests that a framework makes on its own: titles, summaries, search queries, memories, heartbeats.
+
+They come without a type, among the user's own requests. Evidence is added up; no single sign is enough, since people
+ask for titles and summaries too. The weights were chosen by hand on prompts of public frameworks; the tests measure
+them on requests that were written before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from openclaw_rl.rollouts.classification.housekeeping_patterns import (
+    JSON_TALK,
+    MANNERS,
+    OWN_WORDS,
+    QUESTION,
+    SPEAKER,
+    TAGGED,
+    TASK_WORDS,
+    TASKS,
+)
+from openclaw_rl.sessions.fingerprint import is_instruction, text_of
+from openclaw_rl.v1 import turn_pb2
+
+#: Weights that add up to this make a side turn, given so many signs ...
+CERTAIN, MOST_SIGNS = 1.0, 3
+#: ... and from here on it is not known what it is.
+DOUBT = 0.85
+#: Characters that are read of the beginning and of the end of a text.
+_HEAD, _TAIL = 4000, 3000
+#: Characters of an answer of ours from which on finding it in a message means something.
+_QUOTED = 30
+#: Characters of its own beside a quoted conversation, and tokens of an answer, that are few.
+_FEW, _FEW_TOKENS = 20, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the session knows about a request."""
+
+    continues: bool = False  #: it continues a conversation of the session
+    others: bool = False  #: the session has main turns
+    same_instructions: bool = True  #: its system messages are those of the session's latest main turn
+    answers: Sequence[str] = ()  #: beginnings of the session's latest answers
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for housekeeping, and against it."""
+
+    task: str  #: what is asked for; empty when that is none of the known tasks
+    signs: tuple[tuple[str, float], ...]  #: each with its weight
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights."""
+        return round(sum(weight for _, weight in self.signs), 2)
+
+    @property
+    def side(self) -> bool:
+        """It is housekeeping."""
+        return self.total >= CERTAIN and self._enough
+
+    @property
+    def doubtful(self) -> bool:
+        """It may be."""
+        return DOUBT <= self.total < CERTAIN and self._enough
+
+    @property
+    def _enough(self) -> bool:
+        positive = sum(weight > 0 for _, weight in self.signs)
+        strong = sum(weight >= 0.5 for _, weight in self.signs)
+        return bool(self.task) and (positive >= MOST_SIGNS or strong > 1)
+
+    def __str__(self) -> str:
+        signs = sorted(self.signs, key=lambda sign: -abs(sign[1]))
+        return f"{self.total:.2f}: " + ", ".join(f"{name} {weight:+.2f}" for name, weight in signs)
+
+
+def weigh(turn: turn_pb2.Turn, surroundings: Surroundings) -> Evidence | None:
+    """The evidence in a request; None when its last message is no user's, or asks for nothing of the kind."""
+    if not turn.messages or turn.messages[-1].role != "user":
+        return None
+    last = _cut(text_of(turn.messages[-1]))
+    system = _cut("\n".join(text_of(message) for message in turn.messages if is_instruction(message)))
+    words, quotes = _without_quotes(last)
+    # Instructions that are the session's own are no part of this request.
+    own = bool(system) and not (surroundings.others and surroundings.same_instructions)
+    by_system = _task(system) if own else None
+    found = by_system or _task(words)
+    if found is None:
+        return None
+    task, place = found
+    asked = f"{system}\n\n{words}" if own else words
+    signs = [(TASKS[task].name, TASKS[task].weight)]
+    signs.extend((sign.name, sign.weight) for sign in MANNERS if sign.pattern.search(asked))
+    if by_system:
+        signs.append(("has instructions for nothing else", 0.15))
+    if quotes:
+        signs.append(("quotes a conversation", 0.35))
+        if len(words.strip()) < _FEW:
+            signs.append(("consists of a quoted conversation", 0.15))
+    if any(len(answer) >= _QUOTED and answer in last for answer in surroundings.answers):
+        signs.append(("quotes an answer of this session", 0.25))
+    if surroundings.others:
+        # A conversation may go on under instructions that have a new date or memory in them.
+        if not surroundings.same_instructions and (by_system or not surroundings.continues):
+            signs.append(("has other instructions than the session", 0.3))
+        if not surroundings.continues:
+            signs.append(("does not continue the session's conversation", 0.15))
+    if turn.sampling.HasField("temperature") and turn.sampling.temperature == 0:
+        signs.append(("is sampled at temperature 0", 0.1))
+    if 0 < turn.sampling.max_tokens <= _FEW_TOKENS:
+        signs.append(("wants few tokens", 0.1))
+    paragraph = _without_strings(_paragraph(system if by_system else words, place))
+    signs.extend((sign.name, sign.weight) for sign in (OWN_WORDS, QUESTION) if sign.pattern.search(paragraph))
+    return Evidence(task, tuple(signs))
+
+
+@lru_cache(maxsize=512)
+def _task(text: str) -> tuple[str, int] | None:
+    """What a text asks for, and where. The same instructions come again and again."""
+    lower = text.lower()
+    if not any(word in lower for word in TASK_WORDS):
+        return None
+    found = [(signal.weight, task, match.start()) for task, signal in TASKS.items()
+             if (match := signal.pattern.search(text))]
+    return max(found, key=lambda item: item[0])[1:] if found else None
+
+
+def _paragraph(text: str, place: int) -> str:
+    """The paragraph at `place`."""
+    end = text.find("\n\n", place)
+    return text[text.rfind("\n\n", 0, place) + 1:end if end >= 0 else len(text)].strip()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}\n{text[-_TAIL:]}"
+
+
+def _without_quotes(text: str) -> tuple[str, bool]:
+    """The message's own words, and whether a conversation was quoted in it."""
+    words, found = TAGGED.subn("\n", text)
+    words, more = JSON_TALK.subn("\n", words)
+    speakers = list(SPEAKER.finditer(words))
+    both = any(match["user"] for match in speakers) and any(match["assistant"] for match in speakers)
+    if both:
+        begin = speakers[0].start()
+        end = words.find("\n\n", speakers[-1].end())
+        if end < 0:  # no empty line behind it: the last speaker's line ends it
+            end = words.find("\n", speakers[-1].end())
+        words = f"{words[:begin]}\n{words[end:] if end >= 0 else ''}"
+    return words, bool(found or more or both)
+
+
+def _without_strings(text: str) -> str:
+    """Without what stands in quotation marks: words that the answer is to have, or examples."""
+    parts = text.replace("“", '"').replace("”", '"').split('"')
+    return " ".join(parts[::2])

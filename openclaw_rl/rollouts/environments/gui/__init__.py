@@ -1,0 +1,1 @@
+"""Environment type `gui`: an X display with one application in a sandbox."""

@@ -1,0 +1,214 @@
+"""An X display in a sandbox, with its window manager and one application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.rollouts.environments.gui.actions import foreign
+from openclaw_rl.rollouts.environments.gui.scripts import DESK, WIDGETS, bundle
+from openclaw_rl.rollouts.environments.plain_text import ending
+from openclaw_rl.rollouts.sandboxes.interface import WORK, Finished, Process, Sandbox, SandboxError
+
+#: Variables of everything that runs in the sandbox.
+ENVIRONMENT = {"DISPLAY": ":1", "DESK_WIDGETS": WIDGETS, "LC_ALL": "C.UTF-8", "HOME": WORK}
+_MOST_PICTURE = 4 << 20  # bytes
+_MOST_LOOK = _MOST_PICTURE + (4 << 20)
+_START = 60.0  # seconds for each program of the display; a loaded machine is slow
+_LOOK = 30.0
+_NO_DISPLAY = 9  # exit code of the scripts
+
+
+class NotOpened(Exception):
+    """The application has shown no window; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is on the screen: what X's programs say, by section, and the picture."""
+
+    sections: dict[str, str]
+    picture: bytes
+
+    @property
+    def ended(self) -> bool:
+        """The application is there no more."""
+        return "ended" in self.sections
+
+
+class _Program:
+    """A program that lives on. Its output is read, so that it never waits, and the end of it is kept."""
+
+    def __init__(self, process: Process) -> None:
+        self.said = b""
+        self.ended = False
+        self.changed = asyncio.Event()
+        self._process = process
+        self._task = asyncio.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(SandboxError):
+            while data := await self._process.read():
+                self.said = (self.said + data)[-2000:]
+                self.changed.set()
+        self.ended = True
+        self.changed.set()
+
+    async def kill(self) -> None:
+        with contextlib.suppress(SandboxError):
+            await self._process.kill()
+        self.forget()
+
+    def forget(self) -> None:
+        self._task.cancel()
+
+    @property
+    def words(self) -> str:
+        return " ".join(ending(self.said).split()) or "nothing"
+
+
+class Display:
+    """One of them, on display :1 of its sandbox."""
+
+    def __init__(self, sandbox: Sandbox, size: tuple[int, int]) -> None:
+        self.size = size  #: width and height in pixels
+        self._sandbox = sandbox
+        self._problem = ""
+        self._looks = 0
+        self._x: _Program | None = None
+        self._manager: _Program | None = None
+        self._app: _Program | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why it is of no use any more; empty while it is."""
+        if self._sandbox.problem or self._problem:
+            return self._sandbox.problem or self._problem
+        if self._x is not None and self._x.ended:
+            return f"the display has ended; the last it said: {self._x.words}"
+        return ""
+
+    async def start(self) -> None:
+        """Start X and the window manager.
+
+        Raises:
+            SandboxError: they don't come up.
+        """
+        await self._run(["sh", "-c", f"mkdir -p -m 1777 /tmp/.X11-unix; mkdir -p {DESK}/screen {WIDGETS} && "
+                                     f"tar -xf - -C {DESK}"], stdin=bundle(), what="the display's folder")
+        width, height = self.size
+        self._x = _Program(await self._sandbox.start(
+            ["Xvfb", ":1", "-screen", "0", f"{width}x{height}x24", "-nolisten", "tcp", "-ac", "-noreset",
+             "-fbdir", f"{DESK}/screen", "-displayfd", "1"], environment=ENVIRONMENT))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START):
+                while not re.search(rb"^1$", self._x.said, re.M) and not self._x.ended:
+                    self._x.changed.clear()
+                    await self._x.changed.wait()
+        if not re.search(rb"^1$", self._x.said, re.M):
+            self._problem = self.problem or f"the display was not up after {_START:g} s"
+            raise SandboxError(self._problem)
+        await self._manage()
+
+    async def open(self, argv: Sequence[str], seconds: float, *, publishes: bool) -> None:
+        """Start an application and wait for its first window.
+
+        Args:
+            seconds: for the window to come up.
+            publishes: it tells its widgets (see apps/widgets.py), and is there when it has.
+
+        Raises:
+            NotOpened: no window came up.
+        """
+        self._app = _Program(await self._sandbox.start(["sh", f"{DESK}/run.sh", *argv], environment=ENVIRONMENT))
+        said = await self._plain(["sh", f"{DESK}/opened.sh", str(round(seconds * 10)), "yes" if publishes else "no"],
+                                 seconds=seconds * 3 + 10)
+        self._check(said)
+        if said.code != 0:
+            how = "ended at once" if said.code == 2 else f"showed no window in {seconds:g} s"
+            words = self._app.words
+            await self._app.kill()
+            raise NotOpened(f"the application {how}; the last it said: {words}")
+
+    async def do(self, commands: str, typed: str, seconds: float) -> str:
+        """Let xdotool do something.
+
+        Args:
+            commands: for its stdin; empty for none.
+            typed: text that it types; empty for none.
+
+        Returns:
+            What went wrong; empty when nothing did.
+        """
+        names = [f"U{ord(char):04X}" for char in foreign(typed)]
+        argv = ["sh", f"{DESK}/type.sh", *names] if typed else ["xdotool", "-"]
+        said = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
+        if said.timed_out:
+            return f"it was not done in {seconds:g} s, and was ended"
+        return "" if said.code == 0 else "it failed: " + ending(said.output, 300)
+
+    async def mend(self) -> bool:
+        """Start the window manager again if it has ended; whether it had."""
+        if self.problem or self._manager is None or not self._manager.ended:
+            return False
+        self._manager.forget()
+        await self._manage()
+        return True
+
+    async def look(self, *, settled: bool = True) -> Look:
+        """Look at the screen.
+
+        Args:
+            settled: wait until what was done before shows.
+
+        Raises:
+            SandboxError: the display is there no more.
+        """
+        word = secrets.token_hex(8)
+        if settled:
+            self._looks += 1
+        said = await self._plain(["sh", f"{DESK}/look.sh", word, str(self._looks if settled else 0)],
+                                 seconds=_LOOK, most=_MOST_LOOK)
+        self._check(said)
+        sections: dict[str, str] = {}
+        text, _, picture = said.output.partition(f"@{word} png\n".encode())
+        for part in text.split(f"@{word} ".encode())[1:]:
+            name, _, content = part.decode("utf-8", "replace").partition("\n")
+            sections[name] = content
+        return Look(sections, picture if _is_png(picture, self.size) else b"")
+
+    def close(self) -> None:
+        """Read no more of its programs, which have ended with the sandbox."""
+        for program in (self._app, self._manager, self._x):
+            if program is not None:
+                program.forget()
+
+    async def _manage(self) -> None:
+        self._manager = _Program(await self._sandbox.start(["jwm", "-f", f"{DESK}/jwmrc"], environment=ENVIRONMENT))
+        await self._run(["sh", f"{DESK}/managed.sh"], what="the window manager")
+
+    async def _plain(self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = _START,
+                     most: int = 65536) -> Finished:
+        return await self._sandbox.run(argv, stdin=stdin, environment=ENVIRONMENT, seconds=seconds, most=most)
+
+    async def _run(self, argv: Sequence[str], *, what: str, stdin: bytes = b"") -> None:
+        said = await self._plain(argv, stdin=stdin)
+        if said.code != 0:
+            self._problem = f"{what} failed: {ending(said.output, 300) or f'exit code {said.code}'}"
+            raise SandboxError(self._problem)
+
+    def _check(self, said: Finished) -> None:
+        if said.code == _NO_DISPLAY or said.timed_out:
+            self._problem = self.problem or "the display doesn't answer any more"
+        if self.problem:
+            raise SandboxError(self.problem)
+
+
+def _is_png(data: bytes, size: tuple[int, int]) -> bool:
+    return len(data) < _MOST_PICTURE and data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) > 33 \
+        and struct.unpack(">II", data[16:24]) == size

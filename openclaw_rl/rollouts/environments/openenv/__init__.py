@@ -1,0 +1,1 @@
+"""Environment type `openenv`: environments of a remote OpenEnv server."""

@@ -1,0 +1,159 @@
+"""One session with an OpenEnv server: a WebSocket that is held, one environment of its own at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from openclaw_rl.rollouts.environments.tool_call.text import inert
+from openclaw_rl.rollouts.sandboxes.interface import SandboxError
+
+CONNECT_SECONDS = 30.0
+#: Bytes of one message.
+MOST_MESSAGE = 8 << 20
+_CLOSE_SECONDS = 5.0
+#: After these the server has nothing for us any more.
+_FATAL = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
+
+
+class ServerError(Exception):
+    """The server refused a message; the session goes on."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Session:
+    """Messages are answered one after the other. Made by `open`."""
+
+    def __init__(self, socket: Any, url: str) -> None:
+        self.problem = ""
+        self._socket, self._url = socket, url
+        self._owed = 0  # answers that nobody waits for any more
+        self._watching = asyncio.create_task(self._watch(), name=f"openenv {url}")
+
+    @classmethod
+    async def open(cls, url: str) -> Session:
+        """
+        Args:
+            url: of the server, http or https.
+
+        Raises:
+            SandboxError: it can't be reached, or has no room.
+        """
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        try:
+            socket = await connect(websocket_url(url), open_timeout=CONNECT_SECONDS, max_size=MOST_MESSAGE,
+                                   close_timeout=_CLOSE_SECONDS, proxy=None)
+        except (OSError, WebSocketException, TimeoutError, ValueError) as error:
+            raise SandboxError(f"the OpenEnv server {shown(url)} can't be reached: "
+                               f"{inert(str(error), 300) or type(error).__name__}") from None
+        session = cls(socket, shown(url))
+        try:
+            # A server that is full accepts the connection and says so then.
+            await session.ask({"type": "state"}, CONNECT_SECONDS)
+        except ServerError:
+            pass  # one that tells no state before a reset is as good
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, TimeoutError):
+                raise SandboxError(f"the OpenEnv server {shown(url)} accepts connections but doesn't answer") from None
+            raise
+        return session
+
+    async def ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a message and wait for its answer.
+
+        Returns:
+            The answer's data.
+
+        Raises:
+            TimeoutError: there is none in time; when it comes, it is passed over.
+            ServerError, SandboxError.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        if self.problem:
+            raise SandboxError(self.problem)
+        sent = False
+        try:
+            async with asyncio.timeout(seconds):
+                while self._owed:
+                    await self._socket.recv()
+                    self._owed -= 1
+                with contextlib.suppress(ConnectionClosed):  # why is in what can still be received
+                    await self._socket.send(json.dumps(message))
+                sent = True
+                answer = await self._socket.recv()
+        except ConnectionClosed as error:
+            self._fail(error)
+            raise SandboxError(self.problem) from None
+        except BaseException:
+            self._owed += sent
+            raise
+        return self._read(answer)
+
+    async def close(self) -> None:
+        """End it; any number of times, never raises."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._socket.close(), _CLOSE_SECONDS + 1)
+        self._watching.cancel()
+
+    def _read(self, answer: str | bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(answer)
+            kind, data = value["type"], value.get("data", {})
+            if not isinstance(data, dict):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ServerError("NO_ANSWER", "the OpenEnv server sent something that is no answer") from None
+        if kind != "error":
+            return data
+        code, text = str(data.get("code", ""))[:100], inert(str(data.get("message", "")), 1000)
+        if code in _FATAL:
+            self.problem = f"the OpenEnv server {self._url} gives no session: {text} ({code})"
+            raise SandboxError(self.problem)
+        raise ServerError(code, text + _errors(data.get("errors")))
+
+    async def _watch(self) -> None:
+        """Notice that the connection ends while nobody asks for anything."""
+        await self._socket.wait_closed()
+        self._fail(None)
+
+    def _fail(self, error: Exception | None) -> None:
+        said = f": {inert(str(error), 200)}" if error is not None else ""
+        self.problem = self.problem or f"the connection to the OpenEnv server {self._url} was closed{said}"
+
+
+def websocket_url(url: str) -> str:
+    """Where the sessions of a server are."""
+    split = urlsplit(url)
+    return urlunsplit(("wss" if split.scheme == "https" else "ws", split.netloc, split.path.rstrip("/") + "/ws",
+                       split.query, ""))
+
+
+def http_url(url: str, path: str) -> str:
+    """Another address of a server."""
+    split = urlsplit(url)
+    return urlunsplit((split.scheme, split.netloc, split.path.rstrip("/") + path, split.query, ""))
+
+
+def shown(url: str) -> str:
+    """An address without what may be secret in it."""
+    split = urlsplit(url)
+    return urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", ""))
+
+
+def _errors(errors: Any) -> str:
+    """Which fields are wrong, as pydantic tells it."""
+    if not isinstance(errors, list):
+        return ""
+    told = [f"`{'.'.join(map(str, error.get('loc', ())))}`: {error.get('msg', '')}" for error in errors[:5]
+            if isinstance(error, dict)]
+    return inert("; " + "; ".join(told), 1000) if told else ""

@@ -1,0 +1,1 @@
+"""Environment type `swe`: a git repository with a failing test."""

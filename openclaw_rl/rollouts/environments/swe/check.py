@@ -1,0 +1,126 @@
+"""Judges a repository by tests, in a sandbox of its own, which the policy was never in."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import secrets
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from openclaw_rl.rollouts.environments.interface import Outcome
+from openclaw_rl.rollouts.environments.plain_text import ending
+from openclaw_rl.rollouts.environments.swe.actions import REPO
+from openclaw_rl.rollouts.environments.swe.task import Check
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Sandbox, SandboxError, Spec
+
+#: Bytes of a repository, without what git keeps.
+MOST_REPOSITORY = 16 << 20
+_SECONDS = 60.0
+_MOST_OUTPUT = 1 << 20
+_RUNNER = Path(__file__).parent / "runner.py"
+_RUNNER_THERE = "/tmp/runner.py"
+
+
+async def judge(sandbox: Sandbox, check: Check, backend: Backend, spec: Spec) -> Outcome:
+    """Take the repository as it is in the policy's sandbox, put the hidden files over it in a new one, and run the
+    tests there.
+
+    Returns:
+        1 when all tests pass, else the part of them that does, if it can be told; `detail` says which fail.
+
+    Raises:
+        SandboxError: the policy's sandbox is gone, or no other one can be made.
+    """
+    packed = await sandbox.run(["sh", "-c", "tar -cf - --exclude=./.git -C \"$1\" . 2>/dev/null", "pack", REPO],
+                               folder="/", seconds=_SECONDS, most=MOST_REPOSITORY)
+    if packed.truncated:
+        return Outcome(0.0, f"the repository has more than {MOST_REPOSITORY >> 20} MiB")
+    if packed.code not in (0, 1):  # 1: a file changed meanwhile
+        return Outcome(0.0, f"the repository in {REPO} can't be read: it is gone, or has files that may not be read")
+    fresh = await backend.make(spec)
+    try:
+        problem = await _lay(fresh, packed.output, check.hidden)
+        if problem:
+            return Outcome(0.0, problem)
+        return await (_by_shell(fresh, check.tests) if check.tests else _by_unittest(fresh, check.modules))
+    except SandboxError as error:
+        return Outcome(0.0, f"the tests broke their sandbox: {error}")
+    finally:
+        await fresh.close()
+
+
+def pack(files: Mapping[str, str]) -> bytes:
+    """Files as a tar."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for path, text in files.items():
+            data = text.encode()
+            info = tarfile.TarInfo(path)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return made.getvalue()
+
+
+async def _lay(fresh: Sandbox, repository: bytes, hidden: Mapping[str, str]) -> str:
+    said = await fresh.run(["sh", "-c", "mkdir -p \"$1\" && tar -xf - -C \"$1\" 2>&1", "lay", REPO], folder="/",
+                           stdin=repository, seconds=_SECONDS)
+    if said.code != 0:
+        return f"the repository can't be copied: {ending(said.output)}"
+    if not hidden:
+        return ""
+    said = await fresh.run(["sh", "-c", "rm -rf -- \"$@\" && tar -xf - 2>&1", "lay", *hidden], folder=REPO,
+                           stdin=pack(hidden), seconds=_SECONDS)
+    return "" if said.code == 0 else f"the hidden tests can't be put into the repository: {ending(said.output)}"
+
+
+async def _by_unittest(fresh: Sandbox, modules: tuple[str, ...]) -> Outcome:
+    word = secrets.token_hex(16)
+    await fresh.write(_RUNNER_THERE, _RUNNER.read_bytes())
+    said = await fresh.run(["python3", "-I", "-B", _RUNNER_THERE, REPO, *modules], stdin=f"{word}\n".encode(),
+                           folder="/", seconds=_SECONDS, most=_MOST_OUTPUT)
+    reports = re.findall(rf"^{word} (.*)$", said.output.decode("utf-8", "replace"), re.M)
+    if len(reports) != 1:
+        return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s" if said.timed_out else
+                       "the tests wrote too much" if said.truncated else
+                       f"the tests ended without a report: {ending(said.output) or f'exit code {said.code}'}")
+    try:
+        report = json.loads(reports[0])
+        passed, failed = list(report["passed"]), dict(report["failed"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Outcome(0.0, "the tests' report can't be read")
+    total = len(passed) + len(failed)
+    if total == 0:
+        return Outcome(0.0, "there is no test in the hidden files")
+    if not failed:
+        return Outcome(1.0, f"all {total} tests pass")
+    which = "; ".join(f"{name}: {why}" for name, why in failed.items())
+    return Outcome(len(passed) / total, f"{len(failed)} of {total} tests fail: {which}"[:2000])
+
+
+async def _by_shell(fresh: Sandbox, tests: str) -> Outcome:
+    said = await fresh.run(["bash", "-c", tests], folder=REPO, seconds=_SECONDS, most=_MOST_OUTPUT)
+    if said.code == 0:
+        return Outcome(1.0, "the tests pass")
+    if said.timed_out:
+        return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s")
+    text = said.output.decode("utf-8", "replace")
+    return Outcome(part(text), f"the tests ended with {said.code}: {ending(said.output)}")
+
+
+def part(text: str) -> float:
+    """The part of tests that passed, by what unittest or pytest wrote last; 0 when it can't be told, and never 1."""
+    ran = re.findall(r"^Ran (\d+) tests? in ", text, re.M)
+    if ran:
+        told = re.findall(r"^FAILED \((.*)\)$", text, re.M)
+        total = int(ran[-1])
+        bad = sum(map(int, re.findall(r"(?:failures|errors)=(\d+)", told[-1]))) if told else total
+    else:
+        told = re.findall(r"^.*\b\d+ (?:passed|failed|errors?)\b.*$", text, re.M)
+        pairs = re.findall(r"(\d+) (passed|failed|error)", told[-1] if told else "")
+        counts = {word: int(number) for number, word in pairs}
+        total = sum(counts.values())
+        bad = total - counts.get("passed", 0)
+    return min(max(total - bad, 0) / total, 0.99) if total else 0.0

@@ -1,0 +1,1 @@
+"""Environment type `terminal`: a persistent shell in a sandbox."""

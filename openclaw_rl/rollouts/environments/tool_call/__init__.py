@@ -1,0 +1,1 @@
+"""Environment type `tool_call`: functions declared by JSON schema."""

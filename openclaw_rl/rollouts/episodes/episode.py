@@ -1,0 +1,280 @@
+"""One episode, from its lease to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from openclaw_rl.config.environment import EpisodesConfig
+from openclaw_rl.rollouts.environments.interface import StepResult
+from openclaw_rl.rollouts.episodes import prompts, table
+from openclaw_rl.rollouts.episodes.policy_client import Answer, PolicyCaller
+from openclaw_rl.rollouts.episodes.task_draw import Plan, derived
+from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.tasks.task import Action
+from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rpc.errors import MeshError, failed_precondition
+from openclaw_rl.rpc.messages import new_id, to_timestamp
+from openclaw_rl.storage.database import Store
+from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1 import policy_pb2, turn_pb2
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a sandbox that can't be made just now is waited for.
+_MAKING_SECONDS = 60.0
+#: Characters of an observation that those who watch a run are told.
+_TOLD = 2000
+
+#: Told of each beginning, step and end: what happened, the episode, the action and what was seen after it.
+Tell = Callable[["pb.EpisodeEventKind.ValueType", pb.Episode, str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What all episodes of a run share."""
+
+    run: str
+    type: str
+    pool: Pool
+    book: SessionBook
+    store: Store
+    policy: PolicyCaller
+    settings: EpisodesConfig
+    max_steps: int  #: 0: the task's, else the configuration's
+    sampling: turn_pb2.SamplingParams
+    tell: Tell
+    cancelled: Callable[[], str]  #: why its episodes are cancelled, when they are
+
+    @property
+    def forced(self) -> bool:
+        """Each response is one call."""
+        return self.settings.tool_choice == "required"
+
+
+class Play:
+    """An episode. `run` it once."""
+
+    def __init__(self, stage: Stage, plan: Plan) -> None:
+        self._stage, self._plan = stage, plan
+        self.episode = pb.Episode(
+            episode_id=new_id("ep_"), run_id=stage.run, group_id=plan.group, type=stage.type, task_id=plan.task.id,
+            session_id=new_id("ses_"), no_train=plan.no_train)
+        self._lease = new_id("lease_")
+        self._number = 0  # of the last action
+        self._detail = ""
+
+    async def run(self) -> None:
+        """Play. What goes wrong ends the episode with an error and is raised to nobody; a cancellation ends it too."""
+        episode, stage = self.episode, self._stage
+        error = ""
+        began = time.time()
+        try:
+            problem = await self._acquire()
+            began = time.time()
+            self._begin(began)
+            if problem is not None:
+                raise problem
+            async with asyncio.timeout(stage.settings.timeout):
+                await self._act()
+        except TimeoutError:
+            error = (f"it took longer than {stage.settings.timeout:g} s (components.env_server.episodes.timeout)"
+                     f"{f'; {self._detail}' if self._detail else ''}")
+        except asyncio.CancelledError:
+            error = stage.cancelled()
+            raise
+        except MeshError as failure:
+            error = failure.message
+        except Exception as failure:
+            incident = new_id("inc_")
+            log.exception("incident %s: episode %s failed", incident, episode.episode_id)
+            error = f"{type(failure).__name__}; the log of env_server has more under incident {incident}"
+        finally:
+            await stage.pool.release(self._lease)
+            if episode.HasField("started_at"):
+                self._end(error)
+
+    async def _acquire(self) -> MeshError | None:
+        """Lease a sandbox; gives why there is none."""
+        stage = self._stage
+        loop = asyncio.get_running_loop()
+        patience, making = loop.time() + stage.settings.timeout, loop.time() + _MAKING_SECONDS
+        while True:
+            try:
+                await stage.pool.acquire(stage.type, self._lease, holder=stage.run, wait=patience - loop.time())
+            except MeshError as error:
+                busy = error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+                until = patience if busy else making
+                if not error.retryable or loop.time() >= until:
+                    return error
+                await asyncio.sleep(min(error.retry_after or 1.0, max(until - loop.time(), 0.1)))
+            else:
+                self.episode.lease_id = self._lease
+                return None
+
+    def _begin(self, began: float) -> None:
+        episode = self.episode
+        episode.started_at.CopyFrom(to_timestamp(began))
+        try:
+            self._stage.book.begin_episode(table.Begun(
+                episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
+                episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
+        finally:  # also when the disk is full: whoever watches counts beginnings and ends
+            self._tell(pb.EPISODE_EVENT_KIND_STARTED)
+
+    def _end(self, error: str) -> None:
+        """Over. Awaits nothing: the task may be being cancelled."""
+        episode = self.episode
+        if error:
+            episode.ClearField("outcome")
+            episode.error = error
+            log.info("episode %s of task %s was broken off: %s", episode.episode_id, episode.task_id, error)
+        episode.done, ended = True, time.time()
+        episode.ended_at.CopyFrom(to_timestamp(ended))
+        try:
+            self._stage.book.end_episode(episode.episode_id, table.Ended(
+                ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
+        except Exception:  # a full disk: the next start ends it
+            log.exception("the end of episode %s can't be written", episode.episode_id)
+        self._tell(pb.EPISODE_EVENT_KIND_ENDED)
+
+    def _tell(self, kind: pb.EpisodeEventKind.ValueType, action: str = "", seen: str = "") -> None:
+        told = pb.Episode()
+        told.CopyFrom(self.episode)
+        self._stage.tell(kind, told, action, seen[:_TOLD])
+
+    async def _act(self) -> None:
+        """Reset, act, evaluate.
+
+        Raises:
+            MeshError: the sandbox or the policy can't go on.
+        """
+        stage, episode = self._stage, self.episode
+        renewing = asyncio.create_task(self._renew())
+        try:
+            opening = await stage.pool.reset(self._lease, self._plan.task.id, self._plan.start_seed)
+            messages, tools = prompts.opening(opening, stage.forced), prompts.definitions(opening.tools)
+            most = stage.max_steps or self._plan.task.max_steps or stage.settings.max_steps
+            for step in range(1, most + 1):
+                try:
+                    answer = await self._ask(messages, tools, step)
+                except MeshError as error:
+                    if error.reason != "CONTEXT_TOO_LONG":
+                        raise
+                    self._detail = f"the conversation became too long for the model after {step - 1} steps"
+                    break
+                actions, results, reward, over = await self._do(answer, prompts.submission(
+                    opening.tools, answer.message.content))
+                self._note(results, reward)
+                self._tell(pb.EPISODE_EVENT_KIND_STEP, prompts.as_json(actions),
+                           "\n".join(message.content for message in results))
+                if over:
+                    break
+                messages += [answer.message, *results]
+            outcome = await stage.pool.evaluate(self._lease)
+        finally:
+            renewing.cancel()
+        episode.outcome = min(max(outcome.value, 0.0), 1.0)
+        episode.detail = "; ".join(filter(None, (self._detail, outcome.detail)))
+
+    async def _ask(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition],
+                   step: int) -> Answer:
+        """The policy's response number `step`."""
+        stage, episode, plan = self._stage, self.episode, self._plan
+        sampling = turn_pb2.SamplingParams(temperature=stage.settings.temperature,
+                                           max_tokens=stage.settings.max_tokens)
+        sampling.MergeFrom(stage.sampling)
+        if plan.sampling_seed is not None:
+            sampling.seed = derived(plan.sampling_seed, step)
+        self._detail = f"it waited for the policy's response {step}"
+        forced = stage.forced and bool(tools)
+        answer = await stage.policy.ask(policy_pb2.ChatRequest(
+            messages=messages, tools=tools, tool_choice="required" if forced else "",
+            parallel_tool_calls=False if forced else None, sampling=sampling, turn=turn_pb2.TurnOptions(
+                session_id=episode.session_id, turn_type="side" if plan.no_train else "main", background=True,
+                episode=turn_pb2.EpisodeStep(
+                    episode_id=episode.episode_id, group_id=plan.group, group_size=plan.group_size, step=step,
+                    type=stage.type, task_id=plan.task.id))))
+        self._detail = ""
+        episode.steps = step
+        if not episode.HasField("policy_version"):
+            episode.policy_version = answer.version
+        with stage.store.transaction() as db:
+            there = table.answered(db, episode.episode_id, answer.turn_id, step, answer.version)
+        self._check(there)
+        return answer
+
+    async def _do(self, answer: Answer, submission: Action | None
+                  ) -> tuple[list[Action], list[turn_pb2.ChatMessage], float | None, bool]:
+        """Do what a response says.
+
+        Args:
+            submission: what it stands for when it has no call.
+
+        Returns:
+            The actions, the messages that answer the calls, the environment's reward, and whether the episode is over.
+        """
+        if not answer.message.tool_calls:
+            if submission is None:
+                return [], [], None, True
+            done, _ = await self._step(submission)
+            return [submission], [], done.reward if done else None, True
+        actions: list[Action] = []
+        results: list[turn_pb2.ChatMessage] = []
+        rewards: list[float] = []
+        over = False
+        for i, call in enumerate(answer.message.tool_calls):
+            if over or i >= prompts.MOST_CALLS:
+                why = "the episode has ended" if over else (
+                    f"at most {prompts.MOST_CALLS} calls are done of one response")
+                results.append(prompts.result(call, f"error: not done: {why}"))
+                continue
+            try:
+                action = prompts.action(call)
+            except prompts.BadCall as error:
+                results.append(prompts.result(call, str(error)))
+                continue
+            actions.append(action)
+            done, text = await self._step(action)
+            results.append(prompts.result(call, text))
+            if done is not None:
+                over = done.done
+                if done.reward is not None:
+                    rewards.append(done.reward)
+        return actions, results, sum(rewards) if rewards else None, over
+
+    async def _step(self, action: Action) -> tuple[StepResult | None, str]:
+        """Do an action; gives what it did, None when it is none, and the text that the policy reads."""
+        self._detail = f"it waited for the sandbox to do {action.name!r}"
+        try:
+            done = await self._stage.pool.step(self._lease, self._number + 1, action)
+        except MeshError as error:
+            if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            self._detail = ""
+            return None, f"error: {error.message}"
+        self._number += 1
+        self._detail = ""
+        return done, prompts.shown(done.observation, done.error)
+
+    def _note(self, results: Sequence[turn_pb2.ChatMessage], reward: float | None) -> None:
+        with self._stage.store.transaction() as db:
+            there = table.observed(db, self.episode.episode_id, results, reward)
+        self._check(there)
+
+    def _check(self, there: bool) -> None:
+        if not there:
+            raise failed_precondition("FAILED_PRECONDITION", f"its session {self.episode.session_id} was forgotten")
+
+    async def _renew(self) -> None:
+        """Keep the lease while the policy thinks."""
+        with contextlib.suppress(MeshError):  # it has ended: the next step says why
+            while True:
+                await asyncio.sleep(self._stage.pool.lease(self._lease).ttl / 3)
+                self._stage.pool.renew(self._lease)

@@ -1,0 +1,142 @@
+"""Runs of episodes: groups of tries at a task, so many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from openclaw_rl.config.environment import EpisodesConfig
+from openclaw_rl.rollouts.episodes import table, task_draw
+from openclaw_rl.rollouts.episodes.episode import Play, Stage
+from openclaw_rl.rollouts.episodes.interact import LiveSession
+from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
+from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rpc.errors import failed_precondition, unavailable
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.storage.database import Store
+from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1.turn_pb2 import OnBehalfOf
+
+log = logging.getLogger(__name__)
+
+#: Events that a client may be behind; steps beyond are not told.
+_BEHIND = 2000
+CANCELLED = "cancelled"
+STOPPED = "the environment server ended"
+
+
+@dataclass(eq=False)
+class _Run:
+    """One run."""
+
+    id: str
+    total: int
+    ended: int = 0
+    why: str = CANCELLED  #: its episodes end, when they are cancelled
+    events: asyncio.Queue[pb.RunEpisodesResponse | None] = field(default_factory=asyncio.Queue)
+    workers: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def tell(self, kind: pb.EpisodeEventKind.ValueType, episode: pb.Episode, action: str, seen: str) -> None:
+        self.ended += kind == pb.EPISODE_EVENT_KIND_ENDED
+        if kind == pb.EPISODE_EVENT_KIND_STEP and self.events.qsize() >= _BEHIND:
+            return
+        self.events.put_nowait(pb.RunEpisodesResponse(
+            kind=kind, episode=episode, action_json=action, observation_text=seen, ended=self.ended, total=self.total))
+
+
+class Episodes:
+    """Runs episodes, any number of runs beside one another."""
+
+    def __init__(self, pool: Pool, book: SessionBook, store: Store, policy: PolicyCaller,
+                 settings: EpisodesConfig) -> None:
+        self._pool, self._book, self._store, self._policy, self._settings = pool, book, store, policy, settings
+        self._runs: dict[str, _Run] = {}
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """Episodes that are being played, or wait for a sandbox."""
+        return sum(not worker.done() for run in self._runs.values() for worker in run.workers)
+
+    async def close(self) -> None:
+        """End all runs; their episodes say why."""
+        self._closed = True
+        workers = [worker for run in self._runs.values() for worker in run.workers]
+        for run in self._runs.values():
+            run.why = STOPPED
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    async def run(self, request: pb.RunEpisodesRequest) -> AsyncIterator[pb.RunEpisodesResponse]:
+        """Run episodes. Closing the iterator cancels those that run, and gives their sandboxes back.
+
+        Raises:
+            MeshError: NOT_FOUND, there is no such environment or task; INVALID_ARGUMENT; FAILED_PRECONDITION, the
+                environment or all of its tasks can't be used, or there is a run of this id already.
+        """
+        task_draw.check(request)
+        supply = self._pool.supply(request.type)
+        await supply.usable()
+        plans = await asyncio.to_thread(lambda: task_draw.plans(request, self._pool.tasks(request.type)))
+        run = self._open(request.run_id or new_id("run_"), len(plans))
+        try:
+            stage = Stage(run.id, request.type, self._pool, self._book, self._store, self._policy, self._settings,
+                          request.max_steps, request.sampling, run.tell, lambda: run.why)
+            at_once = min(request.parallel or supply.capacity, supply.capacity, len(plans))
+            left = deque(plans)
+            run.workers = [asyncio.create_task(_work(stage, left), name=f"episodes of {run.id}")
+                           for _ in range(at_once)]
+            log.info("run %s: %d episodes of %s, %d at once", run.id, run.total, request.type, at_once)
+            ending = asyncio.create_task(_last(run))
+            try:
+                while (event := await run.events.get()) is not None:
+                    yield event
+            finally:
+                ending.cancel()
+            if self._closed:
+                raise unavailable(STOPPED)
+        finally:
+            for worker in run.workers:
+                worker.cancel()
+            await asyncio.gather(*run.workers, return_exceptions=True)
+            del self._runs[run.id]
+            log.info("run %s: %d of %d episodes are over", run.id, run.ended, run.total)
+
+    def _open(self, id: str, total: int) -> _Run:
+        if self._closed:
+            raise unavailable("the environment server is stopping")
+        is_or_was = "is" if id in self._runs else "was"
+        if id in self._runs or self._store.query("SELECT 1 FROM episodes WHERE run = ? LIMIT 1", (id,)):
+            raise failed_precondition("FAILED_PRECONDITION", (
+                f"there {is_or_was} a run {id!r}: ListEpisodes with this run_id tells its episodes; another run needs "
+                "another id"))
+        run = self._runs[id] = _Run(id, total)
+        return run
+
+    def live_session(self, user: OnBehalfOf) -> LiveSession:
+        """A session for a client to talk in."""
+        return LiveSession(self._policy, self._book, self._store, user)
+
+    def page(self, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
+        """See table.page."""
+        return table.page(self._store, request)
+
+
+async def _work(stage: Stage, left: deque[task_draw.Plan]) -> None:
+    """Play one episode after another while there are any."""
+    while left:
+        await Play(stage, left.popleft()).run()
+
+
+async def _last(run: _Run) -> None:
+    """Say when all is over."""
+    results: Sequence[object] = await asyncio.gather(*run.workers, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            log.error("a run of episodes failed", exc_info=result)
+    run.events.put_nowait(None)

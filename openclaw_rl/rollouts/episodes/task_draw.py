@@ -1,0 +1,117 @@
+"""Which tasks a run of episodes has, and with what seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.rollouts.tasks.task import Task
+from openclaw_rl.rpc.errors import failed_precondition, invalid, not_found
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.v1 import environment_pb2 as pb
+
+#: Episodes of a group unless the run says otherwise.
+GROUP_SIZE = 8
+MOST_GROUPS, MOST_OF_A_GROUP, MOST_PARALLEL, MOST_STEPS = 10_000, 1024, 4096, 1000
+#: Episodes of a run, all groups together.
+MOST_EPISODES = 100_000
+_SPLITS = {pb.TASK_SPLIT_TRAIN: "train", pb.TASK_SPLIT_HELD_OUT: "held_out"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An episode that is to be run."""
+
+    group: str
+    group_size: int
+    task: Task
+    no_train: bool
+    start_seed: int | None  #: of what is random in the task: the same for all of a group
+    sampling_seed: int | None  #: each response's is derived from it; None leaves it to the engine
+
+
+def check(request: pb.RunEpisodesRequest) -> None:
+    """What can be told of a run without its tasks.
+
+    Raises:
+        MeshError: INVALID_ARGUMENT naming the field.
+    """
+    for name, most in (("groups", MOST_GROUPS), ("group_size", MOST_OF_A_GROUP), ("parallel", MOST_PARALLEL),
+                       ("max_steps", MOST_STEPS)):
+        value = getattr(request, name)
+        if not 0 <= value <= most:
+            raise invalid(name, value, f"from 0 to {most}; 0 leaves it to the server")
+    if len(request.run_id) > 128 or not request.run_id.isprintable():
+        raise invalid("run_id", request.run_id, "at most 128 printable characters")
+    sampling = request.sampling
+    for name, least, highest in (("temperature", 0.0, 2.0), ("top_p", 1e-6, 1.0), ("max_tokens", 1, 2**31 - 1)):
+        if sampling.HasField(name) and not least <= getattr(sampling, name) <= highest:  # type: ignore[arg-type]
+            raise invalid(f"sampling.{name}", getattr(sampling, name), f"from {least:g} to {highest:g}")
+
+
+def plans(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Plan]:
+    """The episodes of a run, group by group.
+
+    Groups have tasks of their own as long as there are enough of them; then all come again, in another order.
+
+    Raises:
+        MeshError: NOT_FOUND, a task that is named is not there; INVALID_ARGUMENT, it can't be used, or they are too
+            many episodes; FAILED_PRECONDITION, there is none.
+    """
+    chosen = _chosen(request, tasks)
+    groups, size = request.groups or len(chosen), request.group_size or GROUP_SIZE
+    if groups * size > MOST_EPISODES:
+        raise invalid("group_size", f"{groups} groups of {size}", f"at most {MOST_EPISODES} episodes in one run: "
+                                                                  "fewer groups, or smaller ones")
+    order = random.Random(request.seed if request.HasField("seed") else None)
+    drawn: list[Task] = []
+    while len(drawn) < groups:
+        again = list(chosen)
+        if request.groups or drawn:
+            order.shuffle(again)
+        drawn += again[:groups - len(drawn)]
+    found = []
+    for number, task in enumerate(drawn):
+        group = new_id("group_")
+        start = derived(request.seed if request.HasField("seed") else order.getrandbits(62), "start", number)
+        for member in range(size):
+            found.append(Plan(group, size, task, request.no_train or task.split == "held_out", start,
+                              _sampling_seed(request, number, member)))
+    return found
+
+
+def derived(seed: int, *of: str | int) -> int:
+    """A seed of 62 bits for a part of what `seed` makes repeatable."""
+    digest = hashlib.blake2b("/".join(map(str, (seed, *of))).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2
+
+
+def _sampling_seed(request: pb.RunEpisodesRequest, group: int, member: int) -> int | None:
+    if request.sampling.HasField("seed"):
+        return derived(request.sampling.seed, "sampling", group, member)
+    return derived(request.seed, "sampling", group, member) if request.HasField("seed") else None
+
+
+def _chosen(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Task]:
+    if request.task_ids:
+        by_id = {task.id: task for task in tasks}
+        for i, id in enumerate(request.task_ids):
+            if id not in by_id:
+                raise not_found("task", id, f"`openclaw-rl environments tasks {request.type}` tells those of "
+                                            f"{request.type!r}")
+            if by_id[id].problem:
+                raise invalid(f"task_ids[{i}]", id, f"a task that can be used: {by_id[id].problem}")
+        return [by_id[id] for id in dict.fromkeys(request.task_ids)]
+    split = request.split
+    if split == pb.TASK_SPLIT_UNSPECIFIED and not request.no_train:
+        split = pb.TASK_SPLIT_TRAIN
+    wanted = _SPLITS.get(split)
+    chosen = [task for task in tasks if not task.problem and wanted in (None, task.split)]
+    if not chosen:
+        broken = sum(bool(task.problem) for task in tasks)
+        raise failed_precondition("FAILED_PRECONDITION", (
+            f"{request.type!r} has no {wanted.replace('_', '-') + ' ' if wanted else ''}task that can be used, of "
+            f"{len(tasks)}, {broken} of them with a problem: `openclaw-rl environments tasks {request.type}`"))
+    return chosen

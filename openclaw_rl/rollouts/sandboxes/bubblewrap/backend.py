@@ -1,0 +1,207 @@
+"""Sandboxes by bubblewrap: namespaces of one's own, this machine's programs read-only, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from openclaw_rl.rollouts.sandboxes.bubblewrap import cgroups, etc, init, seccomp
+from openclaw_rl.rollouts.sandboxes.bubblewrap.sandbox import BubblewrapSandbox, remove_folder
+from openclaw_rl.rollouts.sandboxes.images import Images, Manifest, absent
+from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec
+
+#: The user inside.
+USER = 1000
+#: Root gives each sandbox a user of its own outside, from here on, which owns nothing and is in no group.
+_FIRST_USER, _USERS = 0x7000_0000, 1 << 24
+_BWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--uid", str(USER), "--gid", str(USER),
+          "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv")
+_INSTALL = ("apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), "
+            "apk add bubblewrap (Alpine), pacman -S bubblewrap (Arch)")
+
+#: (label, root) -> its copy of /etc, with the first process's shell; all back ends of a process use the same.
+_etc: dict[tuple[str, str], Path] = {}
+
+
+class Bubblewrap:
+    """Makes them. An image is a manifest of programs that must be there (see images.py)."""
+
+    name = "bubblewrap"
+
+    def __init__(self, images: Images, label: str) -> None:
+        """
+        Args:
+            label: goes into the names of what is on the host (folders, control groups), so that leftovers are told
+                from another mesh's: letters and digits.
+        """
+        self._images = images
+        self._label = label
+        self._place: cgroups.Place | None = None
+        self._tried: str | None = None
+        self._checking = asyncio.Lock()
+        self._filter = seccomp.program()
+
+    @property
+    def description(self) -> str:
+        """What holds here, for people."""
+        limits = "control group" if self._place is not None else "limits of each process"
+        return f"bubblewrap, {limits}, {'system calls filtered' if self._filter else 'system calls not filtered'}"
+
+    async def problem(self, spec: Spec) -> str:
+        if shutil.which("bwrap") is None:
+            return f"bubblewrap is not installed; it comes by: {_INSTALL}"
+        manifest, problem = await asyncio.to_thread(self._manifest, spec)
+        if problem:
+            return problem
+        async with self._checking:
+            if not self._etc_of(manifest).is_dir():
+                try:
+                    await asyncio.to_thread(self._prepare, _root(manifest))
+                except OSError as error:
+                    return f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}"
+            if self._tried is None:
+                self._place = await asyncio.to_thread(cgroups.find, self._label)
+                try:
+                    sandbox = await self._make(spec)
+                except SandboxError as error:
+                    return (f"bubblewrap can't make a sandbox here: {error}. It needs user namespaces: as root, "
+                            "sysctl -w user.max_user_namespaces=65536 kernel.unprivileged_userns_clone=1 "
+                            "kernel.apparmor_restrict_unprivileged_userns=0 (those of them that this kernel has); "
+                            "in a container, see servers/environment/README.md")
+                await sandbox.close()
+                self._tried = ""
+        return self._tried
+
+    async def make(self, spec: Spec) -> Sandbox:
+        problem = await self.problem(spec)
+        if problem:
+            raise SandboxError(problem)
+        return await self._make(spec)
+
+    async def _make(self, spec: Spec) -> BubblewrapSandbox:
+        manifest, problem = self._manifest(spec)
+        if problem:
+            raise SandboxError(problem)
+        user = outside_user()
+        folder = self._folder()
+        group = None
+        try:
+            if self._place is not None:
+                # What is written into the sandbox's files is memory too.
+                group = cgroups.make(self._place, self._label, processes=spec.limits.processes + 2 * init.RESERVE,
+                                     memory=spec.limits.memory + spec.limits.disk + spec.limits.disk // 4)
+            script = init.script(
+                processes=spec.limits.processes if user is not None or _counts_by_namespace() else None,
+                memory=None if group is not None else spec.limits.memory)
+            return await BubblewrapSandbox.boot(
+                _launch(user, group), self._arguments(spec, manifest, folder), script,
+                folder=folder, user=user, group=group, filter_program=self._filter)
+        except BaseException as error:
+            remove_folder(folder)
+            if group is not None:
+                group.remove()
+            if isinstance(error, OSError):
+                raise SandboxError(f"a sandbox can't be made: {error}") from error
+            raise
+
+    def _manifest(self, spec: Spec) -> tuple[Manifest | None, str]:
+        if spec.image is None:
+            return None, ""
+        try:
+            manifest = self._images.find(spec.image)
+        except ValueError as error:
+            return None, str(error)
+        return (manifest, manifest.problem()) if manifest is not None else (None, absent(spec.image, self.name))
+
+    def _etc_of(self, manifest: Manifest | None) -> Path:
+        return _etc.get((self._label, str(_root(manifest))), Path("/nonexistent"))
+
+    def _prepare(self, root: Path) -> None:
+        folder = self._folder()
+        atexit.register(remove_folder, folder)
+        folder.chmod(0o755)
+        etc.prepare(root / "etc", folder, USER)
+        etc.copy_shell(root, folder / Path(init.SHELL).relative_to("/etc"))
+        _etc[self._label, str(root)] = folder
+
+    def _folder(self) -> Path:
+        """A folder for the sandbox's FIFOs, which its user can enter but not list or, since it's read-only inside,
+        write to. An ordinary user owns it inside too."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{cgroups.PREFIX}{self._label}-{cgroups.maker()}-"))
+        folder.chmod(0o711 if os.geteuid() == 0 else 0o311)
+        return folder
+
+    def _arguments(self, spec: Spec, manifest: Manifest | None, folder: Path) -> list[str]:
+        """What bwrap is told, but for the command."""
+        root = _root(manifest)
+        arguments = [*_BWRAP, "--ro-bind", str(root / "usr"), "/usr"]
+        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+            path = root / name
+            if path.is_symlink():
+                arguments += ["--symlink", os.readlink(path), f"/{name}"]
+            elif path.is_dir():
+                arguments += ["--ro-bind", str(path), f"/{name}"]
+        arguments += ["--ro-bind", str(self._etc_of(manifest)), "/etc",
+                      "--ro-bind-try", str(root / "var/cache/fontconfig"), "/var/cache/fontconfig",
+                      "--ro-bind-try", str(root / "var/lib/xkb"), "/var/lib/xkb"]
+        disk, small = spec.limits.disk, max(spec.limits.disk // 4, 1 << 20)
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev",
+                      "--perms", "1777", "--size", str(small), "--tmpfs", "/dev/shm",
+                      "--perms", "1777", "--size", str(small), "--tmpfs", "/tmp",
+                      "--perms", "0755", "--size", str(disk), "--tmpfs", WORK]
+        for folder_too in manifest.folders if manifest is not None else ():
+            arguments += ["--ro-bind", folder_too, folder_too]
+        arguments += ["--ro-bind", str(folder), init.CONTROL, "--remount-ro", "/", "--chdir", WORK]
+        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": WORK, "USER": "user", "LOGNAME": "user",
+                     "SHELL": "/bin/bash", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", **spec.environment}
+        for key, value in variables.items():
+            arguments += ["--setenv", key, value]
+        return arguments
+
+
+def _root(manifest: Manifest | None) -> Path:
+    return Path(manifest.root) if manifest is not None and manifest.root else Path("/")
+
+
+def _launch(user: int | None, group: cgroups.Group | None) -> list[str]:
+    """What comes before bwrap: joins the group, and becomes the user that the sandbox is to be outside."""
+    become = [] if user is None else ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
+    join = "".join(f'echo $$ >"{path}" || exit 1; ' for path in (group.joins if group is not None else ()))
+    return ["/bin/sh", "-c", f'{join}exec "$@"', "sh", *become]
+
+
+def outside_user() -> int | None:
+    """A user id that no one has, for a new sandbox; None when this process may not become another."""
+    if os.geteuid() != 0:
+        return None
+    for line in Path("/proc/self/uid_map").read_text().splitlines():
+        first, _, count = map(int, line.split())
+        if first <= _FIRST_USER and first + count >= _FIRST_USER + _USERS:
+            return _FIRST_USER + secrets.randbelow(_USERS)
+    return 65534  # in a container with a small map: nobody
+
+
+def remove_leftovers(label: str) -> int:
+    """Remove what sandboxes of processes that are gone have left on the host: its number. The sandboxes themselves
+    end with the process that made them."""
+    removed = cgroups.remove_leftovers(label)
+    for folder in Path(tempfile.gettempdir()).glob(f"{cgroups.PREFIX}{label}-*"):
+        if cgroups.is_leftover(folder.name):
+            remove_folder(folder)
+            removed += 1
+    return removed
+
+
+def _counts_by_namespace() -> bool:
+    """Whether RLIMIT_NPROC counts the processes of a user namespace (Linux 5.14), not all of the user's."""
+    with contextlib.suppress(ValueError):
+        major, minor = map(int, platform.release().split(".")[:2])
+        return (major, minor) >= (5, 14)
+    return False

@@ -1,0 +1,170 @@
+"""Sandboxes by an engine of containers that speaks the Docker API (docker, podman)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.rollouts.sandboxes.docker.calls import call
+from openclaw_rl.rollouts.sandboxes.docker.sandbox import DockerSandbox
+from openclaw_rl.rollouts.sandboxes.images import absent
+from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec
+
+log = logging.getLogger(__name__)
+
+#: Marks a mesh's containers, so that leftovers are found.
+LABEL = "openclaw-rl.home"
+_USER = "1000:1000"
+_TIMEOUT = 60  #: seconds for a call
+#: Ends when told to, and takes in processes whose parents have ended.
+_MAIN = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"]
+_RESERVE = 16  #: processes beyond the sandbox's limit, so that it can still be told to end them
+
+
+class Docker:
+    """Makes them. The SDK (extra `environments`) blocks, so it's asked in threads, and loaded when first needed."""
+
+    name = "docker"
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._client: Any = None
+        self._base_url = ""
+        self._images: set[str] = set()  #: seen to be there
+
+    async def problem(self, spec: Spec) -> str:
+        if spec.image is None:
+            return "`image` is missing: docker makes sandboxes from an image only, such as openclaw/terminal-env:latest"
+        if self._client is None:
+            problem = await call(self._find)
+            if problem:
+                return problem
+        if spec.image in self._images:
+            return ""
+        return await call(self._look, spec.image)
+
+    async def make(self, spec: Spec) -> Sandbox:
+        problem = await self.problem(spec)
+        if problem:
+            raise SandboxError(problem)
+        try:
+            container = await call(self._start, spec)
+        except Exception as error:  # requests', urllib3's and the SDK's own
+            self._images.discard(spec.image or "")
+            self._client = None if not isinstance(error, _api_error()) else self._client
+            raise SandboxError(f"the engine of containers can't make a sandbox: {_said(error)}") from error
+        return DockerSandbox(self._client, self._base_url, container)
+
+    def _find(self) -> str:
+        try:
+            client, self._base_url = connect()
+        except EngineAbsent as error:
+            return str(error)
+        self._client = client
+        return ""
+
+    def _look(self, image: str) -> str:
+        try:
+            self._client.inspect_image(image)
+        except Exception as error:
+            if isinstance(error, _api_error()) and getattr(error, "status_code", 0) == 404:
+                return absent(image, "docker")
+            self._client = None
+            return f"the engine of containers does not answer: {_said(error)}"
+        self._images.add(image)
+        return ""
+
+    def _start(self, spec: Spec) -> str:
+        client, limits = self._client, spec.limits
+        small = max(limits.disk // 4, 1 << 20)
+        memory = limits.memory + limits.disk + small  # what is written into tmpfs is memory too
+        host = client.create_host_config(
+            network_mode="none", read_only=True, cap_drop=["ALL"], security_opt=["no-new-privileges"],
+            mem_limit=memory, memswap_limit=memory, pids_limit=limits.processes + _RESERVE, shm_size=small,
+            tmpfs={WORK: f"size={limits.disk},mode=1777,exec", "/tmp": f"size={small},mode=1777,exec"})
+        container: str = client.create_container(
+            spec.image, _MAIN, user=_USER, working_dir=WORK, hostname="sandbox", host_config=host,
+            labels={LABEL: self._label}, entrypoint=[],
+            environment={"HOME": WORK, "USER": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb",
+                         **spec.environment})["Id"]
+        try:
+            client.start(container)
+        except Exception:
+            with contextlib.suppress(Exception):
+                client.remove_container(container, force=True)
+            raise
+        return container
+
+
+class EngineAbsent(Exception):
+    """No engine answers; the text says which were asked."""
+
+
+def connect() -> tuple[Any, str]:
+    """The SDK's low-level client of the first engine that answers, and where that is: DOCKER_HOST, else the usual
+    sockets of docker and podman.
+
+    Raises:
+        EngineAbsent: none does.
+    """
+    try:
+        from docker import APIClient
+    except ImportError:
+        raise EngineAbsent("the package docker is not installed: pip install 'openclaw-rl[environments]'") from None
+    named = os.environ.get("DOCKER_HOST")
+    if named and os.environ.get("DOCKER_TLS_VERIFY"):
+        raise EngineAbsent("an engine of containers over TLS (DOCKER_TLS_VERIFY) can't be used; name a unix socket")
+    tried = []
+    for url in [named] if named else [f"unix://{path}" for path in _sockets() if path.exists()]:
+        client = None
+        try:
+            # Podman answers with the version of docker's API that it knows.
+            client = APIClient(base_url=url, version="auto", timeout=_TIMEOUT)
+            client.ping()
+            return client, url
+        except Exception as error:
+            tried.append(f"{url}: {_said(error)}")
+            if client is not None:
+                client.close()
+    asked = "; ".join(tried) or "none of the usual sockets of docker and podman is there"
+    raise EngineAbsent(f"no engine of containers answers ({asked}); start docker or podman, name its socket by "
+                       "DOCKER_HOST, or set `backend: bubblewrap`")
+
+
+def remove_leftovers(label: str) -> int:
+    """Remove the containers of a mesh whose environment server is gone: their number. Blocks."""
+    try:
+        client, _ = connect()
+    except EngineAbsent:
+        return 0
+    removed = 0
+    try:
+        for container in client.containers(all=True, filters={"label": f"{LABEL}={label}"}):
+            with contextlib.suppress(Exception):  # gone meanwhile, or being removed
+                client.remove_container(container["Id"], force=True, v=True)
+                removed += 1
+    except Exception as error:
+        log.warning("left-over containers can't be looked for: %s", _said(error))
+    finally:
+        client.close()
+    return removed
+
+
+def _sockets() -> list[Path]:
+    run = os.environ.get("XDG_RUNTIME_DIR")
+    own = [Path(run) / "docker.sock", Path(run) / "podman/podman.sock"] if run else []
+    return [Path("/var/run/docker.sock"), *own, Path("/run/podman/podman.sock")]
+
+
+def _api_error() -> type[Exception]:
+    from docker.errors import APIError
+
+    error: type[Exception] = APIError
+    return error
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "explanation", None) or error).strip()[:300]

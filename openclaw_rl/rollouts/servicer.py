@@ -1,0 +1,56 @@
+"""EnvironmentService over gRPC: translate, call, translate back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from openclaw_rl.delivery.receiver import receive
+from openclaw_rl.rollouts.episodes.runner import Episodes
+from openclaw_rl.rollouts.episodes.servicer import EpisodeRpcs
+from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.servicer import LeaseRpcs
+from openclaw_rl.rollouts.tracking import views
+from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rpc.errors import invalid
+from openclaw_rl.storage.database import Store
+from openclaw_rl.v1 import environment_pb2 as pb
+from openclaw_rl.v1 import environment_pb2_grpc
+
+SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
+
+
+class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
+    """Sessions here; leases and episodes in their packages."""
+
+    def __init__(self, book: SessionBook, store: Store, pool: Pool, episodes: Episodes) -> None:
+        LeaseRpcs.__init__(self, pool)
+        EpisodeRpcs.__init__(self, episodes)
+        self._book, self._store = book, store
+
+    async def RecordTurns(self, request_iterator: AsyncIterator[pb.RecordTurnsRequest],
+                          context: grpc.aio.ServicerContext) -> AsyncIterator[pb.RecordTurnsResponse]:
+        async for response in receive(request_iterator, lambda request: list(request.events), self._book.handle,
+                                      lambda acks: pb.RecordTurnsResponse(acks=acks)):
+            yield response
+
+    async def GetSession(self, request: pb.GetSessionRequest,
+                         context: grpc.aio.ServicerContext) -> pb.GetSessionResponse:
+        session, turns = views.session(self._store, _session_id(request))
+        return pb.GetSessionResponse(session=session, turns=turns,
+                                     feedback=views.feedback(self._store, request.session_id))
+
+    async def EndSession(self, request: pb.EndSessionRequest,
+                         context: grpc.aio.ServicerContext) -> pb.EndSessionResponse:
+        views.row_of_session(self._store, _session_id(request))  # raises when there is none
+        return pb.EndSessionResponse(closed_turns=self._book.end(request.session_id))
+
+    async def ListTurns(self, request: pb.ListTurnsRequest, context: grpc.aio.ServicerContext) -> pb.ListTurnsResponse:
+        return views.turns(self._store, request)
+
+
+def _session_id(request: pb.GetSessionRequest | pb.EndSessionRequest) -> str:
+    if not request.session_id:
+        raise invalid("session_id", "", "the id of a session")
+    return request.session_id

@@ -1,0 +1,1 @@
+"""Sessions and the links between their turns."""

@@ -1,0 +1,71 @@
+"""Which branch of its session a new main turn belongs to, and whether it opens one since its context was changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.rollouts.tracking import tables
+from openclaw_rl.rollouts.tracking.context_edits import Change, compare
+from openclaw_rl.rollouts.tracking.linking import Link, Rank
+from openclaw_rl.rollouts.tracking.next_state import SINGLE, Outline
+from openclaw_rl.sessions.fingerprint import text_of
+from openclaw_rl.v1 import turn_pb2
+
+#: Latest conversations of a session that a request is compared with.
+_LEAVES = 8
+#: Characters of an answer from which on it is recognised by itself, without the message that it answered.
+_DISTINCT = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn stands in its session."""
+
+    branch: str
+    parent: str
+    change: str = ""  #: why the context is not what it was; empty when it is
+    continues: sqlite3.Row | None = None  #: the main turn whose next state the request brings
+    position: int = -1  #: of that turn's response in the request
+
+
+def find(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: Link, rank: Rank) -> Place:
+    """The place of a main turn.
+
+    A branch is opened by a request that continues nothing, and by one whose context is not what the session had. Such a
+    one brings a next state only when it still has our last answer, without doubt, and something behind it.
+    """
+    branch = link.branch or turn.turn_id
+    if rank.repeats:
+        return Place(rank.branch or branch, link.parent, "", link.main, link.main_position)
+    if rank.again:
+        return Place(turn.turn_id, link.parent, f"regenerated: turn {rank.again} answered the same request",
+                     link.main, link.main_position)
+    plain = link.main is not None and link.main["leaf"] and link.main_position >= max(outline.responses, default=-1)
+    leaves = [] if plain else tables.leaves(db, turn.session_id, _LEAVES)
+    changes = [found for leaf in leaves if (found := compare(leaf["trail"], outline))]
+    if not changes:
+        return Place(branch, link.parent, "", link.main, link.main_position)
+    change: Change = max(changes, key=lambda change: change.common)
+    leaf, position = _last_answer(outline, leaves)
+    if leaf is not None and position > link.main_position:
+        return Place(turn.turn_id, leaf["id"], change.text, leaf, position)
+    if change.compacted:
+        return Place(turn.turn_id, "", change.text)
+    return Place(turn.turn_id, link.parent, change.text, link.main, link.main_position)
+
+
+def _last_answer(outline: Outline, leaves: Sequence[sqlite3.Row]) -> tuple[sqlite3.Row | None, int]:
+    """The turn whose answer is the last one of the request, provided that it is certain which one that is."""
+    answers = [i for i, place in enumerate(outline.places) if outline.messages[place].role == "assistant"]
+    if not answers or answers[-1] == len(outline.places) - 1:
+        return None, -1  # nothing is behind it
+    at = answers[-1]
+    single = outline.singles[at]
+    if outline.singles.count(single) > 1:
+        return None, -1
+    distinct = len(text_of(outline.messages[outline.places[at]])) >= _DISTINCT
+    found = [leaf for leaf in leaves if leaf["trail"].endswith(single) and (
+        distinct or (at > 0 and leaf["trail"][-2 * SINGLE:-SINGLE] == outline.singles[at - 1]))]
+    return (found[0], outline.places[at]) if len(found) == 1 else (None, -1)

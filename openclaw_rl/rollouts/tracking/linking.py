@@ -1,0 +1,164 @@
+"""How a new turn hangs together with those that are there: by digest, within its session."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from openclaw_rl.rollouts.classification.framework_text import is_framework_text
+from openclaw_rl.rollouts.classification.housekeeping import Surroundings
+from openclaw_rl.rollouts.classification.response_flaws import CUT
+from openclaw_rl.rollouts.tracking import tables
+from openclaw_rl.rollouts.tracking.next_state import Outline, messages_behind
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.sessions.fingerprint import text_of
+from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.v1.turn_pb2 import NextState
+
+#: Responses that are not here and that one request waits for, at most.
+MOST_AWAITED = 8
+#: Responses of a request that are looked for in one query.
+_LOOK_AT_ONCE = 8
+#: Latest answers of a session that are looked for in a request.
+_ANSWERS = 4
+#: Which of several turns with the same conversation a request continues.
+_PRECEDENCE = {tables.OPEN: 0, tables.SENT: 1, tables.REJECTED: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Where a new turn stands: its state and why, whether it may still be sent, whether it repeats another one."""
+
+    state: int
+    reason: str = ""
+    keep: bool = True
+    repeats: bool = False
+    branch: str = ""  #: of the attempt that it repeats
+    again: str = ""  #: the attempt that had its next state when this request was made once more
+
+
+def rank(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Rank:
+    """Where a new main turn stands among the attempts at its request."""
+    moment = (turn.requested_at.ToNanoseconds(), -turn.choice_index)
+    attempts = tables.attempts(db, turn.session_id, outline.request)
+    open_row = next((row for row in attempts if row["state"] == tables.OPEN), None)
+    if open_row is not None:
+        if moment < (open_row["requested"], -open_row["choice"]):
+            return Rank(tables.SUPERSEDED, f"turn {open_row['id']} stands for the request", repeats=True,
+                        branch=open_row["branch"])
+        tables.supersede(db, open_row["id"], f"turn {turn.turn_id}, a later attempt, took its place")
+        return Rank(tables.OPEN, repeats=True, branch=open_row["branch"])
+    settled = next((row for row in attempts if row["requested"] >= moment[0] > 0), None)
+    if settled is not None:
+        return Rank(tables.SUPERSEDED, f"turn {settled['id']} of the same request was sent already", keep=False,
+                     repeats=True, branch=settled["branch"])
+    # Nothing like it, or asked again after the first answer had its next state.
+    return Rank(tables.OPEN, again=attempts[-1]["id"] if attempts else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a request continues. Positions are those of the request's messages, -1 for none."""
+
+    position: int = -1  #: of the last response that is here
+    parent: str = ""  #: the turn that gave it
+    branch: str = ""  #: that turn's
+    main_position: int = -1  #: of the last response that is a main turn's
+    main: sqlite3.Row | None = None  #: that turn
+    side_responses: frozenset[bytes] = frozenset()  #: digests of responses behind it that are not main turns'
+
+
+def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
+    """What the request continues, by the longest prefix that is a conversation of the session."""
+    position, parent, branch = -1, "", ""
+    side_responses: set[bytes] = set()
+    for begin in range(0, len(outline.responses), _LOOK_AT_ONCE):  # the last response is nearly always here
+        some = outline.responses[begin:begin + _LOOK_AT_ONCE]
+        rows: dict[bytes, list[sqlite3.Row]] = {}
+        for row in tables.answered(db, session, [outline.digests[i] for i in some]):
+            rows.setdefault(row["response"], []).append(row)
+        for i in some:
+            digest = outline.digests[i]
+            if digest not in rows:
+                continue
+            if position < 0:
+                standing = _standing(rows[digest])
+                position, parent, branch = i, standing["id"], standing["branch"]
+            if mains := [row for row in rows[digest] if row["class"] == turn_pb2.TURN_CLASS_MAIN]:
+                found = Link(position, parent, branch, i, _standing(mains), frozenset(side_responses))
+                return _unfinished(db, session, outline, found) or found
+            side_responses.add(digest)
+    found = Link(position, parent, branch)
+    return _unfinished(db, session, outline, found) or found
+
+
+def surroundings(db: sqlite3.Connection, session: str, outline: Outline, link: Link) -> Surroundings:
+    """What the session knows about a request, for its class."""
+    latest = tables.latest(db, session, _ANSWERS)
+    return Surroundings(continues=bool(link.parent), others=bool(latest),
+                        same_instructions=not latest or latest[0]["instructions"] in (None, outline.instructions),
+                        answers=[row["response_text"] for row in latest])
+
+
+def _unfinished(db: sqlite3.Connection, session: str, outline: Outline, found: Link) -> Link | None:
+    """What the request continues when that is a response that was cut short or empty: the client has less of it than
+    was recorded, has a stand-in for it, or left it out."""
+    # Where the response stands, or should stand: behind the message at that place.
+    places = [i for i in outline.places[:-1] if i >= max(found.position, found.main_position)
+              and outline.messages[i].role in ("user", "tool")][-_LOOK_AT_ONCE:]
+    if not places:
+        return None
+    rows = tables.answering(db, session, [outline.digests[i] for i in places])
+    for i in reversed(places):
+        behind = outline.messages[i + 1]
+        fitting = [row for row in rows if row["conversation"] == outline.digests[i] and _may_be(row, behind)]
+        if fitting:
+            row = _standing(fitting)
+            position = i + 1 if behind.role == "assistant" else i
+            return Link(position, row["id"], row["branch"], position, row, found.side_responses)
+    return None
+
+
+def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
+    """Whether the client may have made `message` of the turn's response."""
+    if not row["response_text"].strip():  # nothing came: it is left out, or says so
+        return message.role != "assistant" or is_framework_text(text_of(message))
+    text = "".join(text_of(message).split())
+    if message.role != "assistant" or row["flaw"] != CUT or not text or message.tool_calls:
+        return False
+    try:
+        response = turn_pb2.Turn.FromString(row["payload"]).response
+    except (DecodeError, TypeError):
+        return False
+    return "".join(text_of(response).split()).startswith(text)
+
+
+def _standing(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
+    """Of turns with the same conversation: the one that is open, else one that was sent, else the latest."""
+    return min(reversed(rows), key=lambda row: _PRECEDENCE.get(row["state"], len(_PRECEDENCE)))
+
+
+def await_missing(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, position: int) -> None:
+    """Note the responses behind `position` that the request has and we have not: their turns may still come."""
+    for i in [i for i in outline.responses if i > position][:MOST_AWAITED]:
+        if messages := messages_behind(outline, i):
+            state = NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=messages,
+                              next_turn_id=turn.turn_id)
+            tables.await_response(db, turn.session_id, outline.digests[i], turn.turn_id, len(outline.messages) - i,
+                                  state.SerializeToString())
+
+
+def infer_session(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> str:
+    """The session of a turn that came without one: of the client's conversation that it continues, else a new one."""
+    session = None
+    for i in outline.responses:
+        if row := tables.conversation(db, turn.client, outline.digests[i]):
+            session = row["session"]
+            break
+    turn.session_source = (turn_pb2.SESSION_SOURCE_INFERRED if session else turn_pb2.SESSION_SOURCE_NEW)
+    session = session or new_id("session_")
+    tables.remember_conversation(db, turn.client, outline.response, session)
+    return session

@@ -1,0 +1,84 @@
+"""What came between a response and the next one, read from the request that continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.rollouts.classification.framework_text import opinion
+from openclaw_rl.rpc.auth.callers import key_of
+from openclaw_rl.sessions.fingerprint import both_digests, is_instruction, request_digest, text_of
+from openclaw_rl.v1 import turn_pb2
+
+#: Bytes of a message's own digest.
+SINGLE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The digests of a turn by which it finds what it continues and is found by what continues it.
+
+    They have the client's API key in them: users whose agents happen to name their sessions alike never continue one
+    another.
+    """
+
+    messages: Sequence[turn_pb2.ChatMessage]  #: of the request
+    digests: list[bytes]  #: of each prefix of `messages`
+    responses: list[int]  #: positions of the assistant messages, the last one first
+    request: bytes  #: of the whole request: a retry has the same
+    response: bytes  #: of the conversation up to and with the response
+    singles: list[bytes]  #: of each message by itself, instructions left out
+    places: list[int]  #: their positions in `messages`
+    trail: bytes  #: `singles` and that of the response, joined
+    instructions: bytes  #: of the system messages, numbers aside
+
+    @classmethod
+    def of(cls, turn: turn_pb2.Turn) -> Outline:
+        """The outline of `turn`."""
+        messages = list(turn.messages)
+        (*digests, response), singles = both_digests([*messages, turn.response], key_of(turn.client).encode()[:64])
+        responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
+        places = [i for i, message in enumerate(messages) if not is_instruction(message)]
+        own = [singles[i][:SINGLE] for i in places]
+        trail = b"".join(own) + singles[-1][:SINGLE]
+        return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response, own, places,
+                   trail, request_digest([message for message in messages if is_instruction(message)]))
+
+    @property
+    def conversation(self) -> bytes:
+        """Digest of the request's messages without instructions: what attempts with other settings share."""
+        return self.digests[-1] if self.digests else b""
+
+
+def messages_behind(
+    outline: Outline, position: int, side_responses: Collection[bytes] = ()
+) -> list[turn_pb2.ChatMessage]:
+    """The tool results and user messages behind the response at `position`, up to the next response.
+
+    Instructions are left out, so are assistant messages right behind it (a banner that the framework put there), an
+    exchange of a side turn (what was asked there is no answer to the response at `position`), and what the framework
+    wrote in the user's name. Empty when nobody has said anything.
+    """
+    found: list[turn_pb2.ChatMessage] = []
+    for i in range(position + 1, len(outline.messages)):
+        message = outline.messages[i]
+        if message.role == "assistant":
+            if outline.digests[i] in side_responses:
+                found.clear()
+            elif found:
+                break
+        elif not is_instruction(message) and (said := opinion(message)) is not None:
+            found.append(said)
+    return found
+
+
+def as_text(messages: Sequence[turn_pb2.ChatMessage]) -> str:
+    """The messages for a person to read, one after another; tool calls as name(arguments)."""
+    lines = []
+    for message in messages:
+        text = text_of(message)
+        if text:
+            lines.append(text)
+        lines.extend(f"{call.name}({call.arguments_json})" for call in message.tool_calls)
+        lines.extend(f"[image {part.image_url[:80]}]" for part in message.parts if part.image_url)
+    return "\n".join(lines)

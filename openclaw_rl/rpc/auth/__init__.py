@@ -1,0 +1,1 @@
+"""Who may call what: TLS certificates, roles, and API keys."""

@@ -1,0 +1,1 @@
+"""The process a component runs in: home folder, identity, alarms, child processes."""

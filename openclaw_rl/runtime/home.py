@@ -1,0 +1,137 @@
+"""Where a mesh keeps its files: one folder, `~/.openclaw-rl` or what OPENCLAW_RL_HOME names."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+#: The four components, in the order of the ring.
+COMPONENTS = ("policy_server", "env_server", "prm_judge", "trainer")
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of one mesh. Two meshes on one machine have two of them."""
+
+    root: Path
+
+    @classmethod
+    def default(cls) -> Home:
+        """The folder of OPENCLAW_RL_HOME, or `~/.openclaw-rl`."""
+        return cls(Path(os.environ.get("OPENCLAW_RL_HOME") or Path.home() / ".openclaw-rl").expanduser().absolute())
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Records of what is running: one JSON file per component, the supervisor's files."""
+        return self.root / "run"
+
+    @property
+    def certs(self) -> Path:
+        """Certificates and their private keys; see openclaw_rl/rpc/auth/SECURITY.md."""
+        return self.root / "certs"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    def component(self, name: str) -> Path:
+        """The folder for a component's own state."""
+        return self.root / name
+
+    def create(self) -> Home:
+        """Make the folders.
+
+        Raises:
+            OSError: the folder can't be made or written (read-only, full, a file of that name).
+        """
+        for folder in (self.logs, self.run, self.models):
+            folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def try_writing(self) -> None:
+        """Make the folders and write a file, which goes again.
+
+        Raises:
+            OSError: the folder can't be made or written.
+        """
+        self.create()
+        probe = self.run / f".probe-{os.getpid()}"
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a running component tells the others: who it is and where it listens."""
+
+    name: str
+    pid: int
+    address: str  #: gRPC, HOST:PORT
+    http_address: str = ""  #: http://HOST:PORT, policy server only
+
+
+def write_record(home: Home, record: RunRecord) -> None:
+    """Record a component's addresses, atomically."""
+    write_atomically(home.run / f"{record.name}.json", json.dumps(record.__dict__).encode())
+
+
+def read_record(home: Home, name: str) -> RunRecord | None:
+    """What `name` recorded, or None when it recorded nothing readable."""
+    try:
+        data: dict[str, Any] = json.loads((home.run / f"{name}.json").read_text())
+        return RunRecord(name=name, pid=int(data["pid"]), address=str(data["address"]),
+                         http_address=str(data.get("http_address", "")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remove_record(home: Home, name: str) -> None:
+    """Forget a component's addresses."""
+    (home.run / f"{name}.json").unlink(missing_ok=True)
+
+
+def file_stamp(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is replaced or written; zeros while it can't be looked at."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def make_way(path: Path) -> None:
+    """Move a folder that stands where a file of ours belongs out of the way, to `NAME.foreign-TIME`."""
+    if path.is_dir() and not path.is_symlink():
+        aside = path.with_name(f"{path.name}.foreign-{time.strftime('%Y%m%dT%H%M%S')}")
+        os.rename(path, aside)
+        log.error("%s is a folder where a file belongs; it was moved to %s", path, aside)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make_way(path)
+    fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.replace(tmp, path)
+    except BaseException:
+        Path(tmp).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,145 @@
+"""Whether the mesh is encrypted, and what this process was told to be; light, so that what does without stays so."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openclaw_rl.runtime.home import COMPONENTS, Home
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Config
+    from openclaw_rl.rpc.auth.tls import Credentials
+
+_current: Credentials | None = None
+_configured = False
+
+
+def configured(credentials: Credentials | None) -> None:
+    """What channels and servers use from now on; see `tls.configure`."""
+    global _current, _configured
+    _current, _configured = credentials, True
+
+
+def reset() -> None:
+    """Forget what was configured."""
+    global _current, _configured
+    _current, _configured = None, False
+
+
+@contextmanager
+def acting_as(config: Config, home: Home, role: str) -> Iterator[None]:
+    """Be `role` meanwhile; without TLS in the configuration, in plain text.
+
+    Raises:
+        ConfigError: as `tls.configure`.
+    """
+    before = _current, _configured
+    if wanted(config):
+        from openclaw_rl.rpc.auth import tls
+
+        tls.configure(config, home, role)
+    else:
+        configured(None)
+    try:
+        yield
+    finally:
+        reset()
+        if before[1]:
+            configured(before[0])
+
+
+def current() -> Credentials | None:
+    """What `tls.configure` set; None for plain text."""
+    return _current
+
+
+def for_client(home: Home | None = None) -> Credentials | None:
+    """What a client in this process uses: what `tls.configure` set, else the operator's certificate of `home` when the
+    mesh's configuration there wants TLS.
+
+    Raises:
+        ConfigError: as `tls.configure`.
+    """
+    if _configured:
+        return _current
+    from openclaw_rl.runtime.running_config import running_config
+
+    home = home or Home.default()
+    config = running_config(home)
+    if not wanted(config):
+        return None
+    from openclaw_rl.rpc.auth import tls
+
+    return tls.credentials(config, home, _own_role(config, home))
+
+
+def _own_role(config: Config, home: Home) -> str:
+    """The operator's; on a host that was given only a component's, that one's, which is enough for `status`."""
+    folder = certificates_folder(config, home)
+    there = [role for role in ("operator", *COMPONENTS)
+             if (folder / f"{role}.crt").exists() and (folder / f"{role}.key").exists()]
+    return there[0] if there else "operator"
+
+
+def certificates_folder(config: Config, home: Home) -> Path:
+    """Where the certificates are."""
+    return config.security.certs.expanduser().absolute() if config.security.certs else home.certs
+
+
+def wanted(config: Config) -> bool:
+    """The mesh's gRPC is encrypted.
+
+    Raises:
+        ConfigError: `security.tls: off` where others on the network could connect.
+    """
+    from openclaw_rl.config import ConfigError
+
+    network = exposed(config)
+    if config.security.tls == "off" and (network or config.mode == "distributed"):
+        where = "mode: distributed" if config.mode == "distributed" else network[0]
+        raise ConfigError(f"security.tls: off is not allowed with {where}: anybody on the network could read and "
+                          "change everything. Remove the line (and run `openclaw-rl init`, which makes certificates), "
+                          "or listen on 127.0.0.1 only")
+    keys = [name for name in COMPONENTS if getattr(config.components, name).keys_port is not None]
+    encrypted = config.security.tls == "on" or (config.security.tls == "auto"
+                                           and bool(config.mode == "distributed" or network or remote(config)))
+    if keys and not encrypted:
+        raise ConfigError(f"components.{keys[0]}.keys_port: bearer keys are not sent in plain text: set security.tls: "
+                          "on")
+    return encrypted
+
+
+def exposed(config: Config) -> list[str]:
+    """The components that listen on more than loopback, as the configuration says it: "components.trainer.host: IP"."""
+    return [f"components.{name}.host: {section.host}" for name in COMPONENTS
+            if (section := getattr(config.components, name)).enabled and not section.address
+            and not is_loopback(section.host)]
+
+
+def remote(config: Config) -> list[str]:
+    """The components on other machines, likewise."""
+    addresses = {f"components.{name}.address": getattr(config.components, name).address for name in COMPONENTS}
+    addresses["components.policy_server.weights_from"] = config.components.policy_server.weights_from
+    return [f"{key}: {address}" for key, address in addresses.items()
+            if address and not is_loopback(address.rpartition(":")[0])]
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can connect to the address. A name is none, but for `localhost`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def why(config: Config) -> str:
+    """Why there is TLS, to begin a sentence about what is wrong with it."""
+    if config.security.tls == "on":
+        return "security.tls is on"
+    if config.mode == "distributed":
+        return "mode: distributed needs certificates"
+    return f"{[*exposed(config), *remote(config)][0]} is on the network, which needs certificates"

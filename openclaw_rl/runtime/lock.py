@@ -1,0 +1,81 @@
+"""One process for one component of one home."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING
+
+from openclaw_rl.config import Config
+from openclaw_rl.observability import redact
+from openclaw_rl.runtime.home import Home, make_way
+from openclaw_rl.runtime.identity import acting_as
+
+if TYPE_CHECKING:
+    from openclaw_rl.rpc.hosted_server import Inside
+
+#: `run(config, home)`, or `run(config, home, inside)` where the server is another program's.
+_Run = Callable[..., Awaitable[None]]
+
+#: Seconds that a process which was just killed may still hold the lock.
+_PATIENCE = 2.0
+
+
+class AlreadyRuns(OSError):
+    """Another process runs this component in this home; the text names it."""
+
+
+@contextmanager
+def only_process(home: Home, name: str) -> Iterator[None]:
+    """Be the only process that works on a component's folder, which is made. The lock ends with the process, however
+    it ends.
+
+    Raises:
+        AlreadyRuns: another one holds it.
+        OSError: the folder can't be written.
+    """
+    folder = home.component(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "process.lock"
+    make_way(path)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                    raise AlreadyRuns(f"{name} of {home.root} runs already, as pid {pid}: two of them would train and "
+                                      "answer against each other. Stop that one, or give this one a home of its own "
+                                      "(OPENCLAW_RL_HOME)") from None
+                time.sleep(0.05)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            pass  # a full disk: the lock holds, only its owner can't be named
+        yield
+    finally:
+        os.close(fd)
+
+
+def alone(name: str) -> Callable[[_Run], _Run]:
+    """Let a component's `run(config, home)` be the only one in its home, with the component's certificate; see
+    `only_process` and `tls.configure`."""
+    def decorate(run: _Run) -> _Run:
+        @wraps(run)
+        async def only(config: Config, home: Home, *inside: Inside | None) -> None:
+            redact.process.learn(redact.config_secrets(config))
+            with only_process(home, name), acting_as(config, home, name):
+                await run(config, home, *inside)
+
+        return only
+
+    return decorate

@@ -1,0 +1,63 @@
+"""The conversations that were answered, kept over a restart.
+
+They are written in the transaction that records a turn, so that they cost the reply path no write of their own and fit
+what was recorded, whenever the process is killed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+
+from openclaw_rl.sessions.index import LIMIT, ConversationIndex
+from openclaw_rl.storage.database import Store
+
+#: Rows beyond the index's limit, as many again: those of keys that were written anew.
+_SPARE = 2
+_PRUNE_EVERY = 1_000
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS conversations (
+    seq INTEGER PRIMARY KEY,  -- a log: of a key the last row counts
+    key BLOB NOT NULL,
+    session TEXT);            -- NULL: of more than one
+"""
+
+
+class Conversations:
+    """A `ConversationIndex` with its table in `store` (made with `SCHEMA`).
+
+    The table is a log without an index on its keys: a turn changes its last page and no other.
+
+    Raises:
+        StoreError: the file can't be read.
+    """
+
+    def __init__(self, store: Store, limit: int = LIMIT) -> None:
+        self._store, self._keep = store, _SPARE * limit
+        self._since_pruned = 0
+        rows = store.query("SELECT key, session FROM conversations ORDER BY seq")
+        self.index = ConversationIndex(limit, [(row["key"], row["session"]) for row in rows])
+
+    def save(self, db: sqlite3.Connection) -> None:
+        """Write what is new, within the caller's transaction."""
+        entries = self.index.unsaved()
+        if not entries:
+            return
+        db.executemany("INSERT INTO conversations (key, session) VALUES (?, ?)", list(entries.items()))
+        self._since_pruned += len(entries)
+        if self._since_pruned >= _PRUNE_EVERY:
+            self._since_pruned = 0
+            db.execute("DELETE FROM conversations WHERE seq <= (SELECT max(seq) FROM conversations) - ?", (self._keep,))
+        self._store.after_commit(partial(self.index.saved, entries))
+
+    def forget(self, session_id: str) -> int:
+        """Drop a session's entries from memory and disk; returns their number.
+
+        Raises:
+            StoreError: the file can't be written, so they are there again after a restart.
+        """
+        count = self.index.forget(session_id)
+        with self._store.transaction() as db:
+            db.execute("DELETE FROM conversations WHERE session = ?", (session_id,))
+        return count

@@ -1,0 +1,1 @@
+"""The embedded engine: continuous batching of a Llama-family model in PyTorch."""

@@ -1,0 +1,256 @@
+"""The embedded engine: a Llama-family model in this process, on the CPU or one GPU.
+
+The decode loop has a thread of its own (`batch`), loading weights another one of low priority; this class is their
+asyncio side. Why a loop of our own: it decodes faster than transformers' ways (tools/bench/engine.py measures both),
+and weights can be swapped between two of its steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from openclaw_rl.models.config import ModelConfig, ModelError
+from openclaw_rl.models.identity import model_id
+from openclaw_rl.models.llama import Weights, load_weights, rotary_table
+from openclaw_rl.models.memory import free_memory
+from openclaw_rl.serving.engines.embedded.decode_loop import DecodeLoop, Item, Request, Scores
+from openclaw_rl.serving.engines.embedded.forward import Cache, Forward
+from openclaw_rl.serving.engines.interface import (
+    EngineBusy,
+    EngineError,
+    EngineInfo,
+    Finished,
+    Pause,
+    PromptTooLong,
+    Sampling,
+    Token,
+    WeightsError,
+)
+
+log = logging.getLogger(__name__)
+
+#: Context when neither the configuration nor the model asks for less.
+DEFAULT_CONTEXT = 4096
+_LOADER_NICE = 10
+
+
+class EmbeddedEngine:
+    """A TokenEngine; see there for what the methods promise."""
+
+    def __init__(self, folder: Path, *, model: str | None = None, max_batch: int = 16, max_context: int | None = None,
+                 max_waiting: int = 256, threads: int = 1, device: str = "auto") -> None:
+        """Read what the model is; its weights are loaded by `start`.
+
+        Args:
+            folder: of the base model, as `ensure_model` gives it.
+            model: its name; default the folder's.
+            max_batch: requests that decode at the same time.
+            max_context: tokens of prompt and response together; default what the model has, at most 4096.
+            max_waiting: requests that may wait for a slot.
+            threads: of PyTorch. On x86 CPUs linear maps use one, whatever is asked (openclaw_rl.models.llama).
+            device: `cpu`, `cuda`, `cuda:1`, ... or `auto`.
+
+        Raises:
+            ModelError: the folder can't be used.
+            EngineError: there is no such device.
+        """
+        self._folder = folder
+        self._config = ModelConfig.read(folder)
+        self._device = _device(device)
+        self._max_batch, self._max_waiting, self._threads = max_batch, max_waiting, threads
+        context = min(max_context or DEFAULT_CONTEXT, self._config.context_length)
+        self.info = EngineInfo(
+            name="embedded", model=model or folder.name, model_id=model_id(folder), context_length=context,
+            vocab_size=self._config.vocab_size, eos_ids=self._config.eos_ids, accepts_weights=True)
+        self._staged: dict[int, Weights] = {}
+        self._activations: set[asyncio.Future[Pause]] = set()
+        self._loader = ThreadPoolExecutor(1, "weights", _lower_priority, (threads,))
+        self._decoding: DecodeLoop | None = None
+        self._sent: list[tuple[asyncio.Queue[Item], Item]] = []  # by the step that runs
+
+    @property
+    def active_version(self) -> int:
+        """The version that computes the next token."""
+        return self._decoding.version if self._decoding else 0
+
+    async def start(self) -> None:
+        """Load the base model as version 0 and start decoding."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            weights = await asyncio.to_thread(self._load, self._folder)
+        except ModelError as error:
+            raise EngineError(str(error)) from None
+        with torch.inference_mode():
+            forward = Forward(self._config, rotary_table(self._config, self.info.context_length, self._device))
+            cache = Cache(self._config, self._max_batch, self.info.context_length, self._device)
+        self._decoding = DecodeLoop(forward, cache, weights, max_batch=self._max_batch, threads=self._threads,
+                                    flush=self._flush)
+        self._decoding.start()
+        self._loader.submit(free_memory)  # what loading took beside the weights
+        log.info("The embedded engine serves %s on %s: context %d, batch %d", self.info.model, self._device,
+                 self.info.context_length, self._max_batch)
+
+    async def stop(self) -> None:
+        """End every generation and free the model."""
+        if self._decoding:
+            await asyncio.to_thread(self._decoding.stop)
+        self._decoding = None
+        for activation in self._activations:
+            if not activation.done():
+                activation.set_exception(EngineError("the engine is stopping"))
+        self._activations.clear()
+        self._staged.clear()
+        self._loader.shutdown(wait=False, cancel_futures=True)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
+                       session: str = "") -> AsyncIterator[Token | Finished]:
+        """Continue a prompt; see TokenEngine.generate."""
+        self._check_ids(prompt_ids)
+        room = self.info.context_length - len(prompt_ids)
+        if room < 1:
+            raise PromptTooLong(len(prompt_ids), self.info.context_length)
+        stop_ids = frozenset(self.info.eos_ids).union(sampling.stop_token_ids)
+        request, items = self._submit(prompt_ids, sampling, stop_ids, min(sampling.max_tokens, room))
+        try:
+            while True:
+                item = await items.get()
+                if isinstance(item, EngineError):
+                    raise item
+                assert isinstance(item, (Token, Finished))
+                yield item
+                if isinstance(item, Finished):
+                    return
+        finally:
+            self._cancel(request)
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
+        """Log-probabilities of tokens 1.. and their version; see TokenEngine.score."""
+        self._check_ids(token_ids)
+        if len(token_ids) > self.info.context_length:
+            raise PromptTooLong(len(token_ids), self.info.context_length)
+        request, items = self._submit(token_ids, None, frozenset(), 0)
+        try:
+            item = await items.get()
+        finally:
+            self._cancel(request)
+        if isinstance(item, EngineError):
+            raise item
+        assert isinstance(item, Scores)
+        return item.logprobs, item.version
+
+    async def stage(self, version: int, folder: Path) -> None:
+        """Load a version beside the active one; see TokenEngine.stage."""
+        try:
+            self._staged[version] = await asyncio.get_running_loop().run_in_executor(self._loader, self._load, folder)
+        except ModelError as error:
+            raise WeightsError(str(error)) from None
+
+    async def activate(self, version: int) -> Pause:
+        """Swap a staged version in between two decode steps; see TokenEngine.activate."""
+        weights = self._staged.pop(version, None)
+        if weights is None:
+            raise WeightsError(f"version {version} is not staged; staged: {sorted(self._staged) or 'none'}")
+        activation: asyncio.Future[Pause] = self._loop.create_future()
+        self._activations.add(activation)
+
+        def done(pause: Pause, old: list[Weights]) -> None:
+            self._activations.discard(activation)
+            self._loader.submit(_free, old)  # hundreds of MB: neither decoding nor the event loop waits for that
+            if not activation.done():
+                activation.set_result(pause)
+
+        self._running().swap(version, weights, lambda pause, old: self._call(done, pause, [old]))
+        return await activation
+
+    def discard(self, version: int) -> None:
+        """Forget a staged version; see TokenEngine.discard."""
+        self._staged.pop(version, None)
+
+    def stats(self) -> dict[str, float]:
+        """Gauges and counters; see TokenEngine.stats."""
+        return self._running().stats() | {"staged": len(self._staged)}
+
+    def _running(self) -> DecodeLoop:
+        if not self._decoding:
+            raise EngineError("the engine does not run")
+        return self._decoding
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if not ids:
+            raise ValueError("token ids: at least one is needed")
+        for i, token in enumerate(ids):
+            if not isinstance(token, int) or not 0 <= token < self.info.vocab_size:
+                raise ValueError(f"token id {i}: {token!r} is not allowed: 0 to {self.info.vocab_size - 1}")
+
+    def _submit(self, prompt: Sequence[int], sampling: Sampling | None, stop_ids: frozenset[int],
+                most_tokens: int) -> tuple[Request, asyncio.Queue[Item]]:
+        decoding = self._running()
+        if decoding.waiting >= self._max_waiting:
+            raise EngineBusy(f"{decoding.waiting} requests wait already, as many as may")
+        items: asyncio.Queue[Item] = asyncio.Queue()
+        request = Request(list(prompt), sampling, stop_ids, most_tokens, lambda item: self._sent.append((items, item)))
+        decoding.submit(request)
+        return request, items
+
+    def _cancel(self, request: Request) -> None:
+        if self._decoding:
+            self._decoding.cancel(request)
+
+    def _flush(self) -> None:
+        """Hand a step's results to the event loop, in one call for all requests."""
+        if self._sent:
+            sent, self._sent = self._sent, []
+            self._call(_deliver, sent)
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function on the event loop from another thread."""
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            log.debug("The event loop ended before the engine")
+
+    def _load(self, folder: Path) -> Weights:
+        with torch.inference_mode():
+            return load_weights(folder, self._config, self._device)
+
+
+def _deliver(sent: list[tuple[asyncio.Queue[Item], Item]]) -> None:
+    for items, item in sent:
+        items.put_nowait(item)
+
+
+def _free(old: list[Weights]) -> None:
+    old.clear()
+    free_memory()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda") or \
+            (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
+        raise EngineError(f"device: {name!r} is not there; allowed: auto, cpu"
+                          + "".join(f", cuda:{i}" for i in range(torch.cuda.device_count())))
+    return device
+
+
+def _lower_priority(threads: int) -> None:
+    """Let the calling thread take the processor only when decoding leaves some (Linux has priorities of threads)."""
+    torch.set_num_threads(threads)
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(),
+                       max(_LOADER_NICE, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -1,0 +1,84 @@
+"""Drawing tokens from logits, each row by its own request's rules, with exact log-probabilities."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.serving.engines.interface import EngineError, Sampling, Token
+
+
+class Draw:
+    """One request's rules and its own random numbers, so that its tokens don't depend on who else is served."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        """Take the rules; without a seed the numbers come from the operating system."""
+        self.sampling = sampling
+        self.random = random.Random(sampling.seed)
+
+
+def sample(logits: Tensor, draws: Sequence[Draw], version: int) -> list[Token | EngineError]:
+    """Draw one token for each row.
+
+    With temperature T and top_p, p = softmax(logits / T), cut to the smallest set of likeliest tokens whose mass
+    reaches top_p and divided by that set's mass; `logprob` is log p of the drawn token. `model_logprob` is of
+    softmax(logits).
+
+    Args:
+        logits: float32 [rows, vocabulary].
+        draws: one a row.
+        version: written into the tokens.
+
+    Returns:
+        For each row its token, or the error of a row whose logits hold NaN or Inf.
+    """
+    rules = [draw.sampling for draw in draws]
+    mass = logits.logsumexp(-1)
+    drawn, logprobs = _draw(logits, draws)
+    model_logprobs = (logits.gather(1, drawn[:, None])[:, 0] - mass).tolist()
+    tops: dict[int, list[tuple[int, float]]] = {}
+    for i, rule in enumerate(rules):
+        if rule.top_logprobs:
+            values, ids = (logits[i] - mass[i]).topk(min(rule.top_logprobs, logits.shape[1]))
+            tops[i] = list(zip(ids.tolist(), values.tolist(), strict=True))
+    fine = mass.isfinite().tolist()
+    return [Token(id_, logprob, model_logprob, version, tops.get(i, [])) if fine[i] else
+            EngineError(f"version {version} computed something that is not a number")
+            for i, (id_, logprob, model_logprob) in enumerate(zip(drawn.tolist(), logprobs, model_logprobs,
+                                                                  strict=True))]
+
+
+def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
+    """Ids [rows] and the log-probabilities with which they were drawn."""
+    logprobs = [0.0] * len(draws)
+    rows = [i for i, draw in enumerate(draws) if draw.sampling.temperature > 0]
+    drawn = logits.argmax(-1) if len(rows) < len(draws) else logits.new_empty(len(draws), dtype=torch.long)
+    if rows:
+        rules = [draws[i].sampling for i in rows]
+        temperatures = logits.new_tensor([rule.temperature for rule in rules])[:, None]
+        p = ((logits if len(rows) == len(draws) else logits[rows]) / temperatures).softmax(-1)
+        for i, rule in enumerate(rules):
+            if rule.top_p < 1:
+                p[i] = _nucleus(p[i], rule.top_p)
+        # Inverse of the cumulated distribution, at one uniform number a row, in float64.
+        cumulated = p.cumsum(-1, dtype=torch.float64)
+        total = cumulated[:, -1:]
+        uniform = torch.tensor([[draws[i].random.random()] for i in rows], dtype=torch.float64, device=p.device)
+        ids = torch.searchsorted(cumulated, uniform * total, right=True).clamp_(max=p.shape[1] - 1)
+        chosen = (p.gather(1, ids)[:, 0].double() / total[:, 0]).log()
+        drawn[torch.tensor(rows, device=drawn.device)] = ids[:, 0]
+        for i, logprob in zip(rows, chosen.tolist(), strict=True):
+            logprobs[i] = logprob
+    return drawn, logprobs
+
+
+def _nucleus(p: Tensor, top_p: float) -> Tensor:
+    """p [vocabulary] without the tokens beyond the likeliest ones whose mass reaches top_p."""
+    # The rest, tokens each below (1 - top_p) / vocabulary, can't add up to 1 - top_p: few tokens need sorting.
+    ids = (p >= (1 - top_p) / len(p)).nonzero()[:, 0]
+    values, order = p[ids].sort(descending=True)
+    kept = values.cumsum(-1) - values < top_p
+    return torch.zeros_like(p).scatter_(0, ids[order[kept]], values[kept])

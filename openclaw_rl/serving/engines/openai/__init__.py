@@ -1,0 +1,1 @@
+"""The policy as a model behind an OpenAI-compatible API."""

@@ -1,0 +1,293 @@
+"""The policy as a model behind an OpenAI-compatible API: it answers, but has no weights and no token ids.
+
+What it learns is a playbook, which becomes part of the system prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import openai
+
+from openclaw_rl.models import api_calls
+from openclaw_rl.models.api_calls import Names
+from openclaw_rl.models.api_endpoints import ApiModel, check_credentials
+from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.serving.engines.interface import EngineInfo, Pause, WeightsError
+from openclaw_rl.serving.entrypoints.openai.messages import message_json
+from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, Start
+from openclaw_rl.serving.text.detokenizer import WholePairs
+from openclaw_rl.serving.text.hermes_tools import tool_json
+from openclaw_rl.serving.token_policy import Transcript, check_sampling, check_version
+from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.v1.playbook_pb2 import Playbook
+from openclaw_rl.weights import playbook
+from openclaw_rl.weights.format.safetensors import CorruptFile
+
+__all__ = ["UpstreamPolicy", "check_credentials"]
+
+log = logging.getLogger(__name__)
+
+_REASONS = {"stop": turn_pb2.FINISH_REASON_STOP, "length": turn_pb2.FINISH_REASON_LENGTH,
+            "tool_calls": turn_pb2.FINISH_REASON_TOOL_CALLS, "function_call": turn_pb2.FINISH_REASON_TOOL_CALLS}
+#: Fields of the client's request that are ours to set, or that would change the answer's form.
+_OURS = {"model", "messages", "stream", "stream_options", "n", "tools", "tool_choice"}
+
+
+#: Seconds for which a request is tried again before its first token; less when the caller's deadline comes sooner.
+RETRY_SECONDS = 60.0
+#: Seconds between two looks whether the API works again.
+CANARY_SECONDS = 60.0
+
+
+class UpstreamPolicy:
+    """Passes calls on to an API, streaming. Its versions are playbooks; that of version 0 is empty.
+
+    To PolicyVersions it is an engine: `stage`, `activate`, `discard`. A response has the playbook, and the version,
+    that was active when it was asked for.
+
+    Args:
+        api: where it is, and its key.
+        model_id: see models.identity.
+        names: of its settings, for messages.
+        timeout: seconds for a whole response.
+        retry_seconds: see RETRY_SECONDS.
+
+    Attributes:
+        problem: why the API does not work, for an operator; empty while it does, as far as is known.
+        retries: requests that were tried again.
+    """
+
+    def __init__(self, api: ApiModel, model_id: str = "", temperature: float | None = None,
+                 max_tokens: int | None = None, timeout: float = 600.0, names: Names | None = None,
+                 retry_seconds: float = RETRY_SECONDS) -> None:
+        self.info = EngineInfo(name="openai", model=api.model, model_id=model_id, context_length=0, vocab_size=0,
+                               eos_ids=(), accepts_weights=True)
+        self.active_version = 0
+        self.problem = ""
+        self.retries = 0
+        self._api, self._model, self._retry_seconds = api, api.model, retry_seconds
+        self._names = names or Names.of("components.policy_server", api.model, None)
+        self._temperature, self._max_tokens = temperature, max_tokens
+        self._client = api_calls.client(api, timeout)
+        self._active = Playbook()
+        self._text = ""  # the active playbook as it stands in the prompt
+        self._staged: dict[int, Playbook] = {}
+
+    @property
+    def version(self) -> int:
+        """The active version."""
+        return self.active_version
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def watch(self, seconds: float = CANARY_SECONDS) -> None:
+        """Find out at the start whether the API works, and again and again while it does not. Never returns."""
+        first = True
+        while True:
+            if first or self.problem:
+                first, before = False, self.problem
+                self.problem = await api_calls.canary(self._client, self._api, self._names)
+                if self.problem and self.problem != before:
+                    log.error("the policy's API does not work: %s", self.problem)
+                elif before and not self.problem:
+                    log.info("the policy's API works again")
+            await asyncio.sleep(seconds)
+
+    async def stage(self, version: int, folder: Path) -> None:
+        """See TokenEngine.stage."""
+        try:
+            self._staged[version] = await asyncio.to_thread(playbook.read, folder)
+        except (playbook.PlaybookError, CorruptFile, OSError) as error:
+            raise WeightsError(f"version {version} has no playbook that can be used: {error}") from error
+
+    async def activate(self, version: int) -> Pause:
+        """See TokenEngine.activate. Responses that run go on as they began, so nothing pauses."""
+        if version not in self._staged:
+            raise WeightsError(f"version {version} is not staged")
+        self._active = self._staged.pop(version)
+        self.active_version, self._text = version, playbook.render(self._active)
+        return Pause(0.0, 0)
+
+    def discard(self, version: int) -> None:
+        """See TokenEngine.discard."""
+        self._staged.pop(version, None)
+
+    def stats(self) -> dict[str, float]:
+        """Gauges: instructions in the active playbook, and requests that were tried again."""
+        return {"playbook_entries": float(len(self._active.entries)), "api_retries": float(self.retries)}
+
+    def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
+        filled = turn_pb2.SamplingParams()
+        if self._temperature is not None:
+            filled.temperature = self._temperature
+        if self._max_tokens is not None:
+            filled.max_tokens = self._max_tokens
+        filled.MergeFrom(sampling)
+        check_sampling(filled)
+        return filled
+
+    async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
+        if call.prompt is not None or call.prompt_ids is not None:
+            raise errors.failed_precondition(
+                "NO_WEIGHTS", f"{self._model} is an API model: it continues no text or tokens; use chat completions")
+        check_version(self.version, call)
+        version, request = self.active_version, self._request(call, self._text)
+        seconds = self._retry_seconds if call.seconds is None else min(self._retry_seconds, call.seconds)
+        stream: Any = None
+        try:
+            # Whatever fails before the first chunk is tried again: the client has seen nothing of it yet.
+            stream, chunks = await api_calls.call(lambda: self._begin(request), seconds)
+            transcript.version = version
+            async for event in self._events(chunks, version, transcript):
+                yield event
+            self.problem = ""
+        except (openai.OpenAIError, httpx.TransportError) as error:
+            raise self._public(error) from error
+        finally:
+            if stream is not None:
+                await stream.close()
+
+    async def _begin(self, request: dict[str, Any]) -> tuple[Any, AsyncIterator[Any]]:
+        """Ask, and wait for the first chunk; the stream, and its chunks."""
+        try:
+            stream = await self._client.chat.completions.create(**request)
+            chunks = aiter(stream)
+            try:
+                first = [await anext(chunks)]
+            except StopAsyncIteration:
+                await stream.close()
+                raise openai.OpenAIError(api_calls.NO_COMPLETION) from None
+            except BaseException:
+                await stream.close()
+                raise
+        except (openai.APIError, httpx.TransportError) as error:
+            self.retries += api_calls.may_pass(error)
+            raise
+
+        async def again() -> AsyncIterator[Any]:
+            for chunk in first:
+                yield chunk
+            async for chunk in chunks:
+                yield chunk
+
+        return stream, again()
+
+    async def _events(self, chunks: AsyncIterator[Any], version: int,
+                      transcript: Transcript) -> AsyncGenerator[Event, None]:
+        reason: turn_pb2.FinishReason.ValueType | None = None
+        usage: Any = None
+        calls: dict[int, list[str]] = {}  # id, name, arguments
+        text, reasoning = WholePairs(), WholePairs()
+        async for chunk in chunks:
+            usage = chunk.usage or usage
+            if not chunk.choices:
+                continue
+            choice = chunk.choices[0]
+            if transcript.first_token_at is None:
+                transcript.first_token_at = time.time()
+                yield Start(version, 0)
+            delta = Delta(text=text.feed(choice.delta.content or ""),
+                          reasoning=reasoning.feed(getattr(choice.delta, "reasoning_content", None) or ""))
+            if choice.finish_reason:
+                delta.text += text.finish()
+                delta.reasoning += reasoning.finish()
+            if choice.logprobs and choice.logprobs.content:
+                delta.logprobs = [_well_formed(token.model_dump()) for token in choice.logprobs.content]
+            for piece in choice.delta.tool_calls or []:
+                whole = calls.setdefault(piece.index, ["", "", ""])
+                whole[0] = whole[0] or piece.id or ""
+                if piece.function:
+                    whole[1] += piece.function.name or ""
+                    whole[2] += piece.function.arguments or ""
+            if choice.finish_reason:
+                reason = _REASONS.get(choice.finish_reason, turn_pb2.FINISH_REASON_STOP)
+            if delta.text or delta.logprobs or delta.reasoning:
+                transcript.text.append(delta.text)
+                if delta.reasoning:
+                    transcript.reasoning.append(delta.reasoning)
+                yield delta
+        if reason is None:
+            # An API that dies looks like one that has said all where its answer has no length.
+            raise openai.OpenAIError("it broke its answer off")
+        if transcript.first_token_at is None:
+            yield Start(version, 0)
+        if calls:
+            transcript.tool_calls = [
+                turn_pb2.ToolCall(id=well_formed(id), name=well_formed(name), arguments_json=well_formed(arguments))
+                for _, (id, name, arguments) in sorted(calls.items())]
+            reason = turn_pb2.FINISH_REASON_TOOL_CALLS
+            yield Delta(tool_calls=transcript.tool_calls)
+        yield End(reason, transcript.message(), usage.prompt_tokens if usage else 0,
+                  usage.completion_tokens if usage else 0)
+
+    def _request(self, call: ChatCall, instructions: str) -> dict[str, Any]:
+        messages = playbook.with_playbook(call.messages, instructions)
+        request: dict[str, Any] = {
+            "model": self._model, "messages": [message_json(message) for message in messages], "stream": True,
+            "stream_options": {"include_usage": True},
+            "extra_body": {key: value for key, value in call.extra.items() if key not in _OURS}}
+        sampling = call.sampling
+        for name in ("temperature", "top_p", "max_tokens", "seed"):
+            if sampling.HasField(name):
+                request[name] = getattr(sampling, name)
+        if sampling.stop:
+            request["stop"] = list(sampling.stop)
+        if call.logprobs:
+            request["logprobs"] = True
+            if sampling.HasField("top_logprobs"):
+                request["top_logprobs"] = sampling.top_logprobs
+        if call.tools:
+            request["tools"] = [tool_json(tool) for tool in call.tools]
+            named = call.tool_choice not in ("auto", "none", "required")
+            request["tool_choice"] = {"type": "function", "function": {"name": call.tool_choice}} if named \
+                else call.tool_choice
+            if not call.parallel_tool_calls:
+                request["parallel_tool_calls"] = False
+        return request
+
+    def _public(self, error: openai.OpenAIError | httpx.TransportError) -> errors.MeshError:
+        """What our client gets: the API's own status where the fault is the client's, else that the API is at fault.
+        The key is not in it."""
+        text = api_calls.redact(str(getattr(error, "message", error)), self._api)
+        if isinstance(error, openai.APIStatusError):
+            return self._of_status(error, text)
+        if isinstance(error, openai.APIConnectionError | httpx.TransportError):  # time-outs too
+            return errors.unavailable(f"the API can't be reached: {text}")
+        return errors.unavailable(f"the API failed: {text}")
+
+    def _of_status(self, error: openai.APIStatusError, text: str) -> errors.MeshError:
+        status, wait = error.status_code, api_calls.retry_after(error)
+        if status in (401, 403):
+            # Our key, not the client's: to the client this is a server that is not set up well.
+            self.problem = api_calls.explain(error, self._api, self._names)
+            log.error("%s", self.problem)
+            return errors.MeshError(grpc.StatusCode.INTERNAL, "INTERNAL",
+                                    "the API refuses the key of the policy server; its operator must set a valid one",
+                                    metadata={"http_status": "502"})
+        if status == 429:
+            return errors.exhausted(text, 1.0 if wait is None else wait)
+        if status < 500:
+            return errors.MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", text,
+                                    violations=[(str(error.param), text)] if error.param else [],
+                                    metadata={"http_status": str(status)})
+        return errors.unavailable(f"the API answered {status}: {text}", 1.0 if wait is None else wait)
+
+
+def _well_formed(value: Any) -> Any:
+    """A value of JSON with whole characters only."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {key: _well_formed(item) for key, item in value.items()}
+    return [_well_formed(item) for item in value] if isinstance(value, list) else value

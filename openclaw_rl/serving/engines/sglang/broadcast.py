@@ -1,0 +1,124 @@
+"""Weights by broadcast: this process is rank 0 of a gloo group with one server's processes; no shared disk is needed.
+
+Each server has a group of its own, made for one update: one that hangs or dies can't hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from openclaw_rl.models.checkpoint import tensor_files
+from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
+from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
+from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, _Session, _update
+
+_numbers = itertools.count()
+_partings: set[asyncio.Future[None]] = set()
+#: Seconds for all members of a group to meet.
+_MEET_SECONDS = 60.0
+
+
+class Broadcast:
+    """See the module.
+
+    Args:
+        ranks: processes of a server (tensor_parallel).
+        host: of this machine as the servers see it.
+    """
+
+    name = "distributed"
+
+    def __init__(self, ranks: int, host: str) -> None:
+        self._ranks, self._host = ranks, host
+
+    async def load(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint
+
+    async def send(self, link: Link, load: Checkpoint) -> None:
+        name = f"openclaw-rl-{next(_numbers)}"
+        world = self._ranks + 1
+        with socket.socket() as probe:
+            probe.bind((self._host, 0))
+            port = probe.getsockname()[1]
+        meeting = asyncio.ensure_future(asyncio.to_thread(_group, name, self._host, port, world))
+        try:
+            await link.command("/init_weights_update_group", {
+                "master_address": self._host, "master_port": port, "rank_offset": 1, "world_size": world,
+                "group_name": name, "backend": "gloo"}, _MEET_SECONDS)
+            group = await meeting
+        except (Refused, Gone):
+            meeting.add_done_callback(lambda done: done.exception())
+            raise
+        except Exception as error:  # torch's, of several kinds
+            raise Gone(f"{link.address}: the group for the broadcast did not come about: {error}") from error
+        try:
+            async with _Session(link):
+                names, kinds, shapes = await asyncio.to_thread(_description, load)
+                sending = asyncio.ensure_future(asyncio.to_thread(_broadcast, group, load))
+                try:
+                    await _update(link, "/update_weights_from_distributed", names=names, dtypes=kinds, shapes=shapes,
+                                  group_name=name)
+                finally:
+                    sending.add_done_callback(lambda done: done.exception())  # it times out when nobody listens
+                try:
+                    await sending
+                except Exception as error:
+                    raise Gone(f"{link.address}: the broadcast broke off: {error}") from error
+        finally:
+            parting = asyncio.ensure_future(_part(link, name, group))
+            _partings.add(parting)
+            parting.add_done_callback(_partings.discard)
+
+
+async def _part(link: Link, name: str, group: Any) -> None:
+    """Leave the group, on both ends."""
+    import torch.distributed as dist
+
+    with suppress(Refused, Gone):
+        await link.command("/destroy_weights_update_group", {"group_name": name})
+    with suppress(Exception):  # torch's, of several kinds; the group may be broken
+        await asyncio.to_thread(dist.destroy_process_group, group)
+
+
+def _group(name: str, host: str, port: int, world: int) -> Any:
+    """This process's end of a group beside any that it may be in, made as SGLang makes its own
+    (sglang.srt.utils.init_custom_process_group): torch has no public way to do so."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    store = dist.TCPStore(host, port, world, is_master=True, timeout=timedelta(seconds=_MEET_SECONDS),
+                          wait_for_workers=False)
+    group, _ = c10d._new_process_group_helper(
+        world, 0, [], c10d.Backend("gloo"), dist.PrefixStore(name, store), group_name=c10d.GroupName(name),
+        timeout=timedelta(seconds=UPDATE_SECONDS))
+    c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world)}
+    return group
+
+
+def _tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
+    from safetensors import safe_open
+
+    for path in tensor_files(checkpoint.folder):
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(file.keys()):
+                yield name, file.get_tensor(name)
+
+
+def _description(checkpoint: Checkpoint) -> tuple[list[str], list[str], list[list[int]]]:
+    found = [(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
+             for name, tensor in _tensors(checkpoint)]
+    names, kinds, shapes = zip(*found, strict=True)
+    return list(names), list(kinds), list(shapes)
+
+
+def _broadcast(group: Any, checkpoint: Checkpoint) -> None:
+    import torch.distributed as dist
+
+    for _, tensor in _tensors(checkpoint):
+        dist.broadcast(tensor.contiguous(), src=0, group=group)

@@ -1,0 +1,139 @@
+"""One SGLang as the engine talks to it: requests that stream, and commands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import httpx
+import orjson
+
+from openclaw_rl.serving.engines.interface import EngineError
+
+log = logging.getLogger(__name__)
+
+Body = Mapping[str, Any]
+#: Seconds for what only asks or switches.
+COMMAND_SECONDS = 30.0
+
+
+class Gone(Exception):
+    """SGLang can't be reached any more, or what it said was cut off; the text says how."""
+
+
+class Refused(EngineError):
+    """SGLang answered no; the text is its own."""
+
+
+class Link(Protocol):
+    """All methods are called on one event loop."""
+
+    address: str  #: http://HOST:PORT; empty in process
+
+    def generate(self, body: Body) -> AsyncIterator[dict[str, Any]]:
+        """Pieces of a response of /generate, as they come. `body` must name a `rid`.
+
+        Raises:
+            Gone: it broke off.
+            Refused: it did not begin.
+        """
+        ...
+
+    async def command(self, path: str, body: Body | None = None, seconds: float = COMMAND_SECONDS) -> dict[str, Any]:
+        """Post to `path`; without a body, get it. What came back.
+
+        Raises:
+            Gone: no answer within `seconds`, or none at all.
+            Refused: the answer is no.
+        """
+        ...
+
+    def abort(self, rid: str) -> None:
+        """End one request; the others go on. Nothing is awaited and nothing raised."""
+
+    async def close(self) -> None:
+        """Forget the connections."""
+
+
+class HttpLink:
+    """Over HTTP.
+
+    Args:
+        address: http://HOST:PORT.
+        key: SGLang's `api-key`; empty when it has none.
+    """
+
+    def __init__(self, address: str, key: str = "") -> None:
+        self.address, self.key = address.rstrip("/"), key
+        self._client = httpx.AsyncClient(
+            base_url=self.address, trust_env=False, timeout=httpx.Timeout(COMMAND_SECONDS, read=None, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={"authorization": f"Bearer {key}"} if key else None)
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def generate(self, body: Body) -> AsyncIterator[dict[str, Any]]:
+        try:
+            async with self._client.stream("POST", "/generate", content=orjson.dumps(body),
+                                           headers={"content-type": "application/json"}) as response:
+                if response.status_code != 200:
+                    raise Refused(_message(await response.aread()))
+                async for line in response.aiter_lines():
+                    if not line.startswith("data:"):
+                        continue
+                    data = line[5:].strip()
+                    if data == "[DONE]":
+                        return
+                    piece = orjson.loads(data)
+                    if "error" in piece:
+                        raise Refused(_message(data.encode()))
+                    yield piece
+        except (httpx.HTTPError, orjson.JSONDecodeError, RuntimeError) as error:  # RuntimeError: the client is closed
+            raise Gone(f"{self.address}: {type(error).__name__} {error}".strip()) from error
+
+    async def command(self, path: str, body: Body | None = None, seconds: float = COMMAND_SECONDS) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(seconds):
+                if body is None:
+                    response = await self._client.get(path)
+                else:
+                    response = await self._client.post(path, content=orjson.dumps(body),
+                                                       headers={"content-type": "application/json"})
+        except TimeoutError:
+            raise Gone(f"{self.address}{path}: no answer within {seconds:.0f} s") from None
+        except (httpx.HTTPError, RuntimeError) as error:
+            raise Gone(f"{self.address}{path}: {type(error).__name__} {error}".strip()) from error
+        if response.status_code != 200:
+            raise Refused(f"{path}: {_message(response.content)}")
+        return _object(response.content)
+
+    def abort(self, rid: str) -> None:
+        async def work() -> None:
+            with suppress(Exception):  # nobody waits for it, and SGLang aborts what lost its connection anyway
+                await self.command("/abort_request", {"rid": rid, "abort_all": False}, 10)
+
+        task = asyncio.ensure_future(work())
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def close(self) -> None:
+        for task in self._aborts:
+            task.cancel()
+        await self._client.aclose()
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(content)
+        return value if isinstance(value, dict) else {"value": value}
+    return {}
+
+
+def _message(content: bytes) -> str:
+    """The sentence of an error's body."""
+    value: Any = _object(content)
+    while isinstance(value, dict):
+        value = value.get("error") or value.get("message") or value.get("detail") or str(value)
+    return str(value or content.decode("utf-8", "replace"))[:500]

@@ -1,0 +1,231 @@
+"""The SGLang engine: one or several SGLang servers behind TokenEngine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.config import PolicyServerConfig
+from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.models.identity import model_id
+from openclaw_rl.serving.engines.interface import (
+    EngineError,
+    EngineInfo,
+    Finished,
+    Pause,
+    PromptTooLong,
+    Sampling,
+    Token,
+    WeightsError,
+    WorkerInfo,
+)
+from openclaw_rl.serving.engines.sglang import checkpoint as checkpoints
+from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
+from openclaw_rl.serving.engines.sglang.client import Gone
+from openclaw_rl.serving.engines.sglang.pool import Pool
+from openclaw_rl.serving.engines.sglang.process import end_leftovers
+from openclaw_rl.serving.engines.sglang.worker import Worker
+from openclaw_rl.serving.engines.sglang.worker_manager import Keeper
+
+log = logging.getLogger(__name__)
+
+#: Context when neither the configuration nor the model asks for less; the embedded engine's.
+DEFAULT_CONTEXT = 4096
+#: Workers that one response may lose before it fails.
+_LOSSES = 5
+_RATE_SECONDS = 10.0
+
+
+class SglangEngine:
+    """A TokenEngine; see there for what the methods promise, and README.md for how it keeps them.
+
+    Args:
+        folder: of the base model.
+        settings: the policy server's.
+        state: folder for prepared checkpoints; what an earlier run left in it is deleted.
+        logs: folder for the servers' logs.
+        model: the model's name; default the folder's.
+
+    Raises:
+        ModelError: the folder can't be used.
+    """
+
+    def __init__(self, folder: Path, settings: PolicyServerConfig, state: Path, logs: Path,
+                 model: str | None = None) -> None:
+        config = ModelConfig.read(folder)
+        self._folder, self._settings, self._state = folder, settings, state
+        context = min(settings.max_context or DEFAULT_CONTEXT, config.context_length)
+        self.info = EngineInfo(
+            name="sglang", model=model or folder.name, model_id=model_id(folder), context_length=context,
+            vocab_size=config.vocab_size, eos_ids=config.eos_ids, accepts_weights=True)
+        self._keeper = Keeper(settings, folder, context, state, logs, self._changed)
+        workers = self._keeper.workers
+        # During an update all that the servers had room for may wait, too.
+        self._pool = Pool(workers, settings.max_batch, max(settings.max_waiting, settings.max_batch * len(workers)),
+                          settings.sglang.start_timeout)
+        self._staged: dict[int, tuple[Checkpoint, Any]] = {}
+        self._counts = {"requests_total": 0, "tokens_total": 0, "continued_total": 0}
+        self._recent: deque[float] = deque()
+
+    @property
+    def active_version(self) -> int:
+        """The version that new responses begin with."""
+        return self._keeper.active.version
+
+    @property
+    def workers(self) -> list[WorkerInfo]:
+        """The workers and what they do."""
+        return [worker.info() for worker in self._keeper.workers]
+
+    @property
+    def worker_problems(self) -> list[str]:
+        """A sentence for each worker that is out."""
+        return self._keeper.problems()
+
+    async def start(self) -> None:
+        """Start or find the servers; be back when one of them serves the base model. The others follow.
+
+        Raises:
+            EngineError: none does; the text has the last line of SGLang's log.
+        """
+        await asyncio.to_thread(end_leftovers, self._state)
+        await self._keeper.start()
+        log.info("SGLang serves %s: context %d, %d workers, updates by %s", self.info.model, self.info.context_length,
+                 len(self._keeper.workers), self._keeper.way.name)
+
+    async def stop(self) -> None:
+        """End every generation and the servers that were started here."""
+        self._pool.close("the engine is stopping")
+        await self._keeper.stop()
+        for loaded, _ in self._staged.values():
+            self._keeper.forget(loaded)
+        self._staged.clear()
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
+                       session: str = "") -> AsyncIterator[Token | Finished]:
+        """Continue a prompt; see TokenEngine.generate.
+
+        When a worker is lost, another one continues from the tokens so far: a response that began never fails for it.
+        """
+        self._check_ids(prompt_ids)
+        room = self.info.context_length - len(prompt_ids)
+        if room < 1:
+            raise PromptTooLong(len(prompt_ids), self.info.context_length)
+        stop_ids = sorted({*self.info.eos_ids, *sampling.stop_token_ids})
+        most = min(sampling.max_tokens, room)
+        so_far: list[int] = []
+        losses = 0
+        self._counts["requests_total"] += 1
+        while True:
+            if so_far and so_far[-1] in stop_ids:
+                yield Finished("stop")  # only the word that it is complete was lost
+                return
+            if len(so_far) == most:
+                yield Finished("length")
+                return
+            worker = await self._take(session, prompt_ids)
+            try:
+                response = worker.generate([*prompt_ids, *so_far], sampling, most - len(so_far), stop_ids)
+                async with aclosing(response) as items:  # type: ignore[type-var]
+                    async for item in items:
+                        if isinstance(item, Token):
+                            so_far.append(item.id)
+                            self._count()
+                        yield item
+                        if isinstance(item, Finished):
+                            return
+            except Gone as error:
+                losses += 1
+                self._keeper.lost(worker, str(error))
+                if losses > _LOSSES:
+                    raise EngineError(f"{losses} workers were lost by one response; the last one: {error}") from error
+                self._counts["continued_total"] += 1
+                log.warning("A response goes on from its token %d on another worker: %s", len(so_far), error)
+            finally:
+                self._pool.give(worker)
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
+        """Log-probabilities of tokens 1.. and their version; see TokenEngine.score."""
+        self._check_ids(token_ids)
+        if len(token_ids) > self.info.context_length:
+            raise PromptTooLong(len(token_ids), self.info.context_length)
+        for _ in range(_LOSSES):
+            worker = await self._take("", token_ids)
+            try:
+                return await worker.score(token_ids)
+            except Gone as error:
+                self._keeper.lost(worker, str(error))
+            finally:
+                self._pool.give(worker)
+        raise EngineError(f"{_LOSSES} workers were lost one after the other")
+
+    async def stage(self, version: int, folder: Path) -> None:
+        """Check a version and get it ready for the servers; see TokenEngine.stage."""
+        self.discard(version)
+        if version == 0:
+            made = Checkpoint(0, self._folder)
+        else:
+            made = await asyncio.to_thread(checkpoints.prepare, version, folder, self._folder, self._keeper.folder)
+        try:
+            self._staged[version] = made, await self._keeper.way.load(made)
+        except BaseException:
+            self._keeper.forget(made)
+            raise
+
+    async def activate(self, version: int) -> Pause:
+        """Make a staged version the active one; see TokenEngine.activate.
+
+        With several workers it is active as soon as one has it; those that failed are taken out until they have it
+        too. When all fail, each is given back what it had, and the old version goes on.
+        """
+        staged = self._staged.pop(version, None)
+        if staged is None:
+            raise WeightsError(f"version {version} is not staged; staged: {sorted(self._staged) or 'none'}")
+        return await self._keeper.activate(*staged)
+
+    def discard(self, version: int) -> None:
+        """Forget a staged version; see TokenEngine.discard."""
+        staged = self._staged.pop(version, None)
+        if staged is not None:
+            self._keeper.forget(staged[0])
+
+    def stats(self) -> dict[str, float]:
+        """Gauges and counters; see TokenEngine.stats."""
+        now = time.monotonic()
+        while self._recent and self._recent[0] < now - _RATE_SECONDS:
+            self._recent.popleft()
+        span = max(now - self._recent[0], 1.0) if self._recent else 1.0
+        workers = self._keeper.workers
+        return {"running": sum(worker.running for worker in workers), "waiting": self._pool.waiting, **self._counts,
+                "tokens_per_s": len(self._recent) / span, "staged": len(self._staged), "workers": len(workers),
+                "workers_serving": sum(worker.serving for worker in workers),
+                "worker_restarts_total": self._keeper.restarts}
+
+    async def _take(self, session: str, ids: Sequence[int]) -> Worker:
+        while True:
+            worker = await self._pool.take(session, ids)
+            assert isinstance(worker, Worker)
+            if worker.takes:
+                return worker
+            self._pool.give(worker)  # an update began between the handing out and now: its prompt belongs behind it
+
+    def _changed(self) -> None:
+        self._pool.settle()
+
+    def _count(self) -> None:
+        self._counts["tokens_total"] += 1
+        self._recent.append(time.monotonic())
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        """An id outside the vocabulary ends SGLang's scheduler, and all that it serves."""
+        if not ids:
+            raise ValueError("token ids: at least one is needed")
+        for i, token in enumerate(ids):
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.info.vocab_size:
+                raise ValueError(f"token id {i}: {token!r} is not allowed: 0 to {self.info.vocab_size - 1}")

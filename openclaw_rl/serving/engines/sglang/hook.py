@@ -1,0 +1,120 @@
+"""Our hook inside SGLang's scheduler: exact log-probabilities of both kinds, exact versions, and seeds; see `mark`.
+
+SGLang finds `register` by the entry point `openclaw_rl` of the group `sglang.srt.plugins`, its way for such additions,
+and runs it in each of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from openclaw_rl.serving.engines.sglang import request_tag
+
+_SAMPLER = "sglang.srt.layers.sampler.Sampler.forward"
+
+
+def register() -> None:
+    """Hook SGLang's sampler, only in processes of a server that was started for us."""
+    if os.environ.get(request_tag.VARIABLE):
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        HookRegistry.register(_SAMPLER, sampler_forward, HookType.AROUND)
+
+
+def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: Any, sampling_info: Any,
+                    return_logprob: bool, top_logprobs_nums: Any, token_ids_logprobs: Sequence[Sequence[int] | None],
+                    *args: Any, **kwargs: Any) -> Any:
+    """Sampler.forward, with the figures of requests that ask for them. Token ids [requests] come out."""
+    rows = [i for i, ids in enumerate(token_ids_logprobs or []) if request_tag.asked(ids)] if return_logprob else []
+    if not rows:
+        return original(sampler, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs,
+                        *args, **kwargs)
+    # The sampler works in place: what it was given is gone afterwards.
+    logits = logits_output.next_token_logits[rows].float()
+    positions: Any = kwargs.get("positions", args[0] if args else None)
+    drawn = original(sampler, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs,
+                     *args, **kwargs)
+    asked = [token_ids_logprobs[i] or [] for i in rows]
+    seeds = [request_tag.seed_of(ids) for ids in asked]
+    if any(seed is not None for seed in seeds):
+        at = positions[rows].tolist()
+        uniform = [None if seed is None else random.Random(f"{seed} {place}").random()
+                   for seed, place in zip(seeds, at, strict=True)]
+    else:
+        uniform = [None] * len(rows)
+    ids, model, chosen = figures(
+        logits, drawn[rows], sampling_info.temperatures[rows], sampling_info.top_ps[rows],
+        sampling_info.top_ks[rows], uniform)
+    drawn[rows] = ids.to(drawn.dtype)
+    version = served_version()
+    for i, row in enumerate(rows):
+        values = model.new_zeros(len(asked[i]))
+        values[0], values[1], values[2] = model[i], chosen[i], version
+        logits_output.next_token_token_ids_logprobs_val[row] = values
+    if logits_output.next_token_logprobs is not None:  # of the token that counts, should a seed have chosen another
+        logits_output.next_token_logprobs[rows] = model.to(logits_output.next_token_logprobs.dtype)
+    return drawn
+
+
+def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any,
+            uniform: Sequence[float | None]) -> tuple[Any, Any, Any]:
+    """The tokens and their log-probabilities (natural) of the model and of the distribution that they were drawn from.
+
+    That distribution is softmax(logits / temperature), cut to the likeliest tokens before which less than top_p of the
+    mass lies (at most top_k of them), and divided by their mass.
+
+    Args:
+        logits: float32 [rows, vocabulary].
+        drawn: token ids [rows] that SGLang drew.
+        temperatures, top_ps, top_ks: [rows], or [rows, 1]; top_k 1 is greedy.
+        uniform: for each row a number in [0, 1) that draws its token, or None to keep SGLang's.
+
+    Returns:
+        ids [rows] (int64), model's and drawn log-probabilities [rows] (float64).
+    """
+    import torch
+
+    ids = drawn.long().clone()
+    temperatures, top_ps, top_ks = (value.reshape(-1) for value in (temperatures, top_ps, top_ks))
+    p = torch.softmax(logits / temperatures[:, None], dim=-1, dtype=torch.float64)
+    chosen = torch.empty_like(p[:, 0])
+    for row, (top_p, top_k) in enumerate(zip(top_ps.tolist(), top_ks.tolist(), strict=True)):
+        mass = p[row]
+        if top_p < 1 or top_k < mass.shape[0]:
+            mass = _cut(mass, top_p, top_k)
+        number = uniform[row]
+        if number is not None and top_k != 1:
+            cumulated = mass.cumsum(-1)
+            at = torch.searchsorted(cumulated, (cumulated[-1] * number).reshape(1), right=True)
+            ids[row] = at.clamp_(max=mass.shape[0] - 1)[0]
+        # SGLang's kernels may keep a token at the very edge that our cut leaves out: its mass is then what it had.
+        own, whole, total = mass[ids[row]], p[row, ids[row]], mass.sum()
+        total = torch.where(own > 0, total, total + whole)
+        own = torch.where(own > 0, own, whole)
+        chosen[row] = torch.log(own / total)
+    model = logits.double().gather(1, ids[:, None])[:, 0] - logits.double().logsumexp(-1)
+    chosen[top_ks == 1] = 0.0
+    return ids, model, chosen
+
+
+def _cut(p: Any, top_p: float, top_k: int) -> Any:
+    """p [vocabulary] without the tokens that top_p and top_k leave out."""
+    import torch
+
+    values, order = p.sort(descending=True)
+    kept = values.cumsum(-1) - values < top_p
+    kept[top_k:] = False
+    kept[0] = True
+    return torch.zeros_like(p).scatter_(0, order[kept], values[kept])
+
+
+def served_version() -> int:
+    """The version that this scheduler serves, as `version.tag` wrote it; -1 when somebody else set it."""
+    from sglang.srt.runtime_context import get_serving
+
+    from openclaw_rl.serving.engines.sglang.version import parse
+
+    return parse(get_serving().weight_version)

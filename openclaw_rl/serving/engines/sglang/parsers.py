@@ -1,0 +1,165 @@
+"""SGLang's parsers of tool calls and reasoning by name, as this policy server's text side uses them.
+
+They are SGLang's own code, which is plain Python; importing it takes 10 s of a core, so it is imported when a parser is
+named. They work on text, after the tokens were recorded: what is trained never depends on them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.serving.text.detokenizer import TokenBytes
+from openclaw_rl.serving.text.hermes_tools import tool_json
+from openclaw_rl.v1 import turn_pb2
+
+
+@dataclass(frozen=True)
+class Parsers:
+    """Names of SGLang's parsers; None is ours, or none."""
+
+    tool: str | None = None
+    reasoning: str | None = None
+
+    def problems(self) -> list[str]:
+        """A sentence for each name that SGLang doesn't know; imports SGLang."""
+        found = []
+        if self.tool and self.tool not in _tool_parsers():
+            found.append(_unknown("tool_parser", self.tool, _tool_parsers()))
+        if self.reasoning and self.reasoning not in _reasoning_parsers():
+            found.append(_unknown("reasoning_parser", self.reasoning, _reasoning_parsers()))
+        return found
+
+    def markers(self) -> str:
+        """What the parsers look for in a text."""
+        detectors = []
+        if self.tool:
+            detectors.append(_tool_parsers()[self.tool]())
+        if self.reasoning:
+            detectors.append(ReasoningSplitter(self.reasoning).detector)
+        return "\n".join(value for detector in detectors for value in vars(detector).values()
+                         if isinstance(value, str) and value)
+
+    def shown(self, tokens: TokenBytes) -> TokenBytes:
+        """The vocabulary, with the special tokens that a parser looks for as text."""
+        if not (self.tool or self.reasoning):
+            return tokens
+        markers = self.markers()
+        made = copy.copy(tokens)
+        made.special = frozenset(index for index in tokens.special
+                                 if tokens.table[index].decode("utf-8", "replace") not in markers)
+        return made
+
+
+class NamedToolParser:
+    """A parser of SGLang's with the interface of `tools.ToolParser`: calls come when they are complete."""
+
+    def __init__(self, name: str, tools: Sequence[turn_pb2.ToolDefinition], new_id: Callable[[], str],
+                 limit: int | None = None) -> None:
+        from sglang.srt.entrypoints.openai.protocol import Tool
+        from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+        self._parser = FunctionCallParser([Tool.model_validate(tool_json(tool)) for tool in tools], name)
+        self._new_id, self._limit = new_id, limit
+        self._open: dict[int, list[str]] = {}  # by its number: a call's name, then pieces of its arguments
+        self.calls = 0  #: calls found so far
+
+    @property
+    def complete(self) -> bool:
+        """As many calls as wanted are there."""
+        return self._limit is not None and self.calls >= self._limit
+
+    def feed(self, text: str) -> tuple[str, list[turn_pb2.ToolCall]]:
+        """New text and the calls that are complete with it."""
+        shown: list[str] = []
+        calls: list[turn_pb2.ToolCall] = []
+        for char in text:  # SGLang 0.5.23 loses text that comes in one piece with the beginning of a call
+            if self.complete:
+                break
+            new, items = self._parser.parse_stream_chunk(char)
+            shown.append(new)
+            self._take(items)
+            calls += self._ready()
+        return "".join(shown), calls
+
+    def finish(self) -> tuple[str, list[turn_pb2.ToolCall]]:
+        """What was held back."""
+        if self.complete:
+            return "", []
+        shown, items = self._parser.parse_stream_end()
+        self._take(items)
+        return shown, [*self._ready(), *self._close(list(self._open))]
+
+    def _take(self, items: Sequence[Any]) -> None:
+        for item in items:
+            pieces = self._open.setdefault(item.tool_index, [""])
+            if item.name:
+                pieces[0] = item.name
+            if item.parameters:
+                pieces.append(item.parameters)
+
+    def _ready(self) -> list[turn_pb2.ToolCall]:
+        """Calls whose arguments are whole: another one has begun, or they are an object that has ended."""
+        last = max(self._open, default=-1)
+        return self._close([index for index, pieces in self._open.items()
+                            if index < last or _whole("".join(pieces[1:]))])
+
+    def _close(self, indices: Sequence[int]) -> list[turn_pb2.ToolCall]:
+        made = []
+        for index in sorted(indices):
+            name, *pieces = self._open.pop(index)
+            if name and not self.complete:
+                made.append(turn_pb2.ToolCall(id=self._new_id(), name=well_formed(name),
+                                              arguments_json=well_formed("".join(pieces)) or "{}"))
+                self.calls += 1
+        return made
+
+
+class ReasoningSplitter:
+    """Splits a response, piece by piece, into reasoning and the rest."""
+
+    def __init__(self, name: str) -> None:
+        from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+        self._parser = ReasoningParser(name, stream_reasoning=True)
+        self.detector = self._parser.detector
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """(reasoning, the rest) that is new."""
+        if not text:
+            return "", ""
+        reasoning, rest = self._parser.parse_stream_chunk(text)
+        return reasoning or "", rest or ""
+
+    def finish(self) -> tuple[str, str]:
+        """What was held back."""
+        reasoning, rest = self._parser.parse_stream_end()
+        return reasoning or "", rest or ""
+
+
+def _whole(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _unknown(key: str, name: str, known: dict[str, Any]) -> str:
+    return (f"components.policy_server.sglang.{key}: {name!r} is not known to SGLang; allowed: "
+            f"{', '.join(sorted(known))}")
+
+
+def _tool_parsers() -> dict[str, Any]:
+    from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+    return FunctionCallParser.ToolCallParserEnum
+
+
+def _reasoning_parsers() -> dict[str, Any]:
+    from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+    return ReasoningParser.DetectorMap

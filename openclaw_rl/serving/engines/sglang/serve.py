@@ -1,0 +1,47 @@
+"""Start one SGLang server that ends with who started it: `python -m openclaw_rl.serving.engines.sglang.serve PID ...`.
+
+PID is the starter's; what follows are the arguments of SGLang's own server. By hand, for `sglang.addresses`, PID is 0:
+the server then goes on until it is stopped. The variables that make SGLang load our platform and hook are set by who
+starts it; by hand, `server.environment` says which they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, even by SIGKILL. SGLang's own children follow it.
+
+    Raises:
+        SystemExit: the parent is gone already.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel knew
+        raise SystemExit(f"process {parent}, which started this one, is gone")
+
+
+def main(arguments: list[str]) -> None:
+    from openclaw_rl.serving.engines.sglang.arguments import environment
+    from openclaw_rl.serving.engines.sglang.process import KEY
+
+    parent = int(arguments[0])
+    if parent:
+        die_with(parent)
+    else:
+        for name, value in environment().items():
+            os.environ.setdefault(name, value)
+    key = os.environ.pop(KEY, "")
+    sys.argv = ["sglang.launch_server", *arguments[1:], *(["--api-key", key] if key else [])]
+    runpy.run_module("sglang.launch_server", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,154 @@
+"""The three ways of new weights into SGLang: from disk, as tensors in shared memory, by broadcast.
+
+All of them run while the server is paused in place. `flush_cache` is always false: with requests running SGLang
+refuses it, and what the cache holds of the old version is told apart by the requests' `extra_key` (see `worker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Protocol
+
+from openclaw_rl.models.checkpoint import tensor_files
+from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
+from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
+
+log = logging.getLogger(__name__)
+
+#: Seconds for one step of an update. A server that needs longer is taken for wedged.
+UPDATE_SECONDS = 300.0
+#: Bytes of tensors that go into one request.
+_BUCKET = 512 << 20
+
+
+class Way(Protocol):
+    """One way."""
+
+    name: str
+
+    async def load(self, checkpoint: Checkpoint) -> Any:
+        """Get ready what can be before the server pauses; given to `send`, and freed by letting go of it."""
+        ...
+
+    async def send(self, link: Link, load: Any) -> None:
+        """Put the weights into a paused server.
+
+        Raises:
+            Refused, Gone: it did not work; what the server holds is now unknown.
+        """
+        ...
+
+
+class Disk:
+    """The server reads the checkpoint's folder, so it must see the same file system."""
+
+    name = "disk"
+
+    async def load(self, checkpoint: Checkpoint) -> Checkpoint:
+        return checkpoint
+
+    async def send(self, link: Link, load: Checkpoint) -> None:
+        await _update(link, "/update_weights_from_disk", model_path=str(load.folder))
+
+
+class SharedMemory:
+    """The tensors lie in shared memory and the server copies them; it must run on this machine.
+
+    Args:
+        ranks: processes of a server (tensor_parallel); each gets all tensors and takes its part.
+    """
+
+    name = "tensors"
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    async def load(self, checkpoint: Checkpoint) -> list[tuple[str, Any]]:
+        """(what a request carries, the tensors that must live until it is answered) by bucket."""
+        return await asyncio.to_thread(lambda: [(_pickled(bucket), bucket) for bucket in _buckets(checkpoint)])
+
+    async def send(self, link: Link, load: list[tuple[str, Any]]) -> None:
+        async with _Session(link):
+            for text, _ in load:
+                await _update(link, "/update_weights_from_tensor", serialized_named_tensors=[text] * self._ranks)
+
+
+class _Session:
+    """What SGLang 0.5.23 wants around updates by tensors or broadcast."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def __aenter__(self) -> None:
+        await self._link.command("/begin_weight_update", {}, UPDATE_SECONDS)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            await self._link.command("/end_weight_update", {}, UPDATE_SECONDS)
+            return
+        with suppress(Refused, Gone):
+            await self._link.command("/end_weight_update", {})
+
+
+async def _update(link: Link, path: str, **fields: Any) -> None:
+    answer = await link.command(path, {**fields, "flush_cache": False, "abort_all_requests": False}, UPDATE_SECONDS)
+    if answer.get("success") is False:
+        raise Refused(f"{path}: {answer.get('message', 'refused')}")
+
+
+def _buckets(checkpoint: Checkpoint) -> Iterator[list[tuple[str, Any]]]:
+    """The checkpoint's tensors by name, some at a time, in shared memory."""
+    from safetensors import safe_open
+
+    bucket: list[tuple[str, Any]] = []
+    size = 0
+    for path in tensor_files(checkpoint.folder):
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(file.keys()):
+                # A copy: shared memory is made of it, and a tensor of safetensors is a view of the whole file.
+                tensor = file.get_tensor(name).clone()
+                if bucket and size + tensor.nbytes > _BUCKET:
+                    yield bucket
+                    bucket, size = [], 0
+                bucket.append((name, tensor))
+                size += tensor.nbytes
+    if bucket:
+        yield bucket
+
+
+def _pickled(tensors: list[tuple[str, Any]]) -> str:
+    """The tensors as SGLang's MultiprocessingSerializer writes them: names, and where in shared memory they lie.
+
+    The strategy `file_system` names shared memory by a file; the other one hands over file descriptors, which can't
+    go over HTTP. It is the process's, so it is set each time: nothing else here shares tensors.
+    """
+    from multiprocessing.reduction import ForkingPickler
+
+    import torch.multiprocessing
+
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    buffer = io.BytesIO()
+    ForkingPickler(buffer).dump(tensors)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def choose(name: str, *, local: bool, ranks: int, host: str) -> Way:
+    """The way of that name; `auto` is tensors for a server on this machine, else disk.
+
+    Args:
+        host: of this machine as the servers see it, for the broadcast.
+    """
+    if name == "auto":
+        name = "tensors" if local else "disk"
+    if name == "tensors":
+        return SharedMemory(ranks)
+    if name == "disk":
+        return Disk()
+    from openclaw_rl.serving.engines.sglang.broadcast import Broadcast
+
+    return Broadcast(ranks, host)

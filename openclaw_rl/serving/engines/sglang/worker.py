@@ -1,0 +1,226 @@
+"""One SGLang server as the engine sees it: what state it is in, its responses, and the update of its weights."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Literal
+
+from openclaw_rl.serving.engines.interface import (
+    EngineError,
+    Finished,
+    Pause,
+    Sampling,
+    Token,
+    WeightsError,
+    WorkerInfo,
+)
+from openclaw_rl.serving.engines.sglang import request_tag
+from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
+from openclaw_rl.serving.engines.sglang.process import ServerProcess
+from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, Way
+from openclaw_rl.serving.engines.sglang.version import parse, tag
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One server. `process` is None for one that somebody else started, and in process."""
+
+    def __init__(self, index: int, link: Link | None, process: ServerProcess | None = None) -> None:
+        self.index = index
+        self.link = link  #: None before the first start
+        self.process = process
+        self.state: Literal["starting", "serving", "out"] = "starting"
+        self.detail = "it is being started"
+        self.version = -1
+        self.running = 0  #: requests that it has; the pool's
+        self.updating = False
+        self.reading: Path | None = None  #: folder that it loads while it starts
+        self.broken = False  #: an update went wrong: what weights it holds is not known, and it stays paused
+        self.failures = 0  #: in a row, at coming back
+        self.tokens = 0  #: that it has made
+        self._activations = 0
+
+    @property
+    def name(self) -> str:
+        """For logs and alarms."""
+        return f"SGLang worker {self.index}" + (f" ({self.link.address})" if self.link and self.link.address else "")
+
+    @property
+    def takes(self) -> bool:
+        """See pool.Member."""
+        return self.state == "serving" and not self.updating
+
+    @property
+    def serving(self) -> bool:
+        """See pool.Member."""
+        return self.state == "serving"
+
+    @property
+    def cache_key(self) -> str:
+        """SGLang's radix cache never matches prompts of different keys. Each activation has its own: what the cache
+        holds was computed by weights of before, partly even by those of two versions, and a response must not rest on
+        it unless it began before the activation."""
+        return f"{self.version}.{self._activations}"
+
+    def info(self) -> WorkerInfo:
+        """What there is to tell."""
+        return WorkerInfo(self.index, self.state, self.version, self.running, self.link.address if self.link else "",
+                          "" if self.state == "serving" else self.detail)
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, most: int,
+                       stop_ids: Sequence[int]) -> AsyncIterator[Token | Finished]:
+        """One response, at most `most` tokens.
+
+        Raises:
+            Gone: it broke off; what came so far stands.
+            EngineError: SGLang refused it, or what it says doesn't fit together.
+        """
+        assert self.link
+        rid = uuid.uuid4().hex
+        body = {
+            "rid": rid, "input_ids": list(ids), "stream": True, "return_logprob": True, "logprob_start_len": -1,
+            "token_ids_logprob": request_tag.ask(sampling.seed), "top_logprobs_num": sampling.top_logprobs,
+            "extra_key": self.cache_key, "sampling_params": {
+                "temperature": sampling.temperature, "top_p": sampling.top_p, "max_new_tokens": most,
+                "stop_token_ids": list(stop_ids), "no_stop_trim": True, "skip_special_tokens": False}}
+        versions: list[int] = []
+        ended = False
+        try:
+            async with aclosing(self.link.generate(body)) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    meta = piece["meta_info"]
+                    reason = meta.get("finish_reason")
+                    if reason and reason.get("type") == "abort":
+                        ended = True
+                        raise self._aborted(reason)
+                    for token in _tokens(piece, meta, len(versions), sampling.top_logprobs):
+                        versions.append(token.version)
+                        self.tokens += 1
+                        yield token
+                    if reason:
+                        ended = True
+                        _check_spans(meta, versions)
+                        yield Finished("length" if reason.get("type") == "length" else "stop")
+                        return
+            raise Gone(f"{self.name} ended a response without saying why")
+        except (KeyError, IndexError, TypeError) as error:
+            raise EngineError(f"{self.name} says what can't be read: {type(error).__name__} {error}") from error
+        finally:
+            if not ended:
+                self.link.abort(rid)
+
+    async def score(self, ids: Sequence[int]) -> tuple[list[float], int]:
+        """Log-probabilities of tokens 1.., of one version. SGLang computes them anew, whatever its cache holds.
+
+        Raises:
+            Gone: it broke off.
+            EngineError: SGLang refused it.
+        """
+        assert self.link
+        while True:
+            rid, began = uuid.uuid4().hex, (self.version, self._activations)
+            body = {"rid": rid, "input_ids": list(ids), "stream": True, "return_logprob": True, "logprob_start_len": 0,
+                    "extra_key": self.cache_key, "sampling_params": {"max_new_tokens": 0, "temperature": 1.0}}
+            rows: list[Any] = []
+            ended = False
+            try:
+                async with aclosing(self.link.generate(body)) as pieces:  # type: ignore[type-var]
+                    async for piece in pieces:
+                        reason = piece["meta_info"].get("finish_reason")
+                        if reason and reason.get("type") == "abort":
+                            ended = True
+                            raise self._aborted(reason)
+                        rows += piece["meta_info"].get("input_token_logprobs") or []
+                        ended = reason is not None
+            finally:
+                if not ended:
+                    self.link.abort(rid)
+            if (self.version, self._activations) != began or self.updating:
+                continue  # a long text is computed in pieces, and weights may have changed between two of them
+            if [row[1] for row in rows] != list(ids):
+                raise EngineError(f"{self.name} scored other tokens than it was given")
+            return [float(row[0]) for row in rows[1:]], self.version
+
+    async def update(self, way: Way, load: Any, version: int) -> Pause:
+        """Put a version in while responses run: they pause, and go on with it.
+
+        Raises:
+            WeightsError, Gone: the worker holds what it held if `broken` is false; else nobody knows what, and it
+                stays paused until `restore` succeeds.
+        """
+        assert self.link
+        link = self.link
+        await link.command("/pause_generation", {"mode": "in_place"})
+        started = time.perf_counter()
+        steps = 1 if self.running else 0
+        self.broken = True
+        try:
+            await way.send(link, load)
+            await link.command("/update_weight_version", {"new_version": tag(version), "abort_all_requests": False},
+                               UPDATE_SECONDS)
+            told = (await link.command("/model_info")).get("weight_version")
+        except Refused as error:
+            raise WeightsError(f"{self.name} refused version {version}: {error}") from error
+        if told != tag(version):
+            raise WeightsError(f"{self.name} was given version {version} and says that it serves {told!r}")
+        await link.command("/continue_generation", {"torch_empty_cache": False})
+        if self.link is not link:  # what was updated is not the server that there is now
+            raise Gone(f"{self.name} was restarted during the update")
+        self.version, self._activations, self.broken = version, self._activations + 1, False
+        return Pause((time.perf_counter() - started) * 1000, steps)
+
+    async def go_on(self) -> None:
+        """Let the responses go on, should they be paused.
+
+        Raises:
+            Refused, Gone: SGLang can't be told.
+        """
+        assert self.link
+        await self.link.command("/continue_generation", {"torch_empty_cache": False})
+
+    def _aborted(self, reason: dict[str, Any]) -> Exception:
+        """An abort that we did not ask for: SGLang's refusal, or somebody else's doing."""
+        message = str(reason.get("message") or "")
+        code = reason.get("status_code")
+        if isinstance(code, int) and 400 <= code < 500:
+            return EngineError(f"{self.name} refused the request: {message[:300]}")
+        return Gone(f"{self.name} aborted a response that nobody asked it to: {message[:300]}")
+
+
+def _tokens(piece: dict[str, Any], meta: dict[str, Any], known: int, top: int) -> list[Token]:
+    """The new tokens of a piece. A server without --incremental-streaming-output repeats those of before."""
+    ids = piece["output_ids"]
+    marks, tops = meta["output_token_ids_logprobs"], meta.get("output_top_logprobs") or []
+    if meta["completion_tokens"] == len(ids) and known:
+        ids = ids[known:]
+    count = len(ids)
+    marks, tops = marks[len(marks) - count:], tops[len(tops) - count:] if top else []
+    found = []
+    for i, token in enumerate(ids):
+        model, drawn, version = (entry[0] for entry in marks[i][:3])
+        if version < 0:
+            raise EngineError("SGLang's weights were changed by somebody else: it names no version of ours")
+        found.append(Token(token, float(drawn), float(model), int(version),
+                           [(int(entry[1]), float(entry[0])) for entry in tops[i]] if top else []))
+    return found
+
+
+def _check_spans(meta: dict[str, Any], versions: Sequence[int]) -> None:
+    """Compare the versions that came with the tokens with SGLang's own account at the end.
+
+    Raises:
+        EngineError: they differ.
+    """
+    spans = meta.get("weight_versions")
+    if spans is None:
+        return
+    said = [parse(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+    if said != list(versions):
+        raise EngineError(f"SGLang says two things of which versions made a response: {spans} at its end, else "
+                          f"{[(version, list(versions).count(version)) for version in sorted(set(versions))]}")

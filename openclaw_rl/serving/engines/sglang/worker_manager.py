@@ -1,0 +1,313 @@
+"""Keeps the workers: starts them, watches them, takes them out, brings them back, and moves all to a new version."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from openclaw_rl.config import PolicyServerConfig
+from openclaw_rl.serving.engines.interface import EngineError, Pause, WeightsError
+from openclaw_rl.serving.engines.sglang import arguments, server_checks, transports
+from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
+from openclaw_rl.serving.engines.sglang.client import Gone, HttpLink, Refused
+from openclaw_rl.serving.engines.sglang.process import ServerProcess, until_it_answers
+from openclaw_rl.serving.engines.sglang.version import tag
+from openclaw_rl.serving.engines.sglang.worker import Worker
+
+log = logging.getLogger(__name__)
+
+_BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  #: seconds before a worker is tried again, the last one for ever
+_LOOK_SECONDS = 3.0  #: between two looks at a server
+_ANSWER_SECONDS = 10.0  #: for the answer to a look
+_BACK_SECONDS = 30.0  #: for the first answer of a server that is to come back
+_MISSED = 3  #: looks in a row without an answer, of a server that is not ours
+_OWN_MISSED = 6  #: and of ours, which is ended then
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Keeper:
+    """The workers of an engine.
+
+    Args:
+        settings: the policy server's.
+        base: folder of the base model.
+        context: most tokens of prompt and response together.
+        state: folder for checkpoints; also the mark by which leftover processes are known.
+        logs: folder for the servers' logs.
+        changed: called whenever a worker may take requests again.
+    """
+
+    def __init__(self, settings: PolicyServerConfig, base: Path, context: int, state: Path, logs: Path,
+                 changed: Callable[[], None]) -> None:
+        self._settings, self._base, self._context, self._state = settings, base, context, state
+        self._logs, self._changed = logs, changed
+        self.folder = state / "checkpoints"
+        self.active = Checkpoint(0, base)
+        self.restarts = 0
+        self.workers = self._make()
+        hosts = {urlsplit(address).hostname for address in settings.sglang.addresses}
+        local = hosts <= set(_LOOPBACK)
+        far = settings.sglang.update == "distributed" and not local
+        self.way: transports.Way = transports.choose(
+            settings.sglang.update, local=local, ranks=settings.sglang.tensor_parallel,
+            host=server_checks.address_towards(next(iter(hosts)) or "") if far else "127.0.0.1")
+        self._lock = asyncio.Lock()  # one update at a time
+        self._back: dict[int, asyncio.Task[None]] = {}  # by worker: it is being brought (back)
+        self._watches: dict[int, asyncio.Task[None]] = {}
+        self._old: list[Checkpoint] = []  # no longer active; a server may still be reading them
+        self._deletions: set[asyncio.Future[None]] = set()
+        self._stopping = False
+        self._news = asyncio.Event()
+
+    async def start(self) -> None:
+        """Bring the workers up; be back when the first one serves.
+
+        Raises:
+            EngineError: each has failed once and none serves.
+        """
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for worker in self.workers:
+            self._bring_back(worker)
+        while not any(worker.serving for worker in self.workers):
+            if all(worker.failures for worker in self.workers):
+                details = list(dict.fromkeys(worker.detail for worker in self.workers))
+                await self.stop()
+                raise EngineError("; ".join(details))
+            self._news.clear()
+            await self._news.wait()
+
+    async def stop(self) -> None:
+        """End what was started here and let go of the rest."""
+        self._stopping = True
+        tasks = [*self._back.values(), *self._watches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.process.stop() for worker in self.workers if worker.process))
+        for worker in self.workers:
+            worker.state, worker.detail = "out", "the engine is stopping"
+            if worker.link:
+                await worker.link.close()
+        await asyncio.gather(*self._deletions)
+        await asyncio.to_thread(shutil.rmtree, self.folder, True)
+
+    def problems(self) -> list[str]:
+        """A sentence for each worker that is out."""
+        return [f"{worker.name} gets no requests: {worker.detail}" for worker in self.workers if worker.state == "out"]
+
+    def lost(self, worker: Worker, why: str) -> None:
+        """A request broke off: take the worker out until it has shown that it is well."""
+        if worker.state == "serving" and not self._stopping:
+            self._out(worker, why)
+
+    def forget(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint is not needed any more: delete its folder as soon as no server can be reading it."""
+        if checkpoint.folder.parent == self.folder and checkpoint != self.active:
+            self._old.append(checkpoint)
+        needed = {self.active.folder, *(worker.reading for worker in self.workers)}
+        gone = [old.folder for old in self._old if old.folder not in needed]
+        self._old = [old for old in self._old if old.folder in needed]
+        for folder in gone:  # not here: large files take a while
+            deletion = asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder, True)
+            self._deletions.add(deletion)
+            deletion.add_done_callback(self._deletions.discard)
+
+    async def activate(self, checkpoint: Checkpoint, load: Any) -> Pause:
+        """Move the workers to a version; see SglangEngine.activate."""
+        async with self._lock:
+            workers = [worker for worker in self.workers if worker.serving]
+            for worker in workers:
+                worker.updating = True
+            try:
+                results = await asyncio.gather(*(worker.update(self.way, load, checkpoint.version)
+                                                 for worker in workers), return_exceptions=True)
+                failed = {worker: result for worker, result in zip(workers, results, strict=True)
+                          if isinstance(result, BaseException)}
+                if workers and len(failed) == len(workers):
+                    await asyncio.gather(*(self._restore(worker, error) for worker, error in failed.items()))
+                    self.forget(checkpoint)
+                    error = next(iter(failed.values()))
+                    raise WeightsError(f"version {checkpoint.version} is not active: {error}") from error
+                old, self.active = self.active, checkpoint
+                for worker, why in failed.items():
+                    self._out(worker, f"it failed the update to version {checkpoint.version}: {why}")
+            finally:
+                for worker in workers:
+                    worker.updating = False
+                self._changed()
+        self.forget(old)
+        pauses = [result for result in results if isinstance(result, Pause)]
+        return Pause(max((pause.ms for pause in pauses), default=0.0),
+                     max((pause.steps for pause in pauses), default=0))
+
+    async def _restore(self, worker: Worker, error: BaseException) -> None:
+        """Give a worker back the active version after a failed update, so that its responses go on."""
+        if not isinstance(error, (WeightsError, Gone, Refused)):
+            log.error("The update of %s failed in an unexpected way", worker.name, exc_info=error)
+        try:
+            if worker.broken:
+                await worker.update(self.way, await self.way.load(self.active), self.active.version)
+            else:
+                await worker.go_on()
+        except Exception as again:
+            self._out(worker, f"it failed an update ({error}) and to go back ({again})")
+
+    def _out(self, worker: Worker, why: str) -> None:
+        log.error("%s is taken out: %s", worker.name, why)
+        worker.state, worker.detail = "out", why
+        self._news.set()
+        self._bring_back(worker)
+
+    def _bring_back(self, worker: Worker) -> None:
+        if worker.index in self._back or self._stopping:
+            return
+
+        async def work() -> None:
+            try:
+                await self._until_back(worker)
+            finally:
+                self._back.pop(worker.index, None)
+                self.forget(self.active)  # that is, those before it
+
+        self._back[worker.index] = asyncio.create_task(work())
+
+    async def _until_back(self, worker: Worker) -> None:
+        while True:
+            try:
+                await self._try_back(worker)
+                return
+            except (EngineError, Gone, OSError) as error:
+                worker.failures += 1
+                worker.state, worker.detail = "out", str(error)
+                log.error("%s can't be brought up, attempt %d: %s", worker.name, worker.failures, error)
+                self._news.set()
+                if worker.broken or isinstance(error, Gone):
+                    await self._cut(worker)
+            except Exception as error:
+                worker.failures += 1
+                worker.state, worker.detail = "out", f"{type(error).__name__}: {error}"
+                log.exception("%s can't be brought up", worker.name)
+                self._news.set()
+            await asyncio.sleep(_BACKOFF[min(worker.failures, len(_BACKOFF)) - 1])
+
+    async def _cut(self, worker: Worker) -> None:
+        """End the responses of a worker that is paused for good, or that hangs: they go on elsewhere. A process of
+        ours is started anew by the next attempt."""
+        if worker.process:
+            with suppress(KeyError):
+                self._watches.pop(worker.index).cancel()
+            await worker.process.stop()
+        elif isinstance(worker.link, HttpLink):
+            await worker.link.close()
+            worker.link = HttpLink(worker.link.address, worker.link.key)
+
+    async def _try_back(self, worker: Worker) -> None:
+        """One attempt: a server that answers and has the active version takes requests again."""
+        if worker.process:
+            if worker.process.pid is None:
+                await self._start(worker, worker.process)
+        elif worker.link is None:
+            await self._start_here(worker)
+        assert worker.link
+        info = await worker.link.command("/model_info", None, _BACK_SECONDS)
+        if worker.process is None and not worker.broken and worker.version < 0:
+            await worker.go_on()  # a policy server that was killed during an update leaves it paused
+            await server_checks.check_server(worker.link, info, self._base, self._context,
+                                     self._settings.sglang.tensor_parallel)
+        async with self._lock:
+            active = self.active
+            if worker.process and worker.version < 0 and info.get("weight_version") == tag(active.version):
+                worker.version = active.version  # it was started with it
+            elif worker.broken or worker.version != active.version or info.get("weight_version") != tag(active.version):
+                await worker.update(self.way, await self.way.load(active), active.version)
+            else:
+                await worker.go_on()
+            worker.state, worker.detail, worker.failures = "serving", "", 0
+        self._watch(worker)
+        log.info("%s serves version %d", worker.name, worker.version)
+        self._news.set()
+        self._changed()
+
+    async def _start(self, worker: Worker, process: ServerProcess) -> None:
+        if worker.link:
+            self.restarts += 1
+            await worker.link.close()
+        worker.state, worker.detail = ("out", worker.detail) if worker.link else ("starting", "it is being started")
+        worker.version, worker.broken = -1, False
+        active = self.active
+        worker.reading = active.folder
+        process.command = arguments.command_line(
+            arguments.engine_arguments(self._settings, active.folder, active.version, self._context))
+        try:
+            await process.start()
+            link = worker.link = HttpLink(process.address, process.key)
+
+            async def ask() -> None:
+                await link.command("/health", None, 5)
+
+            await until_it_answers(process, self._settings.sglang.start_timeout, ask)
+        except BaseException:
+            await process.stop()
+            raise
+        finally:
+            worker.reading = None
+
+    async def _start_here(self, worker: Worker) -> None:
+        from openclaw_rl.serving.engines.sglang.in_process import EngineLink
+
+        values = arguments.engine_arguments(self._settings, self.active.folder, self.active.version, self._context)
+        worker.link = await EngineLink.start(values, arguments.environment(self._settings.device,
+                                                                           self._settings.threads))
+
+    def _watch(self, worker: Worker) -> None:
+        """See when a worker dies or hangs, or when one that is not ours is not what it was."""
+        async def watch() -> None:
+            process = worker.process
+            ended = asyncio.ensure_future(process.ended()) if process else asyncio.get_running_loop().create_future()
+            missed, why = 0, ""
+            try:
+                while missed < (_OWN_MISSED if process else _MISSED):
+                    await asyncio.wait({ended}, timeout=_LOOK_SECONDS)
+                    if process and ended.done():
+                        self._out(worker, f"its process is gone: {ended.result()}; {process.complaint()}".rstrip("; "))
+                        return
+                    if not worker.takes:
+                        missed = 0
+                        continue
+                    assert worker.link
+                    try:
+                        info = await worker.link.command("/model_info", None, _ANSWER_SECONDS)
+                    except (Gone, Refused) as error:
+                        missed, why = missed + worker.takes, str(error)
+                        continue
+                    missed = 0
+                    if worker.takes and info.get("weight_version") != tag(worker.version):
+                        self._out(worker, f"it serves {info.get('weight_version')!r} where it should serve "
+                                          f"{worker.version}: it was restarted, or somebody else updates it")
+                        return
+            finally:
+                ended.cancel()
+            self._out(worker, f"it does not answer: {why}")
+
+        with suppress(KeyError):
+            self._watches.pop(worker.index).cancel()
+        self._watches[worker.index] = asyncio.create_task(watch())
+
+    def _make(self) -> list[Worker]:
+        settings = self._settings
+        if settings.sglang.addresses:
+            key = os.environ.get(settings.sglang.api_key_env or "", "")
+            return [Worker(i, HttpLink(address, key))
+                    for i, address in enumerate(settings.sglang.addresses)]
+        if settings.sglang.mode == "in_process":
+            return [Worker(0, None)]
+        environment = arguments.environment(settings.device, settings.threads)
+        return [Worker(i, None, ServerProcess([], environment | arguments.gpus(settings, i), self._state,
+                                              self._logs / f"sglang-{i}.log")) for i in range(settings.workers)]

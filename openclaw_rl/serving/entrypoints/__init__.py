@@ -1,0 +1,1 @@
+"""Entrypoints of the policy server: OpenAI-compatible HTTP and gRPC."""

@@ -1,0 +1,1 @@
+"""PolicyService over gRPC."""

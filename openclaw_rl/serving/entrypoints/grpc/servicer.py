@@ -1,0 +1,160 @@
+"""PolicyService over gRPC: translate, call, translate back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import grpc
+
+from openclaw_rl.observability import request_spans as traces
+from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.auth.authorize import called_by, caller
+from openclaw_rl.rpc.auth.callers import client_of
+from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
+from openclaw_rl.serving.entrypoints.openai.messages import check_messages, check_tool_choice, check_tools
+from openclaw_rl.serving.interfaces import ChatCall, End, Head, SampledToken, Start, pinned
+from openclaw_rl.serving.token_policy import TokenPolicy
+from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
+from openclaw_rl.weights.identity import TRAINER_KEY
+
+
+class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
+    """The policy server's RPCs. `scorer` and `weights` are None until the policy is ready."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.scorer: TokenPolicy | None = None  #: None also for an API model
+        self.weights: WeightsService | None = None
+
+    async def Chat(self, request: policy_pb2.ChatRequest,
+                   context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.ChatResponse]:
+        messages, tools = list(request.messages), list(request.tools)
+        check_messages(messages)
+        check_tools(tools)
+        call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
+                        tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining(),
+                        parallel_tool_calls=request.parallel_tool_calls or not request.HasField("parallel_tool_calls"))
+        head = self._open(request.turn, context, "grpc.chat", messages, dict(request.metadata))
+        async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:
+            async for event in events:
+                if isinstance(event, Start):
+                    yield policy_pb2.ChatResponse(start=policy_pb2.ChatStart(
+                        turn_id=head.turn_id, session_id=head.session_id, policy_version=event.version,
+                        model=self._turns.model))
+                elif isinstance(event, End):
+                    yield policy_pb2.ChatResponse(end=policy_pb2.ChatEnd(
+                        generation=_generation_end(event), message=event.message))
+                else:
+                    yield policy_pb2.ChatResponse(delta=policy_pb2.ChatDelta(
+                        content=event.text, tool_calls=event.tool_calls, tokens=map(_token, event.tokens)))
+
+    async def Generate(self, request: policy_pb2.GenerateRequest,
+                       context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.GenerateResponse]:
+        options = turn_pb2.TurnOptions()
+        options.CopyFrom(request.turn)
+        if not options.session_id:
+            options.no_record = True
+        call = ChatCall(**pinned(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
+        head = self._open(options, context, "grpc.generate", [], {})
+        async with _traced(head, context, "Generate"), aclosing(self._turns.run(head, call)) as events:
+            async for event in events:
+                if isinstance(event, End):
+                    yield policy_pb2.GenerateResponse(end=_generation_end(event))
+                elif not isinstance(event, Start):
+                    for token in event.tokens:
+                        yield policy_pb2.GenerateResponse(token=_token(token))
+
+    async def Score(self, request: policy_pb2.ScoreRequest,
+                    context: grpc.aio.ServicerContext) -> policy_pb2.ScoreResponse:
+        if not self._turns.ready:
+            raise errors.unavailable(self._turns.state, retry_after=2.0)
+        if self.scorer is None:
+            raise errors.failed_precondition("NO_WEIGHTS", "the policy is an API model: it scores no tokens")
+        logprobs, version = await self.scorer.score(
+            list(request.token_ids), request.version if request.HasField("version") else None)
+        return policy_pb2.ScoreResponse(logprobs=logprobs, version=version)
+
+    async def SubmitFeedback(self, request: policy_pb2.SubmitFeedbackRequest,
+                             context: grpc.aio.ServicerContext) -> policy_pb2.SubmitFeedbackResponse:
+        request.feedback.client = client_of(context)
+        return policy_pb2.SubmitFeedbackResponse(feedback_id=self._turns.feedback(request.feedback))
+
+    async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
+                          context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:
+        trainer = dict(context.invocation_metadata() or ()).get(TRAINER_KEY, "")
+        stream = self._weights().sync(request_iterator, str(trainer))
+        async with aclosing(stream) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield response
+
+    async def GetPolicy(self, request: policy_pb2.GetPolicyRequest,
+                        context: grpc.aio.ServicerContext) -> policy_pb2.GetPolicyResponse:
+        return await self._weights().get()
+
+    async def WatchPolicy(self, request: policy_pb2.WatchPolicyRequest,
+                          context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.WatchPolicyResponse]:
+        async with aclosing(self._weights().watch()) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield response
+
+    async def ActivateVersion(self, request: policy_pb2.ActivateVersionRequest,
+                              context: grpc.aio.ServicerContext) -> policy_pb2.ActivateVersionResponse:
+        return await self._weights().activate(request)
+
+    async def FetchWeights(self, request: policy_pb2.PolicyServiceFetchWeightsRequest,
+                           context: grpc.aio.ServicerContext
+                           ) -> AsyncIterator[policy_pb2.PolicyServiceFetchWeightsResponse]:
+        async with aclosing(self._weights().fetch(request)) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                yield response
+
+    def _open(self, options: turn_pb2.TurnOptions, context: grpc.aio.ServicerContext, api: str,
+              messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> Head:
+        """Take a request from whoever asks, or from those for whom the environment server does."""
+        client, payer = client_of(context), caller.get()[1]
+        if not called_by("env_server"):  # of others it is no more than a claim
+            options.ClearField("episode")
+            options.ClearField("on_behalf_of")
+        if options.HasField("on_behalf_of"):
+            client, payer = options.on_behalf_of.client, options.on_behalf_of.key_id
+        head = self._turns.open(options=options, client=client, api=api, messages=messages, metadata=metadata)
+        head.payer = payer
+        return head
+
+    def _weights(self) -> WeightsService:
+        if self.weights is None:
+            raise errors.unavailable(self._turns.state, retry_after=2.0)
+        return self.weights
+
+
+@asynccontextmanager
+async def _traced(head: Head, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[None]:
+    """The request's span, in the trace that the caller's metadata names."""
+    head.span = traces.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
+    traces.opened(head.span, head.turn_id, head.session_id)
+    status = "CANCELLED"
+    try:
+        yield
+        status = "OK"
+    except errors.MeshError as error:
+        status = error.code.name
+        raise
+    except Exception:
+        status = "INTERNAL"
+        raise
+    finally:
+        traces.answered(head.span, status)
+
+
+def _token(token: SampledToken) -> policy_pb2.TokenChunk:
+    return policy_pb2.TokenChunk(
+        id=token.id, logprob=token.logprob, model_logprob=token.model_logprob, version=token.version,
+        top=[policy_pb2.TokenAlternative(id=index, model_logprob=value) for index, value in token.top])
+
+
+def _generation_end(end: End) -> policy_pb2.GenerationEnd:
+    return policy_pb2.GenerationEnd(
+        finish_reason=end.finish_reason, prompt_tokens=end.prompt_tokens, completion_tokens=end.completion_tokens,
+        spans=end.record.spans if end.record else [])

@@ -1,0 +1,185 @@
+"""What PolicyService does about versions, without gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import aclosing
+
+import grpc
+
+from openclaw_rl.observability import version_spans as traces
+from openclaw_rl.rpc.errors import MeshError, failed_precondition, invalid, unavailable
+from openclaw_rl.runtime.alarms import Raised
+from openclaw_rl.serving.engines.interface import EngineError
+from openclaw_rl.serving.versions.registry import PolicyVersions
+from openclaw_rl.serving.versions.trainer_claim import Trainers
+from openclaw_rl.v1 import policy_pb2 as pb
+from openclaw_rl.v1.weights_pb2 import WeightOffer
+from openclaw_rl.weights.transfer.fetch import fetch
+from openclaw_rl.weights.transfer.prefetch import read_ahead
+from openclaw_rl.weights.transfer.receiver import WeightReceiver
+
+#: Versions refused one after the other that are an alarm.
+REFUSED_IN_A_ROW = 3
+
+
+class WeightsService:
+    """SyncWeights, GetPolicy, WatchPolicy and ActivateVersion.
+
+    Of two SyncWeights streams of one trainer the newer one wins and the older one ends with ABORTED. A trainer that
+    was killed leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the
+    restarted trainer out for that long. Another trainer is refused while the first is connected; see Trainers.
+
+    Args:
+        versions: the policy server's, started.
+        receiver: takes versions in; default one of its own.
+        weights_from: address of the policy server that this one copies; the trainer's stream is then refused.
+    """
+
+    def __init__(self, versions: PolicyVersions, receiver: WeightReceiver | None = None,
+                 weights_from: str | None = None) -> None:
+        self._versions = versions
+        self._receiver = receiver or WeightReceiver(versions)
+        self._weights_from = weights_from
+        self.trainers = Trainers()
+        self._lock = asyncio.Lock()  # held by the stream that uses the receiver
+        self._serving: asyncio.Task[None] | None = None
+
+    def alarms(self) -> list[Raised]:
+        """What is wrong with the stream of versions, by name; empty messages are none."""
+        refused = self._receiver.refused
+        text = ""
+        if len(refused) >= REFUSED_IN_A_ROW:
+            newest, why = list(refused.items())[-1]
+            text = (f"{len(refused)} versions in a row were refused, the last one, {newest}, because {why}; version "
+                    f"{self._versions.state().active_version} goes on: check that trainer and policy server have the "
+                    "same model, and the trainer's log")
+        return [self.trainers.alarm, ("versions_rejected", text)]
+
+    @property
+    def pin(self) -> str:
+        """See PolicyVersions.pin."""
+        return self._versions.pin
+
+    async def close(self) -> None:
+        """End the stream and finish what the disk is at."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+        await self._receiver.close()
+
+    async def sync(self, requests: AsyncIterable[pb.SyncWeightsRequest],
+                   trainer: str = "") -> AsyncIterator[pb.SyncWeightsResponse]:
+        """PolicyService.SyncWeights: the state, then an answer to each request, and the state whenever an operator
+        activates another version, pins one or lifts a pin.
+
+        Args:
+            trainer: id of the trainer; empty when it gave none.
+
+        Raises:
+            MeshError: ABORTED, a newer stream took over; ANOTHER_TRAINER, that one is connected; FED_BY_RELAY, this
+                one copies another policy server's versions.
+        """
+        if self._weights_from:
+            raise failed_precondition(
+                "FED_BY_RELAY", f"this policy server copies its versions from {self._weights_from} "
+                "(components.policy_server.weights_from); take that line out of its configuration, or its address out "
+                "of the trainer's policy_servers")
+        self.trainers.admit(trainer, self._serving is not None and not self._serving.done())
+        answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
+        known = -1  # the active version that the trainer knows of
+        pinned = False  # the same of the pin
+        committing = -1  # the one that `activated` will tell of
+
+        def tell(state: pb.PolicyState) -> None:
+            nonlocal known, pinned
+            if state.active_version not in (known, committing) or state.pinned != pinned:
+                known, pinned = state.active_version, state.pinned
+                answers.put_nowait(pb.SyncWeightsResponse(state=state))
+
+        async def watch() -> None:
+            async for state in self._versions.subscribe():
+                tell(state)
+
+        async def serve() -> None:
+            nonlocal known, committing
+            async with self._lock:
+                self._receiver.connected()
+                async for request in read_ahead(requests):
+                    committing = request.commit.version if request.HasField("commit") else -1
+                    async for answer in self._receiver.handle(request):
+                        if answer.HasField("activated"):
+                            known = answer.activated.version
+                        answers.put_nowait(answer)
+                    committing = -1  # else going back, and forward to this version again, would not be told
+
+        tell(self._versions.state())
+        if self._serving is not None:
+            self._serving.cancel()
+        serving = self._serving = asyncio.create_task(serve())
+        serving.add_done_callback(lambda _: answers.put_nowait(None))
+        watching = asyncio.create_task(watch())
+        try:
+            while (answer := await answers.get()) is not None:
+                yield answer
+            if serving.cancelled():
+                raise MeshError(grpc.StatusCode.ABORTED, "ABORTED", "a newer SyncWeights stream took over; one trainer "
+                                "at a time can update a policy server", retry_after=5.0)
+            serving.result()
+        finally:
+            serving.cancel()
+            watching.cancel()
+            await asyncio.wait({serving, watching})
+
+    async def get(self) -> pb.GetPolicyResponse:
+        """PolicyService.GetPolicy."""
+        return pb.GetPolicyResponse(state=self._versions.state(), manifests=self._versions.manifests())
+
+    async def watch(self) -> AsyncIterator[pb.WatchPolicyResponse]:
+        """PolicyService.WatchPolicy."""
+        async for state in self._versions.subscribe():
+            yield pb.WatchPolicyResponse(state=state)
+
+    async def fetch(self, request: pb.PolicyServiceFetchWeightsRequest
+                    ) -> AsyncIterator[pb.PolicyServiceFetchWeightsResponse]:
+        """PolicyService.FetchWeights: of the versions that are or were active, not of those on their way.
+
+        Raises:
+            MeshError: NO_WEIGHTS, the engine takes none; see weights.fetch.fetch.
+        """
+        state = self._versions.state()
+        if not state.accepts_weights:
+            raise failed_precondition("NO_WEIGHTS",
+                                      f"the engine of {state.model} takes no weights: there are no weights to fetch")
+        pieces = fetch(self._versions.store, request, state.active_version, state.kept_versions)
+        async with aclosing(pieces):  # type: ignore[type-var]
+            async for piece in pieces:
+                yield (pb.PolicyServiceFetchWeightsResponse(offer=piece) if isinstance(piece, WeightOffer)
+                       else pb.PolicyServiceFetchWeightsResponse(chunk=piece))
+
+    async def activate(self, request: pb.ActivateVersionRequest) -> pb.ActivateVersionResponse:
+        """PolicyService.ActivateVersion.
+
+        Raises:
+            MeshError: INVALID_ARGUMENT without a version and a pin, NO_WEIGHTS to pin where the engine takes none,
+                VERSION_UNKNOWN, PINNED, or UNAVAILABLE when the engine can't load it or the pin can't be written; the
+                active version goes on.
+        """
+        version = request.version if request.HasField("version") else None
+        pin = request.pin if request.HasField("pin") else None
+        if version is None and pin is None:
+            raise invalid("version", "unset", f"one of {list(self._versions.state().kept_versions)}")
+        if pin and not self._versions.state().accepts_weights:
+            raise failed_precondition("NO_WEIGHTS", "the engine takes no weights: it has no versions to pin")
+        before, began = self._versions.state().active_version, time.time_ns()
+        try:
+            pause = await self._versions.activate(version, request.reason, pin)
+        except EngineError as error:
+            raise unavailable(f"version {request.version} can't be activated: {error}") from error
+        except OSError as error:
+            raise unavailable(f"the pin can't be written down, all stays as it was: {error}") from error
+        if version is not None:
+            traces.activated(None, version, before, began, pause.ms, pause.steps, request.reason or "asked for")
+        return pb.ActivateVersionResponse(state=self._versions.state(), pause_ms=pause.ms)

@@ -1,0 +1,114 @@
+"""The HTTP door as the configuration wants it: address, HTTPS, keys and limits together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from openclaw_rl.config import Config, ConfigError
+from openclaw_rl.rpc.auth.keys import KeyRing
+from openclaw_rl.runtime import identity
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.entrypoints.openai.access import Access
+from openclaw_rl.serving.entrypoints.openai.app import create_app
+from openclaw_rl.serving.entrypoints.openai.http import HttpServer
+from openclaw_rl.serving.entrypoints.openai.https import Certificate
+from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
+from openclaw_rl.serving.interfaces import TurnDesk
+
+log = logging.getLogger(__name__)
+
+
+class Door:
+    """OpenAI's API on the policy server's port.
+
+    Args:
+        environ: for OPENCLAW_RL_API_KEYS.
+        mounted: it has no port: `start` gives an application for another program's web server, whose matter the address
+            and HTTPS are; keys, where there are any, and limits are asked for all the same.
+
+    Raises:
+        ConfigError: others on the network could come in without a key or without HTTPS, or keys or certificate can't
+            be used; the text says what to do.
+        OSError: it can't listen; the text names the address.
+    """
+
+    def __init__(self, config: Config, home: Home, environ: Mapping[str, str] = os.environ, *,
+                 mounted: bool = False) -> None:
+        settings, limits = config.components.policy_server, config.security.limits
+        self._ring = check_keys(config, home, environ)
+        self._certificate = None if mounted else https_certificate(config, home)
+        self._access = Access(self._ring, limits, closed=not identity.is_loopback(settings.host))
+        self._http = None if mounted else HttpServer(
+            settings.host, settings.port, self._certificate.context if self._certificate else None, limits.connections)
+        self._watch: asyncio.Task[None] | None = None
+        self.address = self._http.address if self._http else ""  #: http://HOST:PORT or https://HOST:PORT
+
+    def start(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
+        """Serve; see `create_app`. Returns the application."""
+        app = create_app(desk, client_digest, self._access, metrics)
+        if self._http is not None:
+            self._http.start(app, metrics.refused, self._access.free)
+        self._watch = asyncio.create_task(self._access.watch(), name="revoked keys")
+        return app
+
+    async def stop(self) -> None:
+        """Stop serving; responses that still run are cancelled."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._http is not None:
+            await self._http.stop()
+
+    def alarms(self) -> list[tuple[str, str]]:
+        """What is wrong with keys or certificate (name, message)."""
+        return [("keys_unusable", self._ring.problem),
+                ("http_certificate", self._certificate.problem if self._certificate else "")]
+
+
+def check_keys(config: Config, home: Home, environ: Mapping[str, str] = os.environ) -> KeyRing:
+    """The keys of a mesh.
+
+    Raises:
+        ConfigError: they can't be used, or the door is on a network and there is none.
+    """
+    host = config.components.policy_server.host
+    ring = KeyRing.of(config, home, environ)
+    if not identity.is_loopback(host) and not any(not key.dead() for key in ring.all()):
+        raise ConfigError(f"components.policy_server.host: {host} lets others on the network in, and there is no key "
+                          "that they could be asked for: make one with `openclaw-rl keys add NAME --scope chat` (in "
+                          f"the home {home.root}), or listen on 127.0.0.1 only")
+    return ring
+
+
+def https_certificate(config: Config, home: Home) -> Certificate | None:
+    """The door's certificate; None where it speaks plain HTTP.
+
+    Raises:
+        ConfigError: there is none, or it can't be used.
+    """
+    security, host = config.security, config.components.policy_server.host
+    own = (security.http_certificate, security.http_key)
+    if security.http_tls == "off":
+        if not identity.is_loopback(host):
+            log.warning("the HTTP door on %s is not encrypted (security.http_tls: off): keys and words can be read on "
+                        "the way; only a proxy of yours may be able to reach it", host)
+        return None
+    if (own[0] is None) != (own[1] is None):
+        lacks, has = ("http_key", "http_certificate") if own[1] is None else ("http_certificate", "http_key")
+        raise ConfigError(f"security.{lacks}: is missing; security.{has} needs it")
+    if security.http_tls == "auto" and own[0] is None and not identity.wanted(config):
+        return None
+    folder = identity.certificates_folder(config, home)
+    certificate: Path = (own[0] or folder / "policy_server.crt").expanduser()
+    key: Path = (own[1] or folder / "policy_server.key").expanduser()
+    try:
+        return Certificate(certificate, key, security.warn_days)
+    except ConfigError as error:
+        where = "" if own[0] else ("; `openclaw-rl init` makes certificates, security.http_certificate names one of "
+                                   "your own, security.http_tls: off does without, behind a proxy of your own")
+        raise ConfigError(f"the HTTP door on {host} needs HTTPS, and {error}{where}") from None

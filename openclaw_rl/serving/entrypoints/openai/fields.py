@@ -1,0 +1,105 @@
+"""Reading JSON objects field by field; a wrong type is an error that names field, value and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wrong_type, wrong_value
+
+
+def parse_object(body: bytes | bytearray) -> dict[str, Any]:
+    """A request's body as a JSON object.
+
+    Raises:
+        ApiError: 400, not UTF-8, not JSON, or not an object.
+    """
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"We could not parse the JSON body of your request: {error}. The API expects a JSON "
+                            f"object in UTF-8.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise wrong_type("body", value, "an object")
+    return value
+
+
+class Fields:
+    """One JSON object. Null counts as absent, as in OpenAI's API; every name that was asked for is in `known`."""
+
+    def __init__(self, data: dict[str, Any], path: str = "") -> None:
+        self.data = data
+        self.known: set[str] = set()
+        self._path = path
+
+    def name(self, key: str) -> str:
+        """The field's full name, as errors have it."""
+        return f"{self._path}.{key}" if self._path else key
+
+    def get(self, key: str) -> Any:
+        """The value as it is; None when absent."""
+        self.known.add(key)
+        return self.data.get(key)
+
+    def text(self, key: str) -> str | None:
+        """A string."""
+        return self._typed(key, str, "a string")
+
+    def needed_text(self, key: str) -> str:
+        """A string that must be there."""
+        return self._typed(key, str, "a string", required=True)
+
+    def flag(self, key: str) -> bool | None:
+        """A boolean."""
+        return self._typed(key, bool, "a boolean")
+
+    def object(self, key: str, required: bool = False) -> dict[str, Any] | None:
+        """An object."""
+        return self._typed(key, dict, "an object", required)
+
+    def array(self, key: str, required: bool = False) -> list[Any] | None:
+        """An array."""
+        return self._typed(key, list, "an array", required)
+
+    def integer(self, key: str, low: int, high: int) -> int | None:
+        """An integer from `low` to `high`."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise wrong_type(self.name(key), value, "an integer")
+        if not low <= value <= high:
+            raise wrong_value(self.name(key), value, f"from {low} to {high}")
+        return value
+
+    def number(self, key: str, low: float, high: float) -> float | None:
+        """A number from `low` to `high`."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong_type(self.name(key), value, "a number")
+        if not low <= value <= high:
+            raise wrong_value(self.name(key), value, f"from {low:g} to {high:g}")
+        return float(value)
+
+    def rest(self) -> dict[str, Any]:
+        """The fields that nobody asked for."""
+        return {key: value for key, value in self.data.items() if key not in self.known}
+
+    def _typed(self, key: str, kind: type, expected: str, required: bool = False) -> Any:
+        value = self.get(key)
+        if value is None and required:
+            raise missing(self.name(key))
+        if value is not None and not isinstance(value, kind):
+            raise wrong_type(self.name(key), value, expected)
+        return value
+
+
+def objects(items: list[Any], path: str) -> list[Fields]:
+    """The elements of an array that must all be objects."""
+    for i, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise wrong_type(f"{path}[{i}]", item, "an object")
+    return [Fields(item, f"{path}[{i}]") for i, item in enumerate(items)]

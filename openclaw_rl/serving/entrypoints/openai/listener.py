@@ -1,0 +1,193 @@
+"""Takes connections: so many of one address and in all, with a bound on the time that a TLS handshake takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+
+from openclaw_rl.serving.entrypoints.openai.connection import Connection, Patience
+
+log = logging.getLogger(__name__)
+
+_TLS_RECORD = b"\x16"  # how a handshake begins
+_RESERVED = 256  # files that the process needs beside connections
+_SPOKEN_PLAINLY = (b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                   b"content-length: %d\r\n\r\n%s")
+_TOO_MANY = (b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\n"
+             b"retry-after: 1\r\ncontent-length: 123\r\n\r\n"
+             b'{"error":{"message":"Too many connections are open.","type":"rate_limit_error",'
+             b'"param":null,"code":"too_many_connections"}}')
+_PLAIN_BODY = (b'{"error":{"message":"This port speaks HTTPS: use https:// in the address.",'
+               b'"type":"invalid_request_error","param":null,"code":"https_needed"}}')
+
+
+def client_address(host: str) -> str:
+    """What counts as one address: an IPv6 client has at least a /64 of them."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host[:64]
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+    return str(address)
+
+
+class Listener:
+    """Accepts on a listening socket until it is closed. The interface is the part of asyncio.Server that uvicorn uses.
+
+    Args:
+        make: a new connection's protocol.
+        tls: gives the context for the next connection; None for plain HTTP.
+        per_address: most open connections of one address; see `client_address`.
+        refused: is told of connections that weren't taken, with a word for the metrics.
+        free: whether an address may have any number of them.
+    """
+
+    def __init__(self, listening: socket.socket, make: Callable[[], Connection],
+                 tls: Callable[[], ssl.SSLContext] | None, per_address: int, patience: Patience,
+                 refused: Callable[[str], None], free: Callable[[str], bool]) -> None:
+        listening.setblocking(False)
+        self._socket, self._make, self._tls = listening, make, tls
+        self._per_address, self._patience, self._refused, self._free = per_address, patience, refused, free
+        self._most = _room_for_connections()
+        self._open: Counter[str] = Counter()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept(), name="http accept")
+
+    def close(self) -> None:
+        """Take no more; those that are here stay, those that have not shown themselves go."""
+        self._accepting.cancel()
+        for task in self._arriving:
+            task.cancel()
+        self._socket.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(self._accepting, *self._arriving, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, peer = await loop.sock_accept(self._socket)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    log.error("no connection can be taken: %s", error.strerror)
+                    self._refused("no_files")
+                    await asyncio.sleep(0.5)  # some will have ended
+                elif self._socket.fileno() < 0:
+                    return
+                continue
+            address = client_address(peer[0])
+            many = self._open[address] >= self._per_address and not self._free(address)
+            if many or self._open.total() >= self._most:
+                self._refused("connections")
+                if self._tls is None:
+                    with contextlib.suppress(OSError):
+                        client.send(_TOO_MANY)
+                client.close()
+            else:
+                self._open[address] += 1
+                task = asyncio.create_task(self._arrive(client, self._leaver(address)))
+                self._arriving.add(task)
+                task.add_done_callback(self._arriving.discard)
+            await asyncio.sleep(0)  # others have their turn also while there is one connection after the other
+
+    async def _arrive(self, client: socket.socket, leave: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+
+        def make() -> Connection:
+            connection = self._make()
+            connection.on_lost = leave
+            return connection
+
+        try:
+            _keep_alive(client, self._patience)
+            if self._tls is None:
+                await loop.connect_accepted_socket(make, client)
+                return
+            async with asyncio.timeout(self._patience.handshake):
+                first = await _peek(client)
+            if first == _TLS_RECORD:
+                await loop.connect_accepted_socket(make, client, ssl=self._tls(),
+                                                   ssl_handshake_timeout=self._patience.handshake,
+                                                   ssl_shutdown_timeout=self._patience.linger)
+                return
+            if first:
+                await self._say_https(client)
+        except (OSError, TimeoutError):  # also ssl.SSLError
+            self._refused("handshake")
+        except BaseException:
+            leave()
+            client.close()
+            raise
+        leave()
+        client.close()
+
+    async def _say_https(self, client: socket.socket) -> None:
+        self._refused("https_needed")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._patience.linger):
+            await loop.sock_sendall(client, _SPOKEN_PLAINLY % (len(_PLAIN_BODY), _PLAIN_BODY))
+            client.shutdown(socket.SHUT_WR)
+            for _ in range(64):
+                if not await loop.sock_recv(client, 2**16):
+                    break
+
+    def _leaver(self, address: str) -> Callable[[], None]:
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            if not left:
+                left = True
+                self._open[address] -= 1
+                if not self._open[address]:
+                    del self._open[address]
+
+        return leave
+
+
+async def _peek(client: socket.socket) -> bytes:
+    """The first byte, which stays to be read; empty when the client has closed."""
+    loop = asyncio.get_running_loop()
+    client.setblocking(False)
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return client.recv(1, socket.MSG_PEEK)
+        readable = asyncio.Event()
+        loop.add_reader(client.fileno(), readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(client.fileno())
+
+
+def _keep_alive(client: socket.socket, patience: Patience) -> None:
+    """Find out when the other machine is gone without a word, also while it waits for an answer."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3),
+                        ("TCP_USER_TIMEOUT", int(patience.write * 1000))):
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _room_for_connections() -> int:
+    """Connections that fit into the process's limit of open files, which is raised as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return max(64, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted)) - _RESERVED)

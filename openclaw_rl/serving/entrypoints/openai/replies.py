@@ -1,0 +1,155 @@
+"""Bodies of responses: OpenAI's chat and text completions, whole and in chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from openclaw_rl.serving.entrypoints.openai.messages import call_json
+from openclaw_rl.serving.interfaces import Delta, End
+from openclaw_rl.v1 import turn_pb2
+
+_REASONS: dict[turn_pb2.FinishReason.ValueType, str] = {
+    turn_pb2.FINISH_REASON_STOP: "stop", turn_pb2.FINISH_REASON_LENGTH: "length",
+    turn_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls"}
+DONE = b"data: [DONE]\n\n"
+
+
+class ChatReply:
+    """One response of /v1/chat/completions.
+
+    A chunk is put together from bytes that were made once: only the text itself is encoded for each token.
+    """
+
+    kind = "chat.completion"
+    prefix = "chatcmpl-"
+
+    def __init__(self, turn_id: str, session_id: str, model: str, created: int, choices: int, n: int,
+                 logprobs: bool, include_usage: bool = False) -> None:
+        """Args: choices: responses; n: how many of them belong to each prompt."""
+        self.head = {"id": self.prefix + turn_id, "created": created, "model": model, "session_id": session_id}
+        self.logprobs, self._n = logprobs, n
+        self._usage_null = {"usage": None} if include_usage else {}
+        self._calls = [0] * choices  # tool calls that each choice has sent
+        self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
+        self._chunk = orjson.dumps({**self.head, "object": f"{self.kind}.chunk", **self._usage_null})[:-1]
+        self._plain = [self._around(i) for i in range(choices)]
+
+    def opening(self, choice: int) -> bytes:
+        """The first chunk of a choice."""
+        return self._event(choice, {"role": "assistant", "content": ""}, None, None)
+
+    def chunk(self, choice: int, delta: Delta) -> bytes:
+        """A chunk; empty when there is nothing to show yet."""
+        if not delta.tool_calls and not self.logprobs and not delta.reasoning:
+            if not delta.text:
+                return b""
+            before, after = self._plain[choice]
+            return before + orjson.dumps(delta.text) + after
+        if not (delta.text or delta.tool_calls or delta.logprobs or delta.reasoning):
+            return b""
+        shown: dict[str, Any] = {"content": delta.text} if delta.text else {}
+        if delta.reasoning:
+            shown["reasoning_content"] = delta.reasoning
+        if delta.tool_calls:
+            shown["tool_calls"] = [{"index": self._calls[choice] + i, **call_json(call)}
+                                   for i, call in enumerate(delta.tool_calls)]
+            self._calls[choice] += len(delta.tool_calls)
+        return self._event(choice, shown, delta.logprobs, None)
+
+    def ending(self, choice: int, end: End) -> bytes:
+        """The last chunk of a choice."""
+        return self._event(choice, {}, None, _REASONS.get(end.finish_reason, "stop"))
+
+    def usage_chunk(self, ends: list[End]) -> bytes:
+        """The chunk behind the last one, for who asked for it."""
+        return b"data: " + orjson.dumps({**self.head, "object": f"{self.kind}.chunk", "choices": [],
+                                         "usage": usage(ends, self._n)}) + b"\n\n"
+
+    def note(self, choice: int, delta: Delta) -> None:
+        """Keep what a whole response needs of a delta."""
+        if delta.logprobs:
+            self._tokens[choice].extend(delta.logprobs)
+
+    def whole(self, ends: list[End]) -> bytes:
+        """The whole response."""
+        choices = [self._choice(i, end) for i, end in enumerate(ends)]
+        return orjson.dumps({**self.head, "object": self.kind, "choices": choices, "usage": usage(ends, self._n)})
+
+    def _choice(self, choice: int, end: End) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": end.message.content, "refusal": None}
+        if end.message.reasoning_content:
+            message["reasoning_content"] = end.message.reasoning_content
+        if end.message.tool_calls:
+            message["content"] = end.message.content or None
+            message["tool_calls"] = [call_json(call) for call in end.message.tool_calls]
+        return {"index": choice, "message": message, "finish_reason": _REASONS.get(end.finish_reason, "stop"),
+                "logprobs": {"content": self._tokens[choice], "refusal": None} if self.logprobs else None}
+
+    def _event(self, choice: int, delta: dict[str, Any], logprobs: list[dict[str, Any]] | None,
+               reason: str | None) -> bytes:
+        body = {"index": choice, "delta": delta, "finish_reason": reason,
+                "logprobs": {"content": logprobs, "refusal": None} if logprobs else None}
+        return b"data: %b,\"choices\":[%b]}\n\n" % (self._chunk, orjson.dumps(body))
+
+    def _around(self, choice: int) -> tuple[bytes, bytes]:
+        """What comes before and behind the text in a chunk that has nothing else."""
+        before = b"data: %b,\"choices\":[{\"index\":%d,\"delta\":{\"content\":" % (self._chunk, choice)
+        return before, b"},\"finish_reason\":null,\"logprobs\":null}]}\n\n"
+
+
+class CompletionReply(ChatReply):
+    """One response of /v1/completions."""
+
+    kind = "text_completion"
+    prefix = "cmpl-"
+
+    def __init__(self, *args: Any, echo: list[str], **kwargs: Any) -> None:
+        self._echo = echo
+        self._offset = [len(text) for text in echo]
+        super().__init__(*args, **kwargs)
+        # Chunks of this endpoint have the name of the whole.
+        self._chunk = orjson.dumps({**self.head, "object": self.kind, **self._usage_null})[:-1]
+
+    def opening(self, choice: int) -> bytes:
+        return self._text_event(choice, self._echo[choice], None, None) if self._echo[choice] else b""
+
+    def chunk(self, choice: int, delta: Delta) -> bytes:
+        if not delta.text and not delta.logprobs:
+            return b""
+        return self._text_event(choice, delta.text, delta.logprobs, None)
+
+    def ending(self, choice: int, end: End) -> bytes:
+        return self._text_event(choice, "", None, _REASONS.get(end.finish_reason, "stop"))
+
+    def usage_chunk(self, ends: list[End]) -> bytes:
+        return b"data: " + orjson.dumps({**self.head, "object": self.kind, "choices": [],
+                                         "usage": usage(ends, self._n)}) + b"\n\n"
+
+    def _choice(self, choice: int, end: End) -> dict[str, Any]:
+        return {"index": choice, "text": self._echo[choice] + end.message.content,
+                "finish_reason": _REASONS.get(end.finish_reason, "stop"),
+                "logprobs": self._old_logprobs(choice, self._tokens[choice]) if self.logprobs else None}
+
+    def _text_event(self, choice: int, text: str, logprobs: list[dict[str, Any]] | None,
+                    reason: str | None) -> bytes:
+        body = {"index": choice, "text": text, "finish_reason": reason,
+                "logprobs": self._old_logprobs(choice, logprobs) if logprobs else None}
+        return b"data: %b,\"choices\":[%b]}\n\n" % (self._chunk, orjson.dumps(body))
+
+    def _old_logprobs(self, choice: int, tokens: list[dict[str, Any]]) -> dict[str, Any]:
+        """The older shape: parallel lists."""
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offset[choice])
+            self._offset[choice] += len(token["token"])
+        return {"tokens": [token["token"] for token in tokens],
+                "token_logprobs": [token["logprob"] for token in tokens], "text_offset": offsets,
+                "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens]}
+
+
+def usage(ends: list[End], n: int) -> dict[str, int]:
+    """Tokens of a request: each prompt once, all responses; `n` responses belong to each prompt."""
+    prompt, completion = sum(end.prompt_tokens for end in ends[::n]), sum(end.completion_tokens for end in ends)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -1,0 +1,258 @@
+"""Bodies of requests: checked, and turned into calls. Unknown fields are ignored, as OpenAI-compatible servers do."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wrong_type, wrong_value
+from openclaw_rl.serving.entrypoints.openai.fields import Fields
+from openclaw_rl.serving.entrypoints.openai.messages import check_tool_choice, parse_messages, parse_tools
+from openclaw_rl.serving.interfaces import ChatCall, pinned
+from openclaw_rl.v1 import turn_pb2
+
+MOST_CHOICES = 8
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
+_INT64 = 2**63
+
+
+@dataclass(slots=True)
+class ApiRequest:
+    """A request as the door works on it."""
+
+    calls: list[ChatCall]  #: one for each choice, in order
+    options: turn_pb2.TurnOptions
+    model: str | None
+    n: int = 1  #: choices of each prompt
+    stream: bool = False
+    include_usage: bool = False
+    user: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    logprobs: bool = False
+    echo: list[str] = field(default_factory=list)  #: completions: what comes before each choice's text
+
+
+def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
+    """Body of /v1/chat/completions.
+
+    Raises:
+        ApiError, MeshError: 400 naming the field, its value and what is allowed.
+    """
+    fields = Fields(data)
+    request = _common(fields, headers)
+    messages = parse_messages(fields.array("messages", required=True) or [])
+    tools = parse_tools(fields.array("tools") or [])
+    sampling = _sampling(fields)
+    request.logprobs = fields.flag("logprobs") or False
+    top = fields.integer("top_logprobs", 0, 20)
+    if top is not None:
+        if not request.logprobs:
+            raise wrong_value("top_logprobs", top, "left out unless logprobs is true")
+        sampling.top_logprobs = top
+    fields.object("response_format")
+    parallel = fields.flag("parallel_tool_calls")
+    call = ChatCall(messages=messages, tools=tools, tool_choice=check_tool_choice(_tool_choice(fields), tools),
+                    parallel_tool_calls=parallel is not False, sampling=sampling, logprobs=request.logprobs,
+                    **pinned(request.options))
+    request.n = fields.integer("n", 1, MOST_CHOICES) or 1
+    call.extra = fields.rest()
+    if data.get("response_format"):
+        call.extra["response_format"] = data["response_format"]
+    request.calls = _choices(call, request.n)
+    return request
+
+
+def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
+    """Body of /v1/completions: a prompt of text or token ids, or several of them.
+
+    Raises:
+        ApiError, MeshError: as `parse_chat`.
+    """
+    fields = Fields(data)
+    request = _common(fields, headers)
+    sampling = _sampling(fields)
+    top = fields.integer("logprobs", 0, 5)
+    if top is not None:
+        request.logprobs, sampling.top_logprobs = True, top
+    if fields.text("suffix"):
+        raise wrong_value("suffix", data["suffix"], "left out: this model only continues")
+    echo = fields.flag("echo")
+    if echo and request.logprobs:
+        raise wrong_value("echo", True, "left out when logprobs are wanted: the prompt has none")
+    request.n = fields.integer("n", 1, MOST_CHOICES) or 1
+    for i, prompt in enumerate(_prompts(fields)):
+        call = ChatCall(sampling=sampling, logprobs=request.logprobs, **pinned(request.options))
+        if isinstance(prompt, str):
+            call.prompt = prompt
+            call.messages = [turn_pb2.ChatMessage(role="user", content=prompt)]
+        else:
+            call.prompt_ids = prompt
+            call.prompt_ids_field = "prompt" if prompt is data["prompt"] else f"prompt[{i}]"
+        request.calls += _choices(call, request.n)
+        request.echo += [prompt if echo and isinstance(prompt, str) else ""] * request.n
+    if len(request.calls) > MOST_CHOICES:
+        raise wrong_value("prompt", f"{len(request.calls)} responses", f"at most {MOST_CHOICES} prompts times n")
+    return request
+
+
+def parse_feedback(data: dict[str, Any]) -> turn_pb2.Feedback:
+    """Body of /v1/feedback: {turn_id or session_id, rating and/or score and/or comment}.
+
+    Raises:
+        ApiError: 400 naming the field; 422 when rating and score contradict each other.
+    """
+    fields = Fields(data)
+    feedback = turn_pb2.Feedback(
+        turn_id=(fields.text("turn_id") or "").strip().removeprefix("chatcmpl-").removeprefix("cmpl-"),
+        session_id=(fields.text("session_id") or "").strip(), comment=(fields.text("comment") or "").strip())
+    if not feedback.turn_id and not feedback.session_id:
+        raise missing("turn_id", "Name the turn (header X-OpenClaw-Turn-Id) or the session_id.")
+    score = fields.number("score", -1, 1)
+    rating = fields.get("rating")
+    if rating is not None:
+        thumbs = _thumbs(rating)
+        if score is not None and score * thumbs < 0:
+            raise ApiError(422, f"rating {rating!r} and score {score:g} contradict each other", param="score",
+                           code="contradiction")
+        score = float(thumbs) if score is None else score
+    if score is not None:
+        feedback.score = score
+    elif not feedback.comment:
+        raise missing("rating", "Give a rating (up or down), a score (-1 to 1) or a comment.")
+    return feedback
+
+
+def _common(fields: Fields, headers: Mapping[str, str]) -> ApiRequest:
+    """What both completion endpoints have: stream, user, and what an agent says of the turn."""
+    session = _label(headers.get("x-session-id")) or (fields.text("session_id") or "").strip()
+    turn_type = _label(headers.get("x-turn-type")) or (fields.text("turn_type") or "").strip()
+    done = _label(headers.get("x-session-done")).lower() in _TRUE
+    body_done = fields.get("session_done")
+    if isinstance(body_done, bool | int) and body_done in (0, 1):
+        done = done or bool(body_done)
+    elif isinstance(body_done, str) and body_done.strip().lower() in _TRUE | _FALSE:
+        done = done or body_done.strip().lower() in _TRUE
+    elif isinstance(body_done, str | int):
+        raise wrong_value("session_done", body_done, "a boolean, or one of 1, true, yes, on")
+    elif body_done is not None:
+        raise wrong_type("session_done", body_done, "a boolean")
+    streaming = Fields(fields.object("stream_options") or {}, "stream_options")
+    return ApiRequest(
+        calls=[], options=turn_pb2.TurnOptions(
+            session_id=session, turn_type=turn_type, session_done=done,
+            background=_label(headers.get("x-openclaw-background")).lower() in _TRUE,
+            min_version=_version(headers, "X-OpenClaw-Min-Version"),
+            exact_version=_version(headers, "X-OpenClaw-Exact-Version")),
+        model=fields.text("model"), stream=fields.flag("stream") or False,
+        include_usage=streaming.flag("include_usage") or False, user=fields.text("user") or "",
+        metadata={str(key): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                  for key, value in (fields.object("metadata") or {}).items()})
+
+
+def _label(value: str | None) -> str:
+    """A header's text: HTTP hands bytes over as Latin-1, clients mean UTF-8. Other bytes stay apart: two ids must
+    never become one."""
+    value = value or ""
+    try:
+        return value.encode("latin-1").decode().strip()
+    except UnicodeError:
+        return value.strip()
+
+
+def _version(headers: Mapping[str, str], name: str) -> int | None:
+    """A header that names a policy version; None when it is absent or empty."""
+    text = (headers.get(name.lower()) or "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) >= _INT64:
+        raise wrong_value(name, text, f"an integer from 0 to {_INT64 - 1}")
+    return int(text)
+
+
+def _sampling(fields: Fields) -> turn_pb2.SamplingParams:
+    sampling = turn_pb2.SamplingParams()
+    temperature, top_p = fields.number("temperature", 0, 2), fields.number("top_p", 0, 1)
+    if temperature is not None:
+        sampling.temperature = temperature
+    if top_p is not None:
+        if top_p == 0:
+            raise wrong_value("top_p", 0, "above 0, at most 1")
+        sampling.top_p = top_p
+    old, new = fields.integer("max_tokens", 1, 2**31 - 1), fields.integer("max_completion_tokens", 1, 2**31 - 1)
+    most = old if new is None else new
+    if most is not None:
+        sampling.max_tokens = most
+    seed = fields.integer("seed", -_INT64, _INT64 - 1)
+    if seed is not None:
+        sampling.seed = seed
+    stop = fields.get("stop")
+    if isinstance(stop, str):
+        stop = [stop]
+    elif stop is not None and not isinstance(stop, list):
+        raise wrong_type("stop", stop, "a string or an array of strings")
+    for i, text in enumerate(stop or []):
+        if not isinstance(text, str):
+            raise wrong_type(f"stop[{i}]", text, "a string")
+        sampling.stop.append(text)
+    return sampling
+
+
+def _tool_choice(fields: Fields) -> str:
+    choice = fields.get("tool_choice")
+    if choice is None:
+        return ""
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise wrong_value("tool_choice", choice, "auto, none, required or an object that names a function")
+        return choice
+    if not isinstance(choice, dict):
+        raise wrong_type("tool_choice", choice, "a string or an object")
+    named = Fields(choice, "tool_choice")
+    kind = named.text("type") or "function"
+    if kind != "function":
+        raise wrong_value("tool_choice.type", kind, "function")
+    return Fields(named.object("function", required=True) or {}, "tool_choice.function").needed_text("name")
+
+
+def _choices(call: ChatCall, count: int) -> list[ChatCall]:
+    """The call for each choice; with a seed each draws its own, repeatable tokens."""
+    calls = []
+    for i in range(count):
+        sampling = copy.copy(call.sampling)
+        if sampling.HasField("seed"):
+            sampling.seed = (sampling.seed + i + _INT64) % (2 * _INT64) - _INT64
+        calls.append(replace(call, sampling=sampling))
+    return calls
+
+
+def _prompts(fields: Fields) -> list[str | list[int]]:
+    prompt = fields.get("prompt")
+    if prompt is None:
+        raise missing("prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list):
+        raise wrong_type("prompt", prompt, "a string, an array of token ids, or an array of these")
+    if not prompt:
+        raise wrong_value("prompt", prompt, "at least one prompt")
+    if all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
+        return [prompt]
+    for i, item in enumerate(prompt):
+        if not isinstance(item, str) and not (isinstance(item, list) and all(
+                isinstance(token, int) and not isinstance(token, bool) for token in item)):
+            raise wrong_type(f"prompt[{i}]", item, "a string or an array of token ids")
+    return prompt
+
+
+def _thumbs(rating: Any) -> int:
+    up = {"up", "thumbs_up", "thumbs-up", "thumbsup", "like", "good", "positive", "+1", "1", "\U0001F44D"}
+    down = {"down", "thumbs_down", "thumbs-down", "thumbsdown", "dislike", "bad", "negative", "-1", "\U0001F44E"}
+    if isinstance(rating, bool) or not isinstance(rating, str | int):
+        raise wrong_type("rating", rating, "up or down")
+    word = str(rating).strip().lower()
+    if word not in up | down:
+        raise wrong_value("rating", rating, "up or down (also thumbs_up, thumbs_down, 1, -1)")
+    return 1 if word in up else -1

@@ -1,0 +1,1 @@
+"""Prompts from messages, text from tokens, tool calls from text."""

@@ -1,0 +1,273 @@
+"""From messages and tools to prompt token ids, by the model's own tokenizer and chat template.
+
+Reads the files of a Hugging Face folder with tokenizers and jinja2: transformers would do the same, but to import it
+takes 6 s of a core and 240 MB, at every start of the policy server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.rpc import errors
+from openclaw_rl.serving.text import hermes_tools as hermes
+from openclaw_rl.serving.text.detokenizer import TokenBytes
+from openclaw_rl.v1 import turn_pb2
+
+#: For models that come without a template: a plain transcript.
+_PLAIN = ("{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n\n{% endfor %}"
+          "{% if add_generation_prompt %}Assistant:{% endif %}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the engine is given. `opening` is the beginning of a tool call that `ids` ends with; mostly empty."""
+
+    ids: list[int]
+    opening: str = ""
+
+
+class TooLong(Exception):
+    """A text that can't have as few tokens as are allowed. `least`: tokens that it has at least."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"at least {least} tokens")
+        self.least = least
+
+
+class ChatTemplate:
+    """One model's tokenizer and chat template. Its methods may run on any thread, one at a time per call.
+
+    The names of special tokens, such as <|im_start|>, mean those tokens only where the template wrote them. In what
+    messages and tools say they are text like any other, so that nobody can end their message and speak as another
+    role.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load from a model's folder: tokenizer.json, tokenizer_config.json and, where there is one,
+        chat_template.jinja.
+
+        Raises:
+            ValueError, OSError: the files can't be used.
+        """
+        from jinja2 import TemplateError
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.tokens = TokenBytes(self._tokenizer.to_str())
+        # A normalizer may shorten a text: composing characters does, to a third of its bytes.
+        self._longest = max(map(len, self.tokens.table)) * (1 if self._tokenizer.normalizer is None else 4)
+        self._plain: Any = None  # the tokenizer to which special tokens are text; loaded when it is needed
+        self._special = {self.tokens.table[index].decode(): index for index in sorted(self.tokens.special)}
+        names = sorted(filter(None, self._special), key=len, reverse=True)
+        self._find_special = re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        source = _source(folder, settings)
+        self._names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items()
+                       if key.endswith("_token") and value}
+        environment = _environment()
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ValueError(f"{folder}: the chat template can't be used: {error}") from None
+        self.knows_tools = "tools" in _variables(environment, source)
+        # A template that names neither the role nor its tag renders tool results as if they were chat.
+        self.knows_tool_role = re.search(r"""['"]tool['"]|tool_response|ipython""", source) is not None
+        self.knows_tool_calls = "tool_calls" in source
+
+    def chat(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition] = (),
+             tool_choice: str = "auto", most: int | None = None) -> Prompt:
+        """Render a conversation, up to where the response begins.
+
+        A tool choice that forces a call puts the call's beginning into the prompt, so that what is recorded as
+        sampled is exactly what was sampled.
+
+        Raises:
+            MeshError: INVALID_ARGUMENT, the model's template refuses the messages; it says why.
+            TooLong: as `encode`.
+        """
+        from jinja2 import TemplateError
+
+        offered = tools if tool_choice != "none" else []
+        stand_ins = _StandIns(self._find_special)
+        try:
+            text = self._template.render(
+                messages=stand_ins.put(self._conversation(messages, offered)), add_generation_prompt=True,
+                documents=None, tools=stand_ins.put([hermes.tool_json(tool) for tool in offered]) or None,
+                **self._names)
+        except (TemplateError, TypeError, KeyError, RecursionError) as error:
+            raise errors.invalid("messages", ", ".join(message.role for message in messages),
+                                 f"what the model's chat template takes: {error}") from None
+        opening = hermes.forced_opening(offered, tool_choice)
+        if not stand_ins.used:
+            return Prompt(self.encode(text + opening, most=most), opening)
+        self._check_size(text, most)
+        ids: list[int] = []
+        for part in self._find_special.split(text + opening):
+            ids += [self._special[part]] if part in self._special else self._encode_plain(stand_ins.restore(part))
+        return Prompt(ids, opening)
+
+    def encode(self, text: str, special: bool = False, most: int | None = None) -> list[int]:
+        """Token ids of a text in which special tokens may be named.
+
+        Args:
+            special: with the tokens that the model wants before a fresh text.
+            most: tokens of the longest text that is of use.
+
+        Raises:
+            TooLong: the text has more than `most` tokens for certain. To tokenize what is a thousand times too long
+                would take seconds of all cores.
+        """
+        self._check_size(text, most)
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def _check_size(self, text: str, most: int | None) -> None:
+        least = -(-len(text.encode()) // self._longest)
+        if most is not None and least > most:
+            raise TooLong(least)
+
+    def _encode_plain(self, text: str) -> list[int]:
+        if self._plain is None:
+            from tokenizers import Tokenizer
+
+            plain = Tokenizer.from_str(self._tokenizer.to_str())
+            plain.encode_special_tokens = True
+            self._plain = plain
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    def _conversation(self, messages: Sequence[turn_pb2.ChatMessage],
+                      tools: Sequence[turn_pb2.ToolDefinition]) -> list[dict[str, Any]]:
+        turns = [self._message(message) for message in messages]
+        if tools and not self.knows_tools:
+            told = hermes.describe(tools)
+            if turns[0]["role"] == "system":
+                turns[0]["content"] = f"{turns[0]['content']}\n\n{told}"
+            else:
+                turns.insert(0, {"role": "system", "content": told})
+        if self.knows_tool_role:
+            return turns
+        merged: list[dict[str, Any]] = []
+        for i, turn in enumerate(turns):
+            # Results of several calls are one message: many templates insist on turns that alternate.
+            if turn["role"] == "tool":
+                content = f"<tool_response>\n{turn['content']}\n</tool_response>"
+                if i and turns[i - 1]["role"] == "tool":
+                    merged[-1]["content"] += f"\n{content}"
+                else:
+                    merged.append({"role": "user", "content": content})
+            else:
+                merged.append(turn)
+        return merged
+
+    def _message(self, message: turn_pb2.ChatMessage) -> dict[str, Any]:
+        texts = [message.content] if message.content else []
+        texts += [part.text for part in message.parts if part.text]
+        turn: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role,
+                                "content": "\n".join(texts)}
+        if message.tool_calls:
+            if self.knows_tool_calls:
+                turn["tool_calls"] = [{"id": call.id, "type": "function", "function": {
+                    "name": call.name, "arguments": _arguments(call.arguments_json)}} for call in message.tool_calls]
+            else:
+                calls = "\n".join(hermes.call_text(call) for call in message.tool_calls)
+                turn["content"] = f"{turn['content']}\n{calls}".strip()
+        if message.role == "tool":
+            turn["tool_call_id"] = message.tool_call_id
+        if message.name:
+            turn["name"] = message.name
+        return turn
+
+
+class _StandIns:
+    """Hides the names of special tokens in what people wrote from the template, and brings them back after it."""
+
+    def __init__(self, find: re.Pattern[str]) -> None:
+        self._find = find
+        self._mark = secrets.token_hex(8)  # nobody can have written it
+        self._names: list[str] = []
+
+    @property
+    def used(self) -> bool:
+        """Whether there was any such name."""
+        return bool(self._names)
+
+    def put(self, value: Any) -> Any:
+        """The value, all texts in it without names of special tokens."""
+        if isinstance(value, str):
+            return self._find.sub(self._stand_in, value)
+        if isinstance(value, list):
+            return [self.put(item) for item in value]
+        if isinstance(value, dict):
+            return {self.put(key): self.put(item) for key, item in value.items()}
+        return value
+
+    def restore(self, text: str) -> str:
+        """A text as it was written."""
+        return re.sub(f"{self._mark}-(\\d+)-", lambda match: self._names[int(match[1])], text)
+
+    def _stand_in(self, match: re.Match[str]) -> str:
+        self._names.append(match[0])
+        return f"{self._mark}-{len(self._names) - 1}-"
+
+
+def _arguments(text: str) -> Any:
+    """Arguments as an object, as templates expect them; a broken text stays a text."""
+    try:
+        return json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return text
+
+
+def _source(folder: Path, settings: dict[str, Any]) -> str:
+    """The chat template's text."""
+    file = folder / "chat_template.jinja"
+    source = file.read_text() if file.exists() else settings.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        named = {item["name"]: item["template"] for item in source}
+        source = named.get("tool_use") or named.get("default")
+    return source or _PLAIN
+
+
+def _environment() -> Any:
+    """Jinja as chat templates expect it; what transformers 5 sets up in `utils/chat_template_utils.py`."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` marks what the assistant wrote, for training; here it is just its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None,
+                separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                extensions=[Generation, loopcontrols])
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _variables(environment: Any, source: str) -> set[str]:
+    """The variables that a template reads from outside."""
+    from jinja2 import meta
+
+    return meta.find_undeclared_variables(environment.parse(source))

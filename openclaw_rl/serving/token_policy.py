@@ -1,0 +1,355 @@
+"""The policy as doors see it: a call goes in, text, tool calls and tokens come out.
+
+`TokenPolicy` drives an engine that works on token ids; `upstream.UpstreamPolicy` asks an API. Both write what they
+produce into a `Transcript` as they go, so that a response that is cut short is recorded as far as it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.serving.engines.interface import (
+    EngineBusy,
+    EngineError,
+    Finished,
+    PromptTooLong,
+    Sampling,
+    TokenEngine,
+)
+from openclaw_rl.serving.engines.sglang.parsers import NamedToolParser, Parsers, ReasoningSplitter
+from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, SampledToken, Start
+from openclaw_rl.serving.text.detokenizer import Detokenizer, StopTexts
+from openclaw_rl.serving.text.hermes_tools import ToolParser
+from openclaw_rl.serving.text.template import ChatTemplate, Prompt, TooLong
+from openclaw_rl.v1 import common_pb2, turn_pb2
+
+OURS = Parsers()
+_LONG_TEXT = 20_000  # characters; tokenizing more would hold up the streams that run
+
+
+@dataclass(slots=True)
+class Transcript:
+    """What a response consists of so far."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
+    prompt_ids: list[int] | None = None  #: None for an API model
+    response_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    model_logprobs: list[float] = field(default_factory=list)
+    spans: list[common_pb2.VersionSpan] = field(default_factory=list)
+    version: int = 0  #: of the first token
+    first_token_at: float | None = None  #: seconds since the epoch
+
+    def add(self, token: SampledToken) -> None:
+        """Take a sampled token in."""
+        if not self.spans:
+            self.first_token_at, self.version = time.time(), token.version
+        if not self.spans or self.spans[-1].version != token.version:
+            self.spans.append(common_pb2.VersionSpan(version=token.version, begin=len(self.response_ids)))
+        self.response_ids.append(token.id)
+        self.logprobs.append(token.logprob)
+        self.model_logprobs.append(token.model_logprob)
+        self.spans[-1].end = len(self.response_ids)
+
+    def message(self) -> turn_pb2.ChatMessage:
+        """The response as a message."""
+        return turn_pb2.ChatMessage(role="assistant", content="".join(self.text), tool_calls=self.tool_calls,
+                                    reasoning_content="".join(self.reasoning))
+
+    def record(self) -> turn_pb2.TokenRecord | None:
+        """The response as tokens; None when there are none to tell."""
+        if self.prompt_ids is None:
+            return None
+        return turn_pb2.TokenRecord(prompt_ids=self.prompt_ids, response_ids=self.response_ids,
+                                    logprobs=self.logprobs, model_logprobs=self.model_logprobs, spans=self.spans)
+
+
+class Policy(Protocol):
+    """One interface for both kinds of engine."""
+
+    @property
+    def version(self) -> int:
+        """The active policy version."""
+        ...
+
+    def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
+        """The sampling with defaults filled in.
+
+        Raises:
+            MeshError: INVALID_ARGUMENT naming a field out of range.
+        """
+        ...
+
+    def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
+        """Answer: one Start, Deltas, one End.
+
+        Raises:
+            MeshError: the request can't be served (before Start), or the engine failed (after it).
+        """
+        ...
+
+
+class TokenPolicy:
+    """A policy over an engine that works on token ids."""
+
+    def __init__(self, engine: TokenEngine, template: ChatTemplate, temperature: float = 0.7,
+                 max_tokens: int = 512, parsers: Parsers = OURS) -> None:
+        self.engine = engine
+        self.template = template
+        self.parsers = parsers
+        self.shown_tokens = parsers.shown(template.tokens)
+        self._temperature, self._max_tokens = temperature, max_tokens
+
+    @property
+    def version(self) -> int:
+        return self.engine.active_version
+
+    def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
+        filled = turn_pb2.SamplingParams(temperature=self._temperature, top_p=1.0, max_tokens=self._max_tokens)
+        filled.MergeFrom(sampling)
+        limit = self.engine.info.context_length
+        check_sampling(filled)
+        if not sampling.HasField("max_tokens"):
+            filled.max_tokens = min(filled.max_tokens, limit)
+        if filled.max_tokens > limit:
+            raise errors.invalid("max_tokens", filled.max_tokens, f"from 1 to {limit}, the model's context")
+        self._check_ids("stop_token_ids", filled.stop_token_ids)
+        return filled
+
+    async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
+        self._check_version(call)
+        prompt = await self._prompt(call)
+        transcript.prompt_ids = prompt.ids
+        wanted = call.sampling
+        sampling = Sampling(
+            temperature=wanted.temperature, top_p=wanted.top_p, max_tokens=wanted.max_tokens,
+            seed=wanted.seed & (2**63 - 1) if wanted.HasField("seed") else None,
+            stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background)
+        reader = _Reader(self, call, prompt)
+        reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
+        stream = self.engine.generate(prompt.ids, sampling, session=call.session)
+        try:
+            async with aclosing(stream):  # type: ignore[type-var]
+                async for item in stream:
+                    if isinstance(item, Finished):
+                        if item.reason == "length":
+                            reason = turn_pb2.FINISH_REASON_LENGTH
+                        break
+                    if not transcript.response_ids:
+                        yield Start(item.version, len(prompt.ids))
+                    transcript.add(item)
+                    delta = reader.feed(item)
+                    if delta.text:
+                        transcript.text.append(delta.text)
+                    if delta.reasoning:
+                        transcript.reasoning.append(delta.reasoning)
+                    if delta.tool_calls:
+                        transcript.tool_calls.extend(delta.tool_calls)
+                    yield delta
+                    if reader.done:
+                        break
+        except (EngineError, ValueError) as error:
+            raise self._public(error, call) from error
+        if not transcript.response_ids:
+            yield Start(self.version, len(prompt.ids))
+        last = reader.finish()
+        transcript.text.append(last.text)
+        transcript.reasoning.append(last.reasoning)
+        transcript.tool_calls.extend(last.tool_calls)
+        if last.text or last.tool_calls or last.logprobs or last.reasoning:
+            yield last
+        if transcript.tool_calls:
+            reason = turn_pb2.FINISH_REASON_TOOL_CALLS
+        yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record())
+
+    async def score(self, token_ids: list[int], version: int | None) -> tuple[list[float], int]:
+        """Log-probability of each given token but the first, and the version that scored.
+
+        Raises:
+            MeshError: ids that the engine can't take, or another version than the active one.
+        """
+        self._check_version(ChatCall(exact_version=version))
+        if len(token_ids) < 2:
+            raise errors.invalid("token_ids", token_ids, "at least two tokens: the first one has no log-probability")
+        self._check_ids("token_ids", token_ids)
+        try:
+            return await self.engine.score(token_ids)
+        except (EngineError, ValueError) as error:
+            raise self._public(error, ChatCall(prompt_ids=token_ids), "token_ids") from error
+
+    async def _prompt(self, call: ChatCall) -> Prompt:
+        if call.prompt_ids is not None:
+            if not call.prompt_ids:
+                raise errors.invalid(call.prompt_ids_field, [], "at least one token")
+            self._check_ids(call.prompt_ids_field, call.prompt_ids)
+            return Prompt(call.prompt_ids)
+        kind = call.extra.get("response_format")
+        if isinstance(kind, dict) and kind.get("type", "text") != "text":
+            raise errors.invalid("response_format", kind.get("type"), "text: this model can't be held to a format")
+        for i, message in enumerate(call.messages):
+            if any(part.WhichOneof("part") == "image_url" for part in message.parts):
+                raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
+        limit = self.engine.info.context_length
+        if call.prompt is not None:
+            size, make = len(call.prompt), lambda: Prompt(self.template.encode(call.prompt or "", True, limit))
+        else:
+            size = sum(message.ByteSize() for message in call.messages) + sum(tool.ByteSize() for tool in call.tools)
+
+            def make() -> Prompt:
+                return self.template.chat(call.messages, call.tools, call.tool_choice, limit)
+
+        try:
+            prompt = await asyncio.to_thread(make) if size > _LONG_TEXT else make()
+        except TooLong as error:
+            raise self._too_long(call, error.least, limit, "at least ") from None
+        if not prompt.ids:
+            raise errors.invalid("prompt", call.prompt, "at least one token")
+        if len(prompt.ids) >= limit:
+            raise self._too_long(call, len(prompt.ids), limit)
+        return prompt
+
+    def _check_ids(self, name: str, ids: Any) -> None:
+        size = self.engine.info.vocab_size
+        if ids and not (min(ids) >= 0 and max(ids) < size):
+            at = next(i for i, token in enumerate(ids) if not 0 <= token < size)
+            raise errors.invalid(f"{name}[{at}]", ids[at], f"a token id from 0 to {size - 1}")
+
+    def _check_version(self, call: ChatCall) -> None:
+        check_version(self.version, call)
+
+    def _public(self, error: Exception, call: ChatCall, field_name: str = "") -> errors.MeshError:
+        """The error that the client gets."""
+        if isinstance(error, EngineBusy):
+            return errors.exhausted(str(error), error.retry_after)
+        if isinstance(error, PromptTooLong):
+            return self._too_long(call, error.prompt_tokens, error.context_length)
+        if isinstance(error, ValueError):
+            return errors.invalid_many([(field_name or _prompt_field(call), str(error))])
+        return errors.unavailable(f"the engine failed: {error}")
+
+    @staticmethod
+    def _too_long(call: ChatCall, tokens: int, limit: int, about: str = "") -> errors.MeshError:
+        text = (f"This model's maximum context length is {limit} tokens. However, your {_prompt_field(call)} resulted "
+                f"in {about}{tokens} tokens. Please reduce the length of the {_prompt_field(call)}.")
+        return errors.MeshError(errors.CATALOGUE["CONTEXT_TOO_LONG"][0], "CONTEXT_TOO_LONG", text,
+                                violations=[(_prompt_field(call), f"{about}{tokens} tokens; at most {limit - 1}")])
+
+
+class _Reader:
+    """Turns one response's tokens into deltas: characters, then stop texts, then tool calls."""
+
+    def __init__(self, policy: TokenPolicy, call: ChatCall, prompt: Prompt) -> None:
+        self._tokens = policy.shown_tokens
+        self._text = Detokenizer(self._tokens)
+        self._stops = StopTexts(call.sampling.stop)
+        self._parser: ToolParser | NamedToolParser | None = None
+        self._reasoning = None
+        if policy.parsers.reasoning and not prompt.opening and call.prompt is None and call.prompt_ids is None:
+            self._reasoning = ReasoningSplitter(policy.parsers.reasoning)
+        if call.tools and call.tool_choice != "none":
+            # A forced call by name is one call, as in OpenAI's API.
+            single = not call.parallel_tool_calls or call.tool_choice not in ("auto", "required")
+            limit = 1 if single else None
+            if policy.parsers.tool and not prompt.opening:  # a forced call began in our own style
+                self._parser = NamedToolParser(policy.parsers.tool, call.tools, lambda: new_id("call_"), limit)
+            else:
+                self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit)
+        self._logprobs = call.logprobs
+        self._held: list[dict[str, Any]] = []  # log-probabilities of tokens whose text is held back
+        self._hidden = self._tokens.special | set(policy.engine.info.eos_ids) | set(call.sampling.stop_token_ids)
+        self.done = False  #: a stop text, or as many calls as wanted: sample no more
+
+    def feed(self, token: SampledToken) -> Delta:
+        delta = Delta(tokens=[token])
+        hidden = token.id in self._hidden
+        text = "" if hidden else self._stops.feed(self._text.feed(token.id))
+        if self._logprobs and not hidden:
+            self._held.append(self._logprob(token))
+        if self._reasoning is not None:
+            delta.reasoning, text = self._reasoning.feed(text)
+        if self._parser is not None:
+            delta.text, delta.tool_calls = self._parser.feed(text)
+        else:
+            delta.text = text
+        self.done = self._stops.hit or (self._parser is not None and self._parser.complete)
+        if self._held and (delta.text or delta.tool_calls or delta.reasoning):
+            delta.logprobs, self._held = self._held, []
+        return delta
+
+    def finish(self) -> Delta:
+        """What was held back."""
+        text = self._stops.feed(self._text.finish()) + self._stops.finish()
+        calls: list[turn_pb2.ToolCall] = []
+        reasoning = ""
+        if self._reasoning is not None:
+            (reasoning, text), (more_reasoning, rest) = self._reasoning.feed(text), self._reasoning.finish()
+            reasoning, text = reasoning + more_reasoning, text + rest
+        if self._parser is not None:
+            shown, calls = self._parser.feed(text)
+            rest, more = self._parser.finish()
+            text, calls = shown + rest, calls + more
+        return Delta(text=text, tool_calls=calls, reasoning=reasoning,
+                     logprobs=self._held if text or calls or reasoning else [])
+
+    def _logprob(self, token: SampledToken) -> dict[str, Any]:
+        """The token as OpenAI's `logprobs.content` has it."""
+        return {**self._named(token.id, token.model_logprob),
+                "top_logprobs": [self._named(index, value) for index, value in token.top]}
+
+    def _named(self, index: int, logprob: float) -> dict[str, Any]:
+        data = self._tokens.table[index] if index < len(self._tokens.table) else b""
+        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}
+
+
+def check_version(active: int, call: ChatCall) -> None:
+    """Whether the active version may answer.
+
+    Raises:
+        MeshError: FAILED_PRECONDITION, retryable, naming the active version.
+    """
+    if call.exact_version is not None and call.exact_version != active:
+        wanted = f"exactly version {call.exact_version}"
+    elif call.min_version is not None and active < call.min_version:
+        wanted = f"version {call.min_version} or newer"
+    else:
+        return
+    raise errors.MeshError(
+        errors.CATALOGUE["VERSION_NOT_ACTIVE"][0], "VERSION_NOT_ACTIVE",
+        f"the request wants {wanted}; version {active} is active", retry_after=1.0,
+        metadata={"active_version": str(active)})
+
+
+def check_sampling(sampling: turn_pb2.SamplingParams) -> None:
+    """Check the ranges that hold for every engine, of the fields that are set.
+
+    Raises:
+        MeshError: INVALID_ARGUMENT, naming each bad field, its value and what is allowed.
+    """
+    rules: tuple[tuple[Any, bool, str], ...] = (
+        ("temperature", 0 <= sampling.temperature <= 2, "from 0 to 2"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0, at most 1"),
+        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
+        ("top_logprobs", 0 <= sampling.top_logprobs <= 20, "from 0 to 20"))
+    bad = [errors.invalid(name, getattr(sampling, name), allowed).violations[0]
+           for name, fine, allowed in rules if sampling.HasField(name) and not fine]
+    if len(sampling.stop) > 16:
+        bad.append(("stop", f"{len(sampling.stop)} texts; at most 16"))
+    bad += [(f"stop[{i}]", "is empty; a stop text has at least one character")
+            for i, stop in enumerate(sampling.stop) if not stop]
+    if bad:
+        raise errors.invalid_many(bad)
+
+
+def _prompt_field(call: ChatCall) -> str:
+    if call.prompt is not None:
+        return "prompt"
+    return "messages" if call.prompt_ids is None else call.prompt_ids_field

@@ -1,0 +1,1 @@
+"""Policy versions held by a policy server: registry, persisted state, trainer claim."""

@@ -1,0 +1,1 @@
+"""SQLite files of the components: opening, migration, recovery, outbox, inbox and quarantine."""

@@ -1,0 +1,105 @@
+"""What a mesh on this machine has set aside: refused messages, damaged records, damaged and foreign files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
+
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.v1 import environment_pb2, turn_pb2, weights_pb2
+
+#: What a table's payloads may be, the likeliest first.
+_KINDS: dict[str, list[type[Message]]] = {
+    "outbox_turns_rejected": [environment_pb2.PolicyEvent],
+    "outbox_transitions_rejected": [turn_pb2.Transition],
+    "outbox_samples_rejected": [turn_pb2.Sample],
+    "events_aside": [environment_pb2.PolicyEvent, turn_pb2.Turn],
+    "transitions_aside": [turn_pb2.Transition],
+    "samples_aside": [turn_pb2.Sample],
+    "manifests_aside": [weights_pb2.VersionManifest],
+}
+_FILES = ("state.db.corrupt-*", "versions/corrupt-*", "set-aside/*", "policy*.json.corrupt-*")
+#: The same in the home, beside the components' folders.
+_BESIDE = ("telemetry/*.damaged-*", "models/*.damaged-*", "*/*.foreign-*")
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A message that was set aside."""
+
+    component: str  #: whose file it is in
+    table: str
+    id: str
+    at: float  #: when, in seconds since the epoch
+    reason: str
+    payload: bytes
+
+    def content(self) -> dict[str, Any] | None:
+        """The message as JSON has it; None when it can't be read."""
+        for kind in _KINDS.get(self.table, []):
+            message = kind()
+            try:
+                message.ParseFromString(self.payload)
+            except DecodeError:
+                continue
+            if message.ListFields():
+                return MessageToDict(message, preserving_proto_field_name=True)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AsideFile:
+    """A file or folder that was set aside."""
+
+    component: str  #: or the folder of the home that it is in
+    path: Path
+    size: int  #: bytes
+
+
+def messages(home: Home, limit: int = 100, id: str | None = None) -> list[Aside]:
+    """The newest messages that were set aside, at most `limit` of each table; only those of `id` when it is given. A
+    file that can't be read is left out: its component says so in its status."""
+    found: list[Aside] = []
+    for component in COMPONENTS:
+        path = home.component(component) / "state.db"
+        if path.is_file():
+            with contextlib.suppress(sqlite3.Error):
+                found += _of_file(component, path, limit, id)
+    return sorted(found, key=lambda aside: aside.at, reverse=True)
+
+
+def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[Aside]:
+    found: list[Aside] = []
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            if table not in _KINDS:
+                continue
+            at = "rejected" if table.endswith("_rejected") else "at"
+            rows = db.execute(f"SELECT id, {at}, reason, payload FROM {table} WHERE ?1 IS NULL OR id = ?1 "
+                              "ORDER BY seq DESC LIMIT ?2", (id, limit))
+            found += [Aside(component, table, *row) for row in rows]
+    return found
+
+
+def files(home: Home) -> list[AsideFile]:
+    """Files and folders that were set aside, by component and name."""
+    found = [(component, path) for component in COMPONENTS for pattern in _FILES
+             for path in sorted(home.component(component).glob(pattern))]
+    found += [(path.parent.name, path) for pattern in _BESIDE for path in sorted(home.root.glob(pattern))]
+    return [AsideFile(where, path, sum(_sizes(path))) for where, path in found
+            if not path.name.endswith(("-wal", "-shm"))]
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        with contextlib.suppress(OSError):
+            if file.is_file() and not os.path.islink(file):
+                yield file.stat().st_size

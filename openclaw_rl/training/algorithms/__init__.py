@@ -1,0 +1,1 @@
+"""Losses, advantages and the objective, as pure functions."""

@@ -1,0 +1,132 @@
+"""The texts of judged turns, and the parts of the playbook back end put together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from openclaw_rl.config import Config, ConfigError, TrainerConfig
+from openclaw_rl.models.api import ensure_api_model
+from openclaw_rl.models.api_calls import Budget, Names
+from openclaw_rl.models.api_endpoints import policy_api, resolve_address, writer_api
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.training.backends.interface import BackendWaits, StartPoint
+from openclaw_rl.training.backends.playbook.backend import Paid, PlaybookBackend
+from openclaw_rl.training.backends.playbook.evidence import Evidence, evidence
+from openclaw_rl.training.backends.playbook.writer import Writer
+from openclaw_rl.training.buffer.examples import from_the_future
+from openclaw_rl.training.learner import Learner
+from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.v1 import turn_pb2
+
+log = logging.getLogger(__name__)
+
+#: Held-out prompts of a gate: each is a request to the API.
+PROMPTS = 8
+
+
+class Texts:
+    """See trainer.material.Material.
+
+    Args:
+        config: of the mesh.
+        environ: where the keys are.
+    """
+
+    algorithm = "playbook"
+
+    def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
+        self.problem = ""
+        self._asked = False  # a step asked the writer
+        self._config, self._environ = config, environ
+        self._settings, policy = config.components.trainer.playbook, config.components.policy_server
+        self.policy_names = Names.of("components.policy_server", policy.model, policy.api_key_env)
+        self._budget = Budget(self._settings.requests_per_minute)
+        self._paid = Paid()
+
+    def open(self, folder: Path) -> None:
+        """Begin to find out whether the writer works; what is wrong is told, and tried again with the next step."""
+        try:
+            writer = self.writer()
+        except ConfigError as error:
+            self.problem = str(error)
+            log.error("the playbook's writer does not work: %s", error)
+            return
+        threading.Thread(target=self._ask, args=(writer,), name="playbook writer", daemon=True).start()
+
+    def _ask(self, writer: Writer) -> None:
+        problem = asyncio.run(writer.canary())
+        if not self._asked:  # else a step knows better
+            self.problem = problem
+        if problem:
+            log.error("the playbook's writer does not work: %s", problem)
+
+    def foreign(self, sample: turn_pb2.Sample, newest: int | None) -> str | None:
+        return from_the_future(sample, newest)
+
+    def example(self, sample: turn_pb2.Sample) -> Evidence:
+        return evidence(sample)
+
+    def settings(self) -> dict[str, str]:
+        bounds = {name: str(getattr(self._settings, name))
+                  for name in ("max_tokens", "max_entries", "min_uses", "min_score")}
+        return {**bounds, "writer": self._settings.model or self._config.components.policy_server.model}
+
+    def unlike(self, made: Mapping[str, str]) -> str | None:
+        return None
+
+    def writer(self) -> Writer:
+        """The configured writer.
+
+        Raises:
+            ConfigError: there is no key for it.
+        """
+        api, settings = writer_api(self._config, self._environ), self._settings
+        names = self.policy_names if settings.model is None else Names.of(
+            "components.trainer.playbook", api.model, settings.api_key_env)
+        return Writer(api, names, self._budget)
+
+    def backend(self, start: StartPoint, lineage: Callable[[int], list[int]],
+                next_version: Callable[[], int]) -> PlaybookBackend:
+        """See PlaybookBackend.
+
+        Raises:
+            BackendWaits: a key is missing.
+        """
+        try:
+            writer, policy = self.writer(), policy_api(self._config.components.policy_server, self._environ)
+        except ConfigError as error:
+            raise BackendWaits(str(error)) from None
+        same = writer.api == policy
+        return PlaybookBackend(self._settings, start, writer, policy, self.policy_names,
+                               self._budget if same else Budget(None), lineage, next_version, self._tell, self._paid)
+
+    def _tell(self, problem: str) -> None:
+        self._asked, self.problem = True, problem
+
+
+def make_learner(config: Config, store: TrainerStore, folder: Path, home: Home, keep: int) -> Learner:
+    """The learner of an API model.
+
+    Args:
+        config: of the mesh.
+        store: samples and versions; it takes samples without token ids.
+        folder: the trainer's.
+        home: where the API model's folder is made.
+        keep: versions kept on disk beside the head.
+    """
+    texts, policy = Texts(config), config.components.policy_server
+
+    def base() -> Path:
+        return ensure_api_model(policy.model, resolve_address(policy.model, policy.base_url, os.environ), home)
+
+    def create(_: Path, __: TrainerConfig, start: StartPoint) -> PlaybookBackend:
+        return texts.backend(start, store.lineage, lambda: store.highest + 1)
+
+    return Learner(config.components.trainer, store, folder, base, keep, create, texts, PROMPTS)
+
+

@@ -1,0 +1,91 @@
+"""What a step is made on: turns of users, or groups of episodes; never both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openclaw_rl.config import TrainerConfig
+from openclaw_rl.training.algorithms.advantages import spread
+from openclaw_rl.training.backends.data_adapter import Material
+from openclaw_rl.training.buffer.trajectories import tokens, trajectories
+from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.v1 import turn_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The samples of a step."""
+
+    samples: list[turn_pb2.Sample]
+    examples: list[Any]  #: as the back end takes them
+    algorithm: str  #: what the version's manifest calls it
+    settings: dict[str, str]  #: what it says of how it was made
+    figures: dict[str, float] = field(default_factory=dict)  #: what the back end can't know
+
+    @property
+    def turn_ids(self) -> list[str]:
+        """Of the samples."""
+        return [sample.transition.turn.turn_id for sample in self.samples]
+
+
+class Picker:
+    """Takes what waits in the store; what can't have come from this trainer's policy is refused."""
+
+    def __init__(self, config: TrainerConfig, store: TrainerStore, material: Material) -> None:
+        self._config, self._store, self._material = config, store, material
+
+    def pick(self, episodes: bool) -> Picked | None:
+        """The next step's samples, None when there are none."""
+        return self._of_episodes() if episodes else self._of_users()
+
+    def _of_users(self) -> Picked | None:
+        samples = self._fitting(self._store.batch(self._config.max_batch))
+        if not samples:
+            return None
+        return Picked(samples, [self._material.example(sample) for sample in samples], self._material.algorithm,
+                      self._material.settings())
+
+    def _of_episodes(self) -> Picked | None:
+        """Whole groups, those first that wait for longest, as many as `grpo.max_tokens` allows and one at least."""
+        samples: list[turn_pb2.Sample] = []
+        examples: list[Any] = []
+        advantages: list[float] = []
+        rewards: list[float] = []
+        groups = size = 0
+        for group in self._store.group_batches():
+            fit = {sample.transition.turn.turn_id for sample in self._fitting([sample for sample, *_ in group])}
+            group = [judged for judged in group if judged[0].transition.turn.turn_id in fit]
+            texts = trajectories([(sample, advantage) for sample, advantage, _ in group])
+            if groups and size + tokens(texts) > self._config.grpo.max_tokens:
+                break
+            if group:
+                groups, size = groups + 1, size + tokens(texts)
+            samples += [sample for sample, *_ in group]
+            advantages += [advantage for _, advantage, _ in group]
+            rewards += [reward for *_, reward in group if reward is not None]
+            examples += texts
+        if not samples:
+            return None
+        outcomes = self._store.outcomes([sample.transition.turn.turn_id for sample in samples])
+        return Picked(samples, examples, "grpo", self._material.settings() | _settings(self._config), {
+            "groups": float(groups), "episodes": float(len(outcomes)),
+            "texts": float(len(examples)), "text_tokens": float(size),
+            "reward_mean": sum(rewards) / max(len(rewards), 1),
+            "outcome_mean": sum(outcomes) / max(len(outcomes), 1), "advantage_std": spread(advantages)})
+
+    def _fitting(self, samples: Sequence[turn_pb2.Sample]) -> list[turn_pb2.Sample]:
+        fit = []
+        # Until the policy server was heard of, a new file does not know which versions there are.
+        newest = self._store.highest if self._store.get("active") is not None else None
+        for sample in samples:
+            if reason := self._material.foreign(sample, newest):
+                self._store.refuse(sample, reason)
+            else:
+                fit.append(sample)
+        return fit
+
+
+def _settings(config: TrainerConfig) -> dict[str, str]:
+    return {f"grpo.{name}": str(value) for name, value in config.grpo.model_dump().items()}

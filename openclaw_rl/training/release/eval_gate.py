@@ -1,0 +1,215 @@
+"""The gate: what a new version must pass on held-out prompts before it is offered to the policy servers.
+
+Bounds are against the base model's figures, not against those of the version before: many small steps, each within
+bounds of the last one, could otherwise walk anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+from openclaw_rl.config import GateConfig
+from openclaw_rl.training.backends.interface import Backend, BackendLost, Evaluation, Stopped
+from openclaw_rl.training.buffer.examples import looping
+from openclaw_rl.training.release import held_out
+from openclaw_rl.v1 import weights_pb2
+from openclaw_rl.weights.files import write_durably
+
+log = logging.getLogger(__name__)
+
+#: Answers kept in a version's manifest, and characters of each.
+SAMPLES, _CUT = 8, 400
+#: Changed when figures of before can't be compared with new ones any more.
+_FIGURES = 1
+_CONFIG = "components.trainer.gate"
+
+Check = Callable[[list[dict[str, str]]], Any]
+
+
+class GateError(Exception):
+    """The gate can't run; the text says why and what to do. No version passes meanwhile."""
+
+
+class Gate:
+    """Tries versions on held-out prompts.
+
+    Args:
+        config: its bounds.
+        root: the trainer's folder; the base model's figures are kept there.
+        model_id: of the base model.
+        limit: held-out prompts that are asked, the first ones; None: all.
+
+    Attributes:
+        problem: why it can't be asked at all, so that nothing is trained; empty when it can.
+    """
+
+    def __init__(self, config: GateConfig, root: Path, model_id: str, limit: int | None = None) -> None:
+        self.problem = ""
+        self._config, self._file, self._model_id, self._limit = config, root / "gate.json", model_id, limit
+
+    def check_settings(self) -> None:
+        """Find out whether the prompts can be read and the user's check imported.
+
+        Raises:
+            GateError: they can't; `problem` says so, too, until they can.
+        """
+        try:
+            if self._config.enabled:
+                self._prompts()
+                self._check()
+            self.problem = ""
+        except GateError as error:
+            self.problem = str(error)
+            raise
+
+    def report(self, backend: Backend, stop: Callable[[], bool] = lambda: False) -> weights_pb2.GateReport:
+        """Try the version that `backend` is. Never passes one that it could not try.
+
+        Raises:
+            Stopped: it was given up.
+            BackendLost: it ended, which says nothing about the version.
+        """
+        if not self._config.enabled:
+            return weights_pb2.GateReport()
+        started = time.perf_counter()
+        report = weights_pb2.GateReport()
+        try:
+            self._fill(report, backend, stop)
+        except (Stopped, BackendLost):
+            raise
+        except Exception as error:  # whatever it was: fail closed
+            log.warning("the gate can't run: %s", error, exc_info=not isinstance(error, GateError))
+            text = str(error) if isinstance(error, GateError) else f"{type(error).__name__}: {error}"
+            report.failures.append(f"the gate can't run: {text}")
+        report.metrics["seconds"] = time.perf_counter() - started
+        report.verdict = weights_pb2.GATE_VERDICT_FAILED if report.failures else weights_pb2.GATE_VERDICT_PASSED
+        return report
+
+    def _fill(self, report: weights_pb2.GateReport, backend: Backend, stop: Callable[[], bool]) -> None:
+        prompts, check = self._prompts(), self._check()
+        before = self._base_figures(prompts, backend, stop)
+        tried = backend.evaluate(prompts, self._config.max_new_tokens, stop)
+        report.before.update(before)
+        _tell(report, prompts, tried)
+        report.failures.extend(out_of_bounds(self._config, dict(report.metrics), before))
+        if check is not None:
+            report.failures.extend(self._ask(check, [{"prompt": prompt.prompt, "answer": answer.text}
+                                                     for prompt, answer in zip(prompts, tried.answers, strict=True)]))
+
+    def _prompts(self) -> list[held_out.HeldOut]:
+        try:
+            return held_out.read(self._config.prompts or held_out.DEFAULT)[:self._limit]
+        except held_out.HeldOutError as error:
+            raise GateError(f"{_CONFIG}.prompts: {error}") from None
+
+    def _check(self) -> Check | None:
+        name = self._config.check
+        if name is None:
+            return None
+        module, colon, function = name.partition(":")
+        if not (module and colon and function):
+            raise GateError(f"{_CONFIG}.check: {name!r} is not allowed: MODULE:FUNCTION is needed")
+        # As for `python -m`: a module in the folder that the mesh was started in is found.
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        try:
+            found = getattr(importlib.import_module(module), function)
+        except Exception as error:  # what a module does when it is imported is not ours
+            raise GateError(f"{_CONFIG}.check: {name} can't be imported: {type(error).__name__}: {error}") from None
+        if not callable(found):
+            raise GateError(f"{_CONFIG}.check: {name} is no function but a {type(found).__name__}")
+        return found
+
+    def _ask(self, check: Check, answers: list[dict[str, str]]) -> list[str]:
+        try:
+            found = check(answers)
+        except Exception as error:
+            raise GateError(f"{_CONFIG}.check: {self._config.check} raised {type(error).__name__}: {error}") from None
+        if not isinstance(found, list) or not all(isinstance(sentence, str) for sentence in found):
+            raise GateError(f"{_CONFIG}.check: {self._config.check} returned {str(found)[:80]!r}: a list of sentences "
+                            "is needed, empty when all is well")
+        return [f"{self._config.check}: {sentence}" for sentence in found]
+
+    def base(self) -> weights_pb2.GateReport | None:
+        """What the base model did on the prompts; None when it was not tried on these, or with other settings."""
+        try:
+            kept = json.loads(self._file.read_bytes())
+            if kept["key"] == self._key(self._prompts()):
+                return ParseDict(kept["report"], weights_pb2.GateReport())
+        except FileNotFoundError:
+            pass
+        except GateError:
+            pass  # told by `check_settings`
+        except (OSError, ValueError, KeyError, TypeError, ParseError) as error:
+            log.warning("%s can't be used and is made anew: %s", self._file, error)
+        return None
+
+    def _base_figures(self, prompts: Sequence[held_out.HeldOut], backend: Backend,
+                      stop: Callable[[], bool]) -> dict[str, float]:
+        """The base model's figures: from disk, or computed and kept there."""
+        report = self.base()
+        if report is None or not {"mean_tokens", "degenerate"} <= set(report.metrics):
+            report = weights_pb2.GateReport()
+            _tell(report, prompts, backend.evaluate(prompts, self._config.max_new_tokens, stop, base=True))
+            try:
+                write_durably(self._file, json.dumps({"key": self._key(prompts), "report": MessageToDict(
+                    report, preserving_proto_field_name=True)}).encode())
+            except OSError as error:
+                log.warning("%s can't be written; the base model is tried again for the next version: %s", self._file,
+                            error)
+        return dict(report.metrics)
+
+    def _key(self, prompts: Sequence[held_out.HeldOut]) -> str:
+        what = [_FIGURES, self._model_id, held_out.digest(prompts), self._config.max_new_tokens]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def _tell(report: weights_pb2.GateReport, prompts: Sequence[held_out.HeldOut], tried: Evaluation) -> None:
+    """Put figures and some answers into a report."""
+    report.metrics.update(figures(tried))
+    for prompt, answer in list(zip(prompts, tried.answers, strict=True))[:SAMPLES]:
+        report.answers.add(prompt=prompt.prompt[:_CUT], answer=answer.text[:_CUT], tokens=len(answer.ids))
+
+
+def figures(evaluation: Evaluation) -> dict[str, float]:
+    """`perplexity` of the good answers, where it is known; `mean_tokens` of those given; `degenerate`, the part of
+    those that are empty or one phrase again and again (batch.looping); and `parts` of the evaluation."""
+    answers = evaluation.answers
+    bad = sum(not answer.text.strip() or looping(answer.ids) for answer in answers)
+    known = {} if evaluation.perplexity is None else {"perplexity": evaluation.perplexity}
+    return {**known, "mean_tokens": sum(len(a.ids) for a in answers) / len(answers), "degenerate": bad / len(answers),
+            **evaluation.parts}
+
+
+def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, float]) -> list[str]:
+    """What of a version's figures is out of bounds against the base model's, one sentence each."""
+    found = []
+    limit = config.max_perplexity_ratio * before.get("perplexity", math.inf)
+    if "perplexity" in now and not (math.isfinite(now["perplexity"]) and now["perplexity"] <= limit):
+        found.append(f"perplexity of good answers is {now['perplexity']:.4g}, the base model's "
+                     f"{before['perplexity']:.4g}; allowed is {limit:.4g} (max_perplexity_ratio)")
+    least, most = (ratio * before["mean_tokens"] for ratio in (config.min_tokens_ratio, config.max_tokens_ratio))
+    if not least <= now["mean_tokens"] <= most:
+        found.append(f"answers have {now['mean_tokens']:.3g} tokens on average, the base model's "
+                     f"{before['mean_tokens']:.3g}; allowed is {least:.3g} to {most:.3g} (min_tokens_ratio, "
+                     "max_tokens_ratio)")
+    share = max(config.max_degenerate, before["degenerate"])
+    if now["degenerate"] > share:
+        found.append(f"{now['degenerate']:.0%} of the answers are empty or one phrase again and again; allowed is "
+                     f"{share:.0%} (max_degenerate)")
+    if now.get("refusing", 0.0) > max(config.max_degenerate, before.get("refusing", 0.0)):
+        found.append(f"{now['refusing']:.0%} of the answers refuse; allowed is "
+                     f"{max(config.max_degenerate, before.get('refusing', 0.0)):.0%} (max_degenerate)")
+    return found

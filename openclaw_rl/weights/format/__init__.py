@@ -1,0 +1,1 @@
+"""The bytes of a policy version: safetensors layout, encodings, digests and deltas."""

@@ -1,0 +1,1 @@
+"""The weight stream: offers, sending, receiving and staging of versions."""

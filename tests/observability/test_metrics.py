@@ -1,0 +1,80 @@
+"""Metrics by OTLP are those of ComponentStatus and /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.resources import Resource
+
+from openclaw_rl.observability.metrics import MetricsExport, observe_status
+from openclaw_rl.observability.state import current
+from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
+from openclaw_rl.v1 import component_pb2
+
+
+class Keeper(MetricExporter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.points: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self.monotonic: set[str] = set()
+
+    def export(self, metrics_data: Any, timeout_millis: float = 0, **kwargs: Any) -> MetricExportResult:
+        for resource in metrics_data.resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    if getattr(metric.data, "is_monotonic", False):
+                        self.monotonic.add(metric.name)
+                    for point in metric.data.data_points:
+                        self.points[metric.name, tuple(sorted(point.attributes.items()))] = point.value
+        return MetricExportResult.SUCCESS
+
+    def shutdown(self, timeout_millis: float = 0, **kwargs: Any) -> None: ...
+
+    def force_flush(self, timeout_millis: float = 0) -> bool:
+        return True
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Any:
+    keeper = Keeper()
+    export = MetricsExport(keeper, Resource.get_empty(), 3600)
+    monkeypatch.setattr(current, "metrics", export)
+    yield keeper
+    export.shutdown(1)
+
+
+async def test_the_same_numbers(keeper: Keeper) -> None:
+    loop = asyncio.get_running_loop()
+    status = component_pb2.ComponentStatus(
+        name="trainer", state=component_pb2.COMPONENT_STATE_DEGRADED, policy_version=7, counters={"turns_main": 5},
+        gauges={"pending": 2.5}, dropped={"stale": 3}, alarms=[component_pb2.Alarm(name="judge_failing")],
+        outboxes=[component_pb2.OutboxStats(name="turns", pending=4, delivered=9, connected=True)])
+
+    def read() -> component_pb2.ComponentStatus:
+        assert asyncio.get_running_loop() is loop, "asked on the event loop, where all else asks"
+        return status
+
+    observe_status(read)
+    metrics = Metrics(lambda: {"qps": 1.5})
+    metrics.answered("chat.completions", 200, 0.2)
+    metrics.tokens({"prompt_tokens": 10, "completion_tokens": 4})
+    await asyncio.to_thread(current.metrics.collect)
+    points = keeper.points
+    assert points["openclaw.turns_main", ()] == 5 and points["openclaw.pending", ()] == 2.5
+    assert points["openclaw.dropped", (("reason", "stale"),)] == 3 and points["openclaw.policy.version", ()] == 7
+    assert points["openclaw.outbox.pending", (("stream", "turns"),)] == 4
+    assert points["openclaw.outbox.delivered", (("stream", "turns"),)] == 9
+    assert points["openclaw.alarm", (("component", "trainer"), ("name", "judge_failing"))] == 1
+    assert points["openclaw.state", (("state", "DEGRADED"),)] == 1
+    assert {"openclaw.turns_main", "openclaw.dropped", "openclaw_requests_total"} <= keeper.monotonic
+    assert "openclaw.pending" not in keeper.monotonic
+    told = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in metrics.text().decode().splitlines() if not line.startswith("#")}
+    exported = {name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}" if labels else ""): value
+                for (name, labels), value in points.items() if not name.startswith("openclaw.")}
+    assert exported == {name: value for name, value in told.items() if "_created" not in name}
+
+

@@ -1,0 +1,74 @@
+"""Which environments a configuration means."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from openclaw_rl.config import ConfigError, EnvServerConfig
+from openclaw_rl.config.environment import EnvironmentConfig
+from openclaw_rl.rollouts.environments import plugins
+from openclaw_rl.rollouts.environments.factory import offers
+from openclaw_rl.rollouts.environments.interface import Context
+from openclaw_rl.runtime.home import Home
+from tests.rollouts.leases.fake import FakeKind
+
+
+def make_fake(config: EnvironmentConfig, context: Context) -> FakeKind:
+    context.warnings.append(f"{context.name} in {context.folder.name}")
+    return FakeKind()
+
+
+def make_nothing(config: EnvironmentConfig, context: Context) -> FakeKind:
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_points(group: str) -> list[EntryPoint]:
+        assert group == "openclaw_rl.environments"
+        return [EntryPoint(name, f"{__name__}:{attribute}", group) for name, attribute in
+                (("terminal", "make_fake"), ("swe", "make_fake"), ("gui", "make_fake"), ("tool_call", "make_fake"),
+                 ("broken", "make_nothing"), ("gone", "no_such_thing"))]
+
+    monkeypatch.setattr(plugins.metadata, "entry_points", entry_points)
+
+
+def settings(**environments: Any) -> EnvServerConfig:
+    return EnvServerConfig.model_validate({"environments": environments, "max_parallel": 3})
+
+
+def test_without_a_configuration_all_kinds_that_come_along(points, tmp_path):
+    found = offers(settings(), Home(tmp_path))
+    assert [(offer.name, offer.config.count, offer.named, offer.problem) for offer in found] == [
+        (name, 3, False, "") for name in ("gui", "swe", "terminal", "tool_call")]
+
+
+def test_named_ones(points, tmp_path):
+    found = offers(settings(terminal={"count": 2}, box={"count": 5, "kind": "terminal"}), Home(tmp_path))
+    assert [(offer.name, offer.kind_name, offer.config.count, offer.named) for offer in found] == [
+        ("box", "terminal", 5, True), ("terminal", "terminal", 2, True)]
+    assert found[0].warnings == ["box in box"] and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("nothing", "environments.nothing.kind: 'nothing' is no kind of environment; there are: broken, gone, gui"),
+    ("broken", "the kind 'broken' can't be made: ZeroDivisionError: division by zero"),
+    ("gone", "can't be loaded: AttributeError")])
+def test_one_that_can_t_be_made_costs_no_other(points, tmp_path, name, words):
+    bad, good = sorted(offers(settings(terminal={"count": 1}, **{name: {"count": 1}}), Home(tmp_path)),
+                       key=lambda offer: offer.name == "terminal")
+    assert bad.kind is None and words in bad.problem and good.kind is not None and not good.problem
+
+
+def test_a_kind_that_there_is_none_of(points):
+    with pytest.raises(ConfigError, match="A plug-in is a package with an entry point"):
+        plugins.load_kind("nothing", "here")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "x" * 65, "-x", "ä"])
+def test_names_that_are_none(name):
+    with pytest.raises(ValueError, match="is no name of an environment"):
+        settings(**{name: {"count": 1}})

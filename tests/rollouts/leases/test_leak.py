@@ -1,0 +1,81 @@
+"""A slot never leaks, whatever becomes of those who asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+from openclaw_rl.rollouts.environments.interface import BadAction
+from openclaw_rl.rollouts.leases import warm_pool
+from openclaw_rl.rollouts.sandboxes.interface import SandboxError
+from openclaw_rl.rollouts.tasks.task import Action
+from openclaw_rl.rpc.errors import MeshError
+from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool, until
+
+LEASES = 10_000
+CAPACITY = 16
+CLIENTS = 24
+
+
+async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypatch, caplog):
+    caplog.set_level("ERROR")
+    monkeypatch.setattr(warm_pool, "FIRST_PAUSE", 0.001)
+    dice = random.Random(7)
+    kind = FakeKind()
+
+    async def make() -> None:
+        await asyncio.sleep(0)
+        if dice.random() < 0.01:
+            raise SandboxError("no room")
+
+    async def step(environment: FakeEnvironment, action: Action) -> None:
+        for _ in range(dice.randrange(3)):
+            await asyncio.sleep(0)
+        luck = dice.random()
+        if luck < 0.01:
+            raise SandboxError("killed")
+        if luck < 0.02:
+            environment.problem = "died by itself"
+        if luck < 0.03:
+            raise BadAction("name: no")
+
+    kind.on_make, kind.on_step = make, step
+    pool, _ = fake_pool(CAPACITY, kind=kind, ttl=0.02, max_waiting=CLIENTS)
+    supply = pool.supply("fake")
+    numbers = itertools.count()
+
+    async def live(lease_id: str) -> None:
+        """All of a client's life; whoever cancels it kills the client."""
+        await pool.acquire("fake", lease_id, holder=str(dice.randrange(5)), wait=dice.choice([None, 0.001, *[5] * 8]))
+        await pool.reset(lease_id, "", 1)
+        for number in range(1, dice.randrange(1, 4)):
+            await pool.step(lease_id, number, Action("say", {"text": "x"}))
+        await pool.evaluate(lease_id)
+        await pool.release(lease_id)
+
+    async def client() -> None:
+        while pool.counts()["leases"] < LEASES:
+            number = next(numbers)
+            life = asyncio.create_task(live(f"l{number}"))
+            if dice.random() < 0.5:
+                for _ in range(dice.randrange(40)):
+                    await asyncio.sleep(0)
+                life.cancel()
+            try:
+                await life
+            except (asyncio.CancelledError, MeshError):
+                if dice.random() < 0.5:  # the others just go, and their leases expire
+                    await pool.release(f"l{number}")
+            assert supply.leased + supply.warm + supply.starting <= CAPACITY
+
+    async with asyncio.timeout(90):
+        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        await until(lambda: not pool.leases() and not pool._pending)
+    assert supply.free == CAPACITY and supply.leased == supply.waiting == 0 and kind.most_alive <= CAPACITY
+    counts = pool.counts()
+    assert counts["leases_expired"] > 100 and counts["sandboxes_lost"] > 10
+    for number in range(CAPACITY):  # and all can be had
+        await pool.acquire("fake", f"last{number}", wait=10, ttl=60)
+    await pool.close()
+    assert not kind.alive and not pool._timers

@@ -1,0 +1,77 @@
+"""A write-ahead log whose end is gone: SQLite is content with it, a person must hear of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.outbox import Outbox
+
+_CHILD = """
+import sys, time
+from openclaw_rl.delivery import store as module
+from openclaw_rl.storage.outbox import Outbox
+module.GROUP_SECONDS = 1000.0  # no checkpoint of its own
+outbox = Outbox(module.Store(sys.argv[1]), "turns")
+for i in range(50):
+    outbox.put(f"t{i}", b"x" * 3000)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def _cut(wal: Path) -> None:
+    os.truncate(wal, wal.stat().st_size - 20_000)
+
+
+def _flip(wal: Path) -> None:
+    with wal.open("r+b") as file:
+        file.seek(-30_000, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def _empty(wal: Path) -> None:
+    os.truncate(wal, 0)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A store whose process was killed with everything in the log."""
+    path = tmp_path / "state.db"
+    child = subprocess.Popen([sys.executable, "-c", _CHILD, path], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    return path
+
+
+def test_a_sound_log_is_no_problem(killed: Path) -> None:
+    store = Store(killed)
+    assert store.problems == [] and Outbox(store, "turns").stats().pending == 50
+    store.close()
+    store = Store(killed)
+    assert store.problems == []
+    store.close()
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, _empty, os.unlink])
+def test_a_log_whose_end_is_gone_is_told_once(killed: Path, damage: Callable[[Path], None]) -> None:
+    damage(Path(f"{killed}-wal"))
+    store = Store(killed)
+    assert len(store.problems) == 1 and "its write-ahead log was damaged or lost" in store.problems[0]
+    outbox = Outbox(store, "turns")
+    assert outbox.stats().pending < 50
+    outbox.put("new", b"goes on")
+    store.close()
+    store = Store(killed)
+    assert store.problems == [] and Outbox(store, "turns").window(0, 1000, 2**30)[-1].id == "new"
+    store.close()
