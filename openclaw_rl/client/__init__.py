@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     from openclaw_rl.rpc.auth.tls import Credentials, OutsideCredentials
 
 #: Loaded on first use: TLS needs `cryptography`, the ring's sender more of this package.
-_LATER = {"Credentials": "..mesh.tls", "OutsideCredentials": "..mesh.tls", "AsyncDelivery": ".ring",
-          "Delivery": ".ring"}
+_LATER = {
+    "Credentials": "openclaw_rl.rpc.auth.tls",
+    "OutsideCredentials": "openclaw_rl.rpc.auth.tls",
+    "AsyncDelivery": "openclaw_rl.client.ring",
+    "Delivery": "openclaw_rl.client.ring",
+}
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -68,5 +72,5 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         import importlib
 
-        return getattr(importlib.import_module(_LATER[name], __name__), name)
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
