@@ -73,9 +73,10 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = Path(tmp_path_factory.mktemp("door"))
     certificate, _ = make_certificate(folder)
-    tests = Path(__file__).parents[2]
-    process = subprocess.Popen([sys.executable, "-m", "gateway.hostile_server", str(folder)], stdout=subprocess.PIPE,
-                               text=True, cwd=tests, env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"})
+    root = Path(__file__).parents[3]
+    process = subprocess.Popen([sys.executable, "-m", "tests.serving.entrypoints.hostile_server", str(folder)],
+                               stdout=subprocess.PIPE,
+                               text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
     try:
         assert process.stdout is not None
         server = Server(process, json.loads(process.stdout.readline()), certificate)
