@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from tenacity import AsyncRetrying, RetryCallState, wait_exponential, wait_random
 
 from openclaw_rl.rpc.channel import MAX_MESSAGE, Credentials, connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.rpc.reconnect import ReconnectingStream
 from openclaw_rl.storage.database import StoreError
 from openclaw_rl.storage.outbox import Outbox, Row
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Payload bytes of one request, unless a single message has more.
 _REQUEST_BYTES = 2**20
@@ -27,13 +27,17 @@ _TOO_LARGE = MAX_MESSAGE - 1024
 _GATHER = 0.005
 #: Seconds for the connection to come up.
 _CONNECT_SECONDS = 10.0
+#: Most messages in flight at first after a broken stream; each settled message allows one more, up to the window. What
+#: a peer that breaks each stream is sent once more is bounded by it.
+_SLOW_START = 8
 
 
 class Sender:
     """Sends what is in an outbox and settles it as acks arrive; whatever happens to the neighbour, nothing is lost.
 
-    A put wakes it. At most `window` messages are in flight; after a broken stream it connects again, after a growing
-    pause, and sends everything that is not acknowledged once more. Use it from one event loop.
+    A put wakes it. At most `window` messages are in flight. After a broken stream it connects again, after a pause that
+    grows until a window of messages has been settled or a stream has lasted, and sends everything that is not
+    acknowledged once more, a few messages at first. Use it from one event loop.
 
     Args:
         outbox: the messages.
@@ -61,7 +65,8 @@ class Sender:
         self._wake = asyncio.Event()
         self._in_flight: dict[str, None] = {}  # ids in the order in which they were sent
         self._head_since = 0.0  # when the oldest of them became the oldest
-        self._progress = False
+        self._allowed = window  # most messages in flight now
+        self._stream = ReconnectingStream(f"outbox {outbox.name}", self._one_stream, level=logging.WARNING)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -75,7 +80,7 @@ class Sender:
                 pass
 
         self._outbox.listen(wake)
-        self._task = loop.create_task(self._run(), name=f"sender {self._outbox.name}")
+        self._task = loop.create_task(self._stream.run(), name=f"sender {self._outbox.name}")
 
     async def stop(self) -> None:
         """End. What is not acknowledged stays on disk."""
@@ -85,45 +90,32 @@ class Sender:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _run(self) -> None:
-        while True:  # a stream that achieved something and then broke starts the pauses afresh
-            async for attempt in AsyncRetrying(wait=wait_exponential(multiplier=0.1, max=5) + wait_random(0, 0.1),
-                                               before_sleep=self._report):
-                with attempt:
-                    await self._one_stream()
-
-    def _report(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        text = error.message if isinstance(error, MeshError) else repr(error)
-        if text != self._outbox.last_error:  # once, not with each attempt of a long outage
-            known = isinstance(error, MeshError)
-            log.warning("outbox %s: %s; will try again", self._outbox.name, text, exc_info=None if known else error)
-        self._outbox.last_error = text
-
     async def _one_stream(self) -> None:
         """Connect and send until the stream breaks.
 
         Raises:
-            MeshError: it broke before anything was acknowledged, or the outbox can't be used.
+            MeshError: what ended it.
         """
-        self._progress = False
-        address = self._resolve()
-        if address is None:
-            raise unavailable("the next component has not started yet")
         try:
-            async with connect(address, self._role, self._credentials) as channel:
-                await self._converse(self._open_stream(channel)(), address)
-        except StoreError:  # ours, not the neighbour's
-            raise
-        except (grpc.RpcError, MeshError) as error:
-            failure = error if isinstance(error, MeshError) else from_rpc_error(error)
-            if self._on_failure is not None:
-                self._on_failure(failure)
-            if not self._progress:
+            address = self._resolve()
+            if address is None:
+                raise unavailable("the next component has not started yet")
+            try:
+                async with connect(address, self._role, self._credentials) as channel:
+                    await self._converse(self._open_stream(channel)(), address)
+            except StoreError:  # ours, not the neighbour's
+                raise
+            except (grpc.RpcError, MeshError) as error:
+                failure = error if isinstance(error, MeshError) else from_rpc_error(error)
+                if self._on_failure is not None:
+                    self._on_failure(failure)
                 raise MeshError(failure.code, failure.reason, f"{address}: {failure.message}") from error
-            log.info("outbox %s: the stream to %s broke: %s", self._outbox.name, address, failure.message)
+        except Exception as error:
+            self._outbox.last_error = error.message if isinstance(error, MeshError) else repr(error)
+            raise
         finally:
             self._outbox.connected = False
+            self._allowed = min(self._window, _SLOW_START)
 
     async def _converse(self, call: Any, address: str) -> None:
         try:
@@ -133,7 +125,8 @@ class Sender:
             raise unavailable("it does not answer") from None
         self._outbox.connected = True
         self._outbox.last_error = ""
-        log.info("outbox %s: connected to %s", self._outbox.name, address)
+        self._stream.answered()
+        logger.info("outbox %s: connected to %s", self._outbox.name, address)
         self._in_flight.clear()
         writer = asyncio.create_task(self._write(call))
         reader = asyncio.create_task(self._read(call))
@@ -152,7 +145,7 @@ class Sender:
         cursor, sent_at = 0, 0.0
         while True:
             self._wake.clear()
-            limit = min(self._window - len(self._in_flight), self._batch)
+            limit = min(self._allowed - len(self._in_flight), self._batch)
             rows = self._outbox.window(cursor, limit, _REQUEST_BYTES) if limit > 0 else []
             if not rows:
                 await self._wait()
@@ -192,7 +185,7 @@ class Sender:
             if all(len(row.payload) <= _TOO_LARGE for row in rows):
                 return self._make_request([row.payload for row in rows]), rows
         except Exception:
-            log.debug("outbox %s: looking for the message that can't be sent", self._outbox.name, exc_info=True)
+            logger.debug("outbox %s: looking for the message that can't be sent", self._outbox.name, exc_info=True)
         good = []
         for row in rows:
             if len(row.payload) > _TOO_LARGE:
@@ -216,7 +209,8 @@ class Sender:
                 self._in_flight.pop(id, None)
             if head not in self._in_flight:
                 self._head_since = time.monotonic()
-            self._progress = self._progress or bool(settled)
+            self._allowed = min(self._window, self._allowed + len(settled))
+            self._stream.progressed(len(settled) / self._window)
             self._wake.set()
             if settled and self._on_acked is not None:
                 self._on_acked(settled)

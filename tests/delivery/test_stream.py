@@ -14,6 +14,7 @@ import pytest
 from openclaw_rl.delivery import sender as sender_module
 from openclaw_rl.storage.database import Store, StoreError
 from openclaw_rl.storage.outbox import Outbox
+from openclaw_rl.v1 import common_pb2, judge_pb2
 from tests.delivery.neighbour import Neighbour, sender, transition, until
 
 
@@ -302,3 +303,40 @@ async def test_everything_at_once(outbox, neighbour):
     got = neighbour.got()
     assert len(got) == len(set(got)) and set(got) == set(ids) - neighbour.reject
     assert {id for id, _ in outbox.rejected()} == neighbour.reject
+
+
+async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbox, neighbour):
+    streams: list[float] = []
+    sent = 0
+
+    async def one_ack(request_iterator, context):
+        nonlocal sent
+        streams.append(time.monotonic())
+        request = await anext(request_iterator)
+        sent += len(request.transitions)
+        yield judge_pb2.JudgeTransitionsResponse(acks=[
+            common_pb2.Ack(id=request.transitions[0].turn.turn_id, status=common_pb2.ACK_STATUS_ACCEPTED)])
+
+    neighbour.JudgeTransitions = one_ack
+    await neighbour.start()
+    put(outbox, range(300))
+    out = sender(outbox, neighbour)
+    out.start()
+    await asyncio.sleep(4)
+    await out.stop()
+    settled = 300 - outbox.stats().pending
+    assert settled == len(streams) >= 3
+    assert len(streams) <= 6, "pauses of 0.1, 0.2, 0.4, 0.8, 1.6 s"
+    assert sent <= 64 + 8 * (len(streams) - 1), "one batch, then the few of a slow start"
+
+
+async def test_pauses_begin_anew_once_a_window_was_settled(outbox, neighbour):
+    neighbour.break_after = 20
+    await neighbour.start()
+    put(outbox, range(200))
+    out = sender(outbox, neighbour, window=16)
+    begin = time.monotonic()
+    out.start()
+    await until(lambda: outbox.stats().pending == 0)
+    await out.stop()
+    assert neighbour.duplicates > 0 and time.monotonic() - begin < 5
