@@ -23,8 +23,9 @@ import grpc
 
 from openclaw_rl.client.base import find
 from openclaw_rl.client.ring_memory import Memory
-from openclaw_rl.delivery.ids import bad_id, message_id
+from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.sender import Sender
+from openclaw_rl.delivery.validation import validate_id
 from openclaw_rl.rpc.channel import with_true_status
 from openclaw_rl.rpc.errors import MeshError, invalid_many
 from openclaw_rl.runtime import identity
@@ -120,8 +121,8 @@ class AsyncDelivery:
         if not isinstance(event, self._ring.types):
             raise TypeError(f"{type(message).__name__} is not for {self._memory.name}")
         id = message_id(event)
-        if why := bad_id("id", id):
-            raise invalid_many([("id", why)])
+        if rejection := validate_id("id", id):
+            raise invalid_many([("id", rejection.message)])
         if not self._open:
             raise RuntimeError(f"the delivery of {self._memory.name} is not open")
         await self._until(lambda: len(self._memory.waiting) < MOST_WAITING)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 from openclaw_rl.v1 import environment_pb2, turn_pb2
-
-#: Characters of an id, at most.
-LONGEST_ID = 256
 
 RingMessage = environment_pb2.PolicyEvent | turn_pb2.Transition | turn_pb2.Sample
 
@@ -27,14 +22,4 @@ def message_id(message: RingMessage) -> str:
             return message.session_end.event_id
         case "session_active":
             return message.session_active.event_id
-    return ""
-
-
-def bad_id(field: str, id: str) -> str:
-    """Why an id can't be taken, naming its field; empty when it can. Ids stand in logs, file names and spans, so they
-    have a bounded length and no control characters."""
-    if not 0 < len(id) <= LONGEST_ID:
-        return f"{field}: {len(id)} characters; it must have 1 to {LONGEST_ID}"
-    if any(unicodedata.category(character) == "Cc" for character in id):
-        return f"{field}: {id[:40]!r} has control characters"
     return ""

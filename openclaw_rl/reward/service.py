@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
-from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.delivery.validation import RejectionCode
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy import Target
@@ -23,8 +23,10 @@ from openclaw_rl.reward.interface import BudgetedJudge
 from openclaw_rl.reward.panel import Panel
 from openclaw_rl.reward.probe import RETRY_SECONDS, Canary
 from openclaw_rl.reward.queue import JudgeQueue
+from openclaw_rl.reward.validation import validate_transition
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.alarms import Alarms, Raised, aside_alarm
+from openclaw_rl.runtime.rejection import Rejection
 from openclaw_rl.storage.inbox import Forged
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 
@@ -81,14 +83,15 @@ class JudgeService:
                 if self.queue.forgot(transition):  # while it was under way
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
                     continue
+                rejection, new = validate_transition(transition), False
                 try:
-                    reason, new = unfit(transition), False
-                    new = not reason and batch.accept(transition)
+                    new = rejection is None and batch.accept(transition)
                 except Forged as error:
-                    reason = f"turn.turn_id: {error}"
-                if reason:
-                    batch.refuse(transition, reason)
-                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED, reason=reason))
+                    rejection = Rejection(RejectionCode.ID_CONFLICT, f"turn.turn_id: {error}")
+                if rejection is not None:
+                    batch.refuse(transition, rejection.message)
+                    acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED,
+                                               reason=rejection.message))
                     continue
                 if not new:
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_DUPLICATE))
@@ -251,13 +254,3 @@ class JudgeService:
             if judgement.hint:
                 self._journal.hint(turn.session_id, turn.policy_version, judgement.hint)
             self.broadcast.tell(turn.session_id, judgement)
-
-
-def unfit(transition: turn_pb2.Transition) -> str:
-    """Why a transition can never be judged; empty when it can."""
-    turn = transition.turn
-    if reason := bad_id("turn.turn_id", turn.turn_id):
-        return reason
-    if turn.turn_class in (turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN):
-        return f"turn.turn_class: {turn_pb2.TurnClass.Name(turn.turn_class)}; only main turns are judged"
-    return ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 
-from openclaw_rl.delivery.ids import LONGEST_ID
+from openclaw_rl.delivery.validation import LONGEST_ID
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import new_id, now, to_timestamp
 from openclaw_rl.serving.admission import FairQueue

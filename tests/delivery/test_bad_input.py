@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.delivery.ids import LONGEST_ID, bad_id
+from openclaw_rl.delivery.validation import LONGEST_ID, RejectionCode, validate_id
 from openclaw_rl.storage import outbox as outbox_module
 from openclaw_rl.storage import quarantine as aside_module
 from openclaw_rl.storage.checksum import content_key, crc, sound
@@ -58,11 +58,13 @@ def test_a_flipped_bit_is_found():
 @pytest.mark.parametrize("id, why", [("", "0 characters"), ("x" * (LONGEST_ID + 1), "257 characters"),
                                      ("a\nb", "control"), ("a\0", "control"), ("\x85", "control")])
 def test_impossible_ids_are_named(id, why):
-    assert why in bad_id("turn.turn_id", id) and bad_id("turn.turn_id", id).startswith("turn.turn_id: ")
+    rejection = validate_id("turn.turn_id", id)
+    assert rejection is not None and rejection.code is RejectionCode.INVALID_ID
+    assert why in rejection.message and rejection.message.startswith("turn.turn_id: ")
 
 
 def test_possible_ids_are_taken():
-    assert not bad_id("turn_id", "turn_0190-é-漢") and not bad_id("turn_id", "x" * LONGEST_ID)
+    assert validate_id("turn_id", "turn_0190-é-漢") is None and validate_id("turn_id", "x" * LONGEST_ID) is None
 
 
 def test_what_is_set_aside_is_kept_with_the_reason_and_in_bounds(store, monkeypatch):

@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.delivery.ids import message_id
+from openclaw_rl.delivery.validation import RejectionCode
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy import Target, Tombstones
@@ -37,9 +38,10 @@ from openclaw_rl.rollouts.episodes import turns as episode_turns
 from openclaw_rl.rollouts.forget import forget
 from openclaw_rl.rollouts.tracking import branches, linking, tables
 from openclaw_rl.rollouts.tracking.deadlines import Deadlines
-from openclaw_rl.rollouts.tracking.events import refusal, stranger
 from openclaw_rl.rollouts.tracking.next_state import Outline, as_text, messages_behind
+from openclaw_rl.rollouts.tracking.validation import keys_differ, validate_event
 from openclaw_rl.rpc.messages import now
+from openclaw_rl.runtime.rejection import Rejection
 from openclaw_rl.storage.checksum import content_key, sound
 from openclaw_rl.storage.database import Store, StoreError
 from openclaw_rl.storage.inbox import Forged, Inbox
@@ -252,14 +254,14 @@ class SessionBook:
         if self._tombstones.cover(event):
             return ack  # of a session that was forgotten while this was under way
         kind = event.WhichOneof("event")
-        refused, new = refusal(event, ack.id), False
+        rejection, new = validate_event(event, ack.id), False
         try:
-            new = not refused and self._inbox.accept(db, ack.id, content_key(event))
+            new = rejection is None and self._inbox.accept(db, ack.id, content_key(event))
         except Forged as error:
-            refused = f"{kind}: {error}"
-        if refused:
-            self.aside.keep(db, ack.id, f"{kind or 'message'} refused: {refused}", event.SerializeToString())
-            ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, refused
+            rejection = Rejection(RejectionCode.ID_CONFLICT, f"{kind}: {error}")
+        if rejection is not None:
+            self.aside.keep(db, ack.id, f"{kind or 'message'} refused: {rejection}", event.SerializeToString())
+            ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, rejection.message
         elif not new:
             ack.status = common_pb2.ACK_STATUS_DUPLICATE
         elif kind == "turn":
@@ -357,7 +359,7 @@ class SessionBook:
     def _feedback(self, db: sqlite3.Connection, feedback: turn_pb2.Feedback, effects: _Effects) -> None:
         row = tables.turn(db, feedback.turn_id) if feedback.turn_id else tables.last_main_turn(db, feedback.session_id)
         turn_id = row["id"] if row else feedback.turn_id
-        if row is not None and stranger(row["client"], feedback.client):
+        if row is not None and keys_differ(row["client"], feedback.client):
             log.warning("feedback %s on turn %s is ignored: it was given with another API key than the turn's",
                         feedback.feedback_id, turn_id)
             effects.counts["feedback_ignored"] += 1
@@ -446,4 +448,4 @@ class SessionBook:
 
 
 def _feedback_on(db: sqlite3.Connection, turn_id: str, client: str) -> list[turn_pb2.Feedback]:
-    return [given for given in tables.feedback_on(db, turn_id) if not stranger(client, given.client)]
+    return [given for given in tables.feedback_on(db, turn_id) if not keys_differ(client, given.client)]

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.delivery.validation import validate_id
 from openclaw_rl.training.algorithms import advantages as grpo
 from openclaw_rl.training.tables import age_of, count
 from openclaw_rl.v1 import turn_pb2
@@ -75,8 +75,8 @@ class Groups:
         """Why what a sample says of its episode can't be, or comes too late; None when all is well."""
         step, turn_id = sample.transition.turn.episode, sample.transition.turn.turn_id
         for name in ("episode_id", "group_id"):
-            if reason := bad_id(f"episode.{name}", getattr(step, name)):
-                return f"bad episode: {reason}"
+            if rejection := validate_id(f"episode.{name}", getattr(step, name)):
+                return f"bad episode: {rejection}"
         if not 1 <= step.group_size <= MAX_SIZE:
             return f"bad episode: group_size {step.group_size} is not from 1 to {MAX_SIZE}"
         if step.step < 1:

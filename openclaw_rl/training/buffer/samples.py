@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.delivery.ids import bad_id
+from openclaw_rl.delivery.validation import validate_id
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.privacy import Tombstones
 from openclaw_rl.storage.checksum import content_key, crc, sound
@@ -117,8 +117,8 @@ class SampleTable:
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
                     continue
                 try:
-                    if reason := bad_id("transition.turn.turn_id", turn_id):
-                        raise Forged(reason)
+                    if rejection := validate_id("transition.turn.turn_id", turn_id):
+                        raise Forged(rejection.message)
                     new = self._insert(db, turn_id, sample, gone)
                 except Forged as error:
                     self.aside.keep(db, turn_id, str(error), sample.SerializeToString())
