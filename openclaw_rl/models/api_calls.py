@@ -183,7 +183,7 @@ def text_of(reply: Any) -> str:
     return (choices[0].message.content or "") if choices else ""
 
 
-async def canary(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, seconds: float = 60.0) -> str:
+async def probe(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, seconds: float = 60.0) -> str:
     """Find out with one tiny request whether an API works.
 
     Returns:

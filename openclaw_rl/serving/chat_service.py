@@ -13,27 +13,27 @@ from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import new_id, now, to_timestamp
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.event_recorder import TurnRecorder
-from openclaw_rl.serving.heartbeat import Presence
-from openclaw_rl.serving.interfaces import ChatCall, End, Event, Head
+from openclaw_rl.serving.heartbeat import SessionHeartbeat
+from openclaw_rl.serving.interfaces import ChatCall, End, Event, RequestContext
 from openclaw_rl.serving.latency import Latency
-from openclaw_rl.serving.rates import Meter
+from openclaw_rl.serving.rates import RateMeter
 from openclaw_rl.serving.token_policy import Policy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.sessions.index import ConversationIndex
 from openclaw_rl.v1 import turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Turns:
-    """The desk behind all doors (`gateway.port.TurnDesk`).
+class ChatService:
+    """The desk behind all doors ().
 
     Finds the session, lets the policy answer, and records the turn before the door can tell the client that the
     response is complete. A response that is cancelled or fails is recorded as far as it came.
     """
 
     def __init__(self, recorder: TurnRecorder, model: str, aliases: frozenset[str] = frozenset(),
-                 index: ConversationIndex | None = None, presence: Presence | None = None) -> None:
+                 index: ConversationIndex | None = None, presence: SessionHeartbeat | None = None) -> None:
         """Args:
             index: the conversations of earlier runs; default: none.
             presence: is told of sessions with a response under way.
@@ -42,7 +42,7 @@ class Turns:
         self.model, self.aliases = model, aliases
         self.state = "the policy is getting ready"
         self.running = 0  #: responses that are being made
-        self.meter = Meter()
+        self.meter = RateMeter()
         self.latency = Latency()
         self.queue: FairQueue | None = None  #: in front of an engine that makes so many responses at a time
         self._policy: Policy | None = None
@@ -62,7 +62,7 @@ class Turns:
         """The active policy version; 0 before it is ready."""
         return self._policy.version if self._policy else 0
 
-    def open_for_business(self, policy: Policy) -> None:
+    def mark_ready(self, policy: Policy) -> None:
         """The policy is there: take requests."""
         self._policy, self.state = policy, ""
 
@@ -72,11 +72,11 @@ class Turns:
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
-            log.warning("%d responses are cut short", self.running)
+            logger.warning("%d responses are cut short", self.running)
 
     def open(self, *, options: turn_pb2.TurnOptions, client: str, api: str, messages: list[turn_pb2.ChatMessage],
-             metadata: dict[str, str], choices: int = 1) -> Head:
-        """See `gateway.port.TurnDesk.open`."""
+             metadata: dict[str, str], choices: int = 1) -> RequestContext:
+        """See ."""
         self._ready()
         source: turn_pb2.SessionSource.ValueType = turn_pb2.SESSION_SOURCE_CLIENT
         session = options.session_id
@@ -88,11 +88,11 @@ class Turns:
             session, source = new_id("ses_"), turn_pb2.SESSION_SOURCE_NEW
         self._recorder.count("requests")
         self.meter.tick()
-        return Head(turn_id=new_id("turn_"), session_id=session, session_source=source, options=options,
+        return RequestContext(turn_id=new_id("turn_"), session_id=session, session_source=source, options=options,
                     client=client, api=api, metadata=metadata, requested_at=time.time(), open_choices=choices)
 
-    async def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncGenerator[Event, None]:
-        """See `gateway.port.TurnDesk.run`."""
+    async def run(self, head: RequestContext, call: ChatCall, choice: int = 0) -> AsyncGenerator[Event, None]:
+        """See ."""
         policy = self._ready()
         transcript = Transcript()
         settled = False
@@ -128,7 +128,7 @@ class Turns:
                                  refused=transcript.first_token_at is None)
             if isinstance(error, errors.MeshError):
                 raise
-            log.exception("turn %s failed", head.choice_id(choice))
+            logger.exception("turn %s failed", head.choice_id(choice))
             raise errors.internal(head.choice_id(choice)) from error
         finally:
             self.running -= 1
@@ -136,7 +136,7 @@ class Turns:
                 self._idle.set()
 
     def feedback(self, feedback: turn_pb2.Feedback) -> str:
-        """See `gateway.port.TurnDesk.feedback`."""
+        """See ."""
         bad = []
         if not feedback.turn_id and not feedback.session_id:
             bad.append(("turn_id", "is missing: name a turn_id or a session_id"))
@@ -154,7 +154,7 @@ class Turns:
         self._recorder.feedback(feedback)
         return feedback.feedback_id
 
-    def _note_latency(self, head: Head, transcript: Transcript) -> None:
+    def _note_latency(self, head: RequestContext, transcript: Transcript) -> None:
         if not head.options.background:
             first = transcript.first_token_at
             self.latency.ended(time.time() - head.requested_at, None if first is None else first - head.requested_at)
@@ -164,7 +164,7 @@ class Turns:
             raise errors.unavailable(self.state, retry_after=2.0)
         return self._policy
 
-    def _settle(self, head: Head, call: ChatCall, choice: int, transcript: Transcript,
+    def _settle(self, head: RequestContext, call: ChatCall, choice: int, transcript: Transcript,
                 reason: turn_pb2.FinishReason.ValueType, refused: bool = False) -> turn_pb2.Turn | None:
         """The turn to record; None when there is none."""
         head.open_choices -= 1
@@ -193,7 +193,7 @@ class Turns:
             self._index.remember(head.client, head.session_id, call.messages, response)
         return turn
 
-    def _settle_now(self, head: Head, call: ChatCall, choice: int, transcript: Transcript,
+    def _settle_now(self, head: RequestContext, call: ChatCall, choice: int, transcript: Transcript,
                     reason: turn_pb2.FinishReason.ValueType, refused: bool = False) -> None:
         """Record without awaiting: the task is being cancelled, or about to raise."""
         turn = self._settle(head, call, choice, transcript, reason, refused)

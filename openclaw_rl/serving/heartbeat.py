@@ -15,7 +15,7 @@ from openclaw_rl.v1 import turn_pb2
 _TIMES = 4
 
 
-class Presence:
+class SessionHeartbeat:
     """Tells the environment server of sessions with a response under way, so that the turn before does not time out."""
 
     def __init__(self, recorder: TurnRecorder, session_timeout: float) -> None:

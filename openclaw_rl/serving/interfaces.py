@@ -6,7 +6,6 @@ one `End`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,7 +82,7 @@ Event = Start | Delta | End
 
 
 @dataclass(slots=True)
-class Head:
+class RequestContext:
     """Who asks for a turn, and where it belongs. All choices of a request share it."""
 
     turn_id: str  #: of the first choice
@@ -101,46 +100,3 @@ class Head:
     def choice_id(self, index: int) -> str:
         """The turn's id of a choice: the request's own for the first one."""
         return f"{self.turn_id}-{index}" if index else self.turn_id
-
-
-class TurnDesk(Protocol):
-    """Takes requests from every door, and sees to it that each response becomes a recorded turn."""
-
-    model: str  #: name of the model
-    aliases: frozenset[str]  #: other names that it answers to
-    state: str  #: why requests aren't taken, for a person
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests are taken."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """The active policy version."""
-        ...
-
-    def open(self, *, options: turn_pb2.TurnOptions, client: str, api: str, messages: list[turn_pb2.ChatMessage],
-             metadata: dict[str, str], choices: int = 1) -> Head:
-        """Find the session of a request and give it ids.
-
-        Raises:
-            MeshError: not ready, or an option that can't be used.
-        """
-        ...
-
-    def run(self, head: Head, call: ChatCall, choice: int = 0) -> AsyncGenerator[Event, None]:
-        """Make one response. Closing the iterator cancels it; its turn is recorded all the same.
-
-        Raises:
-            MeshError: from the first `anext`, when the request can't be served; later, when the engine fails.
-        """
-        ...
-
-    def feedback(self, feedback: turn_pb2.Feedback) -> str:
-        """Record what somebody thinks of a turn or session; gives the feedback's id.
-
-        Raises:
-            MeshError: neither turn nor session, nothing said, or a score out of range.
-        """
-        ...

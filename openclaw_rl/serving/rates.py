@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Meter:
+class RateMeter:
     """Events per second over the last ten seconds, in constant space."""
 
     _SPAN = 10

@@ -23,16 +23,16 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.lock import alone
 from openclaw_rl.serving import conversations
 from openclaw_rl.serving.admission import FairQueue
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.engines.factory import make_policy, served_name
 from openclaw_rl.serving.entrypoints.grpc.servicer import PolicyServicer
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
-from openclaw_rl.serving.entrypoints.openai.entrypoint import Door
+from openclaw_rl.serving.entrypoints.openai.entrypoint import HttpEntrypoint
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.forget import PolicyForgetter
-from openclaw_rl.serving.heartbeat import Presence
-from openclaw_rl.serving.status import StatusBoard
+from openclaw_rl.serving.heartbeat import SessionHeartbeat
+from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.token_policy import Policy, TokenPolicy
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.storage.database import Store
@@ -63,7 +63,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     folder = home.component(NAME)
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:  # unwinds from the last to the first
-        http = Door(config, home, mounted=inside is not None)
+        http = HttpEntrypoint(config, home, mounted=inside is not None)
         store = Store(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         stack.callback(store.close)
         outbox = Outbox(store, "turns")
@@ -73,10 +73,10 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
         engines = await stack.enter_async_context(AsyncExitStack())
         stack.push_async_callback(http.stop)
 
-        presence = Presence(recorder, config.session_awareness.session_timeout)
+        presence = SessionHeartbeat(recorder, config.session_awareness.session_timeout)
         aliases = frozenset({settings.model, "default", "openclaw-rl", *settings.aliases})
-        turns = Turns(recorder, served_name(settings), aliases, known.index, presence)
-        board = StatusBoard(turns, recorder, outbox, store)
+        turns = ChatService(recorder, served_name(settings), aliases, known.index, presence)
+        board = StatusReporter(turns, recorder, outbox, store)
         servicer = PolicyServicer(turns)
         component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain, inside)
         component.http_address = http.address
@@ -118,7 +118,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
             if api is None:
                 turns.queue = FairQueue(settings.max_batch * max(1, len(getattr(engine, "workers", ()))),
                                         settings.max_waiting)
-            turns.open_for_business(policy)
+            turns.mark_ready(policy)
             await component.set_serving(True)
             log.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)
 
@@ -130,7 +130,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
         await serving
 
 
-async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home, turns: Turns,
+async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home, turns: ChatService,
                   engines: AsyncExitStack) -> tuple[Policy, Any, Path | None]:
     """The policy, what `PolicyVersions` takes for its engine, and the base model's folder."""
     if api is not None:

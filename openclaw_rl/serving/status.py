@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.engines.interface import EngineError
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.event_recorder import TurnRecorder
@@ -16,10 +16,10 @@ from openclaw_rl.v1 import component_pb2
 from openclaw_rl.weights.transfer.relay import WeightRelay
 
 
-class StatusBoard:
+class StatusReporter:
     """What the component tells of itself."""
 
-    def __init__(self, turns: Turns, recorder: TurnRecorder, outbox: Outbox, store: Store) -> None:
+    def __init__(self, turns: ChatService, recorder: TurnRecorder, outbox: Outbox, store: Store) -> None:
         self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
         self._alarms = Alarms()
         self.engine: Any = None  #: whose `stats` are told, once it is there

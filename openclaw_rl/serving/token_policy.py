@@ -245,7 +245,7 @@ class TokenPolicy:
 
 
 class _Reader:
-    """Turns one response's tokens into deltas: characters, then stop texts, then tool calls."""
+    """ChatService one response's tokens into deltas: characters, then stop texts, then tool calls."""
 
     def __init__(self, policy: TokenPolicy, call: ChatCall, prompt: Prompt) -> None:
         self._tokens = policy.shown_tokens

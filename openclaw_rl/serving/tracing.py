@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from openclaw_rl.observability import request_spans
-from openclaw_rl.serving.interfaces import ChatCall, Head
+from openclaw_rl.serving.interfaces import ChatCall, RequestContext
 from openclaw_rl.serving.token_policy import Transcript
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.common_pb2 import TraceContext
 
 
-def generated(head: Head, call: ChatCall, choice: int, transcript: Transcript,
+def generated(head: RequestContext, call: ChatCall, choice: int, transcript: Transcript,
               reason: turn_pb2.FinishReason.ValueType, model: str, active: int) -> TraceContext | None:
     """A response has ended, whole or not: its span, and the context that the turn carries on. A request that leaves
     no record has a span too, without its messages. `active`: the version that answers now, for one without tokens."""

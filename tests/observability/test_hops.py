@@ -19,7 +19,7 @@ from openclaw_rl.reward.queue import SCHEMA as JUDGE_SCHEMA
 from openclaw_rl.reward.queue import JudgeQueue
 from openclaw_rl.reward.service import JudgeService
 from openclaw_rl.rpc.auth.callers import client_digest
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.app import create_app
 from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
@@ -48,8 +48,8 @@ class Traffic:
         self.outbox = Outbox(self.store, "turns")
         template = ChatTemplate(write_tokenizer(root / "tokenizer"))
         self.engine = StubEngine(lambda prompt: [*template.encode("Hello there!"), EOS])
-        self.desk = Turns(TurnRecorder(self.store, self.outbox), "stub")
-        self.desk.open_for_business(TokenPolicy(self.engine, template))
+        self.desk = ChatService(TurnRecorder(self.store, self.outbox), "stub")
+        self.desk.mark_ready(TokenPolicy(self.engine, template))
         self.http = HttpServer("127.0.0.1", 0)
         self.http.start(create_app(self.desk, client_digest))
 

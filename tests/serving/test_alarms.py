@@ -8,9 +8,9 @@ import pytest
 
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
-from openclaw_rl.serving.status import StatusBoard
+from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.text.template import ChatTemplate
-from openclaw_rl.serving.versions.trainer_claim import REMEMBERED, Trainers
+from openclaw_rl.serving.versions.trainer_claim import REMEMBERED, TrainerClaim
 from openclaw_rl.v1 import component_pb2
 from openclaw_rl.weights.identity import identity
 from tests.serving.peers import Server, Trainer
@@ -46,7 +46,7 @@ async def test_two_trainers_do_not_take_a_policy_server_from_each_other(tmp_path
 
 def test_a_trainer_takes_over_from_itself_and_one_without_an_id_from_any() -> None:
     clock = [0.0]
-    trainers = Trainers(lambda: clock[0])
+    trainers = TrainerClaim(lambda: clock[0])
     trainers.admit("a", False)
     trainers.admit("a", True)
     with pytest.raises(MeshError, match="stop one of the two") as caught:
@@ -90,7 +90,7 @@ async def test_versions_refused_again_and_again_are_an_alarm_until_one_is_taken(
 
 async def test_status_and_metrics_tell_the_alarms(tmp_path: Path, template: ChatTemplate) -> None:
     rig = Rig(tmp_path, template)
-    board = StatusBoard(rig.turns, rig.recorder, rig.outbox, rig.store)
+    board = StatusReporter(rig.turns, rig.recorder, rig.outbox, rig.store)
     board.engine = rig.engine
     metrics = Metrics(board.gauges, board.alarms)
     assert b'openclaw_component_degraded{component="policy_server"} 0.0' in metrics.text()

@@ -10,7 +10,7 @@ import pytest
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving import conversations
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.forget import PolicyForgetter
 from openclaw_rl.serving.interfaces import ChatCall
@@ -32,8 +32,8 @@ class Rig:
         self.outbox = Outbox(self.store, "turns")
         known = conversations.Conversations(self.store)
         self.recorder = TurnRecorder(self.store, self.outbox, also=known.save)
-        self.turns = Turns(self.recorder, "stub", index=known.index)
-        self.turns.open_for_business(TokenPolicy(StubEngine(lambda _: [*template.encode("Hello!"), EOS]), template))
+        self.turns = ChatService(self.recorder, "stub", index=known.index)
+        self.turns.mark_ready(TokenPolicy(StubEngine(lambda _: [*template.encode("Hello!"), EOS]), template))
         self.forgetter = PolicyForgetter("policy_server", self.home, self.store, self.recorder, known)
 
     def head(self, session: str):

@@ -4,8 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from openclaw_rl.serving.chat_service import Turns
-from openclaw_rl.serving.heartbeat import Presence
+from openclaw_rl.serving.chat_service import ChatService
+from openclaw_rl.serving.heartbeat import SessionHeartbeat
 from openclaw_rl.serving.interfaces import ChatCall
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.v1 import turn_pb2
@@ -14,10 +14,10 @@ from tests.serving.test_turns import ASK, Rig
 
 async def test_sessions_with_a_long_response_are_told_of(tmp_path: Path, template: ChatTemplate) -> None:
     rig = Rig(tmp_path, template)
-    presence = Presence(rig.recorder, session_timeout=40.0)
-    turns = Turns(rig.recorder, "stub", presence=presence)
+    presence = SessionHeartbeat(rig.recorder, session_timeout=40.0)
+    turns = ChatService(rig.recorder, "stub", presence=presence)
     assert rig.turns._policy is not None
-    turns.open_for_business(rig.turns._policy)
+    turns.mark_ready(rig.turns._policy)
     rig.engine.gate = asyncio.Event()
 
     async def ask(session: str, no_record: bool = False) -> None:

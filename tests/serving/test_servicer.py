@@ -16,7 +16,7 @@ from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.serving.admission import FairQueue
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.grpc.servicer import PolicyServicer
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
@@ -35,14 +35,14 @@ class Rig:
         self.engine = StubEngine(lambda _prompt: [*template.encode("Hello!"), EOS])
         self.store = Store(folder / "state.db", "group", SCHEMA)
         self.outbox = Outbox(self.store, "turns")
-        self.turns = Turns(TurnRecorder(self.store, self.outbox), "stub")
+        self.turns = ChatService(TurnRecorder(self.store, self.outbox), "stub")
         self.servicer = PolicyServicer(self.turns)
         self.stub: policy_pb2_grpc.PolicyServiceAsyncStub
 
     def ready(self) -> None:
         policy = TokenPolicy(self.engine, self.template)
         self.servicer.scorer = policy
-        self.turns.open_for_business(policy)
+        self.turns.mark_ready(policy)
 
     def recorded(self) -> list[turn_pb2.Turn]:
         rows = self.outbox.window(0, 100, 2**24)

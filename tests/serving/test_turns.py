@@ -10,11 +10,11 @@ import pytest
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.serving import event_recorder as recorder_module
 from openclaw_rl.serving.admission import FairQueue
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.interfaces import ChatCall, End
-from openclaw_rl.serving.rates import Meter
-from openclaw_rl.serving.status import StatusBoard
+from openclaw_rl.serving.rates import RateMeter
+from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
 from openclaw_rl.storage.database import Store, StoreError
@@ -31,8 +31,8 @@ class Rig:
         self.store = Store(folder / "state.db", durability, SCHEMA)  # type: ignore[arg-type]
         self.outbox = Outbox(self.store, "turns")
         self.recorder = TurnRecorder(self.store, self.outbox, strict=durability == "strict")
-        self.turns = Turns(self.recorder, "stub")
-        self.turns.open_for_business(TokenPolicy(self.engine, template))
+        self.turns = ChatService(self.recorder, "stub")
+        self.turns.mark_ready(TokenPolicy(self.engine, template))
 
     async def ask(self, **options: object) -> End:
         head = self.turns.open(options=turn_pb2.TurnOptions(**options), client="c", api="test",  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ async def test_draining(tmp_path: Path, template: ChatTemplate) -> None:
 
 async def test_status(tmp_path: Path, template: ChatTemplate) -> None:
     rig = Rig(tmp_path, template)
-    board = StatusBoard(rig.turns, rig.recorder, rig.outbox, rig.store)
+    board = StatusReporter(rig.turns, rig.recorder, rig.outbox, rig.store)
     board.engine = rig.engine
     await rig.ask()
     status = board.status()
@@ -152,7 +152,7 @@ async def test_status(tmp_path: Path, template: ChatTemplate) -> None:
 
 def test_the_meter_forgets() -> None:
     now = [0.0]
-    meter = Meter(lambda: now[0])
+    meter = RateMeter(lambda: now[0])
     for second in range(20):
         now[0] = second + 0.5
         for _ in range(4):
@@ -187,7 +187,7 @@ async def test_a_background_request_waits_behind_live_ones_and_its_turn_says_wha
 
 async def test_latency_is_that_of_live_responses(tmp_path: Path, template: ChatTemplate) -> None:
     rig = Rig(tmp_path, template)
-    board = StatusBoard(rig.turns, rig.recorder, rig.outbox, rig.store)
+    board = StatusReporter(rig.turns, rig.recorder, rig.outbox, rig.store)
     board.engine = rig.engine
     await rig.ask(background=True)
     assert not [name for name in board.gauges() if name.startswith(("latency", "first_token"))]

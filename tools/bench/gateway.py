@@ -85,7 +85,8 @@ async def direct(step: float, streams: int, tokens: int) -> tuple[list[float], l
 
 def serve(pipe: Connection, model: str, step: float) -> None:
     """The server's process: tells its port, serves until told to stop."""
-    from openclaw_rl.serving.chat_service import Turns, client_digest
+    from openclaw_rl.rpc.auth.callers import client_digest
+    from openclaw_rl.serving.chat_service import ChatService
     from openclaw_rl.serving.entrypoints.openai.app import create_app
     from openclaw_rl.serving.entrypoints.openai.http import HttpServer
     from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
@@ -97,8 +98,8 @@ def serve(pipe: Connection, model: str, step: float) -> None:
     async def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "state.db", "group", SCHEMA)
-            desk = Turns(TurnRecorder(store, Outbox(store, "turns")), "stub")
-            desk.open_for_business(TokenPolicy(StepEngine(step), ChatTemplate(Path(model))))  # type: ignore[arg-type]
+            desk = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
+            desk.mark_ready(TokenPolicy(StepEngine(step), ChatTemplate(Path(model))))  # type: ignore[arg-type]
             http = HttpServer("127.0.0.1", 0)
             http.start(create_app(desk, client_digest))
             pipe.send(int(http.address.rpartition(":")[2]))

@@ -21,7 +21,7 @@ from openclaw_rl.serving.engines.sglang.parsers import Parsers
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: The component whose folder the engine keeps its files in.
 _NAME = "policy_server"
@@ -88,13 +88,13 @@ async def make_policy(settings: PolicyServerConfig, home: Home, tell: Callable[[
         engine: TokenEngine
         if name == "sglang":
             if settings.sglang.mode == "in_process" and settings.workers > 1 and not settings.sglang.addresses:
-                log.warning("components.policy_server.workers: %d; sglang.mode in_process has one", settings.workers)
+                logger.warning("components.policy_server.workers: %d; sglang.mode in_process has one", settings.workers)
             engine = module.SglangEngine(folder, settings, home.component(_NAME) / "sglang", home.logs,
                                          served_name(settings))
         else:
             if settings.workers > 1:
-                log.warning("components.policy_server.workers: %d, but the embedded engine is always one; several need "
-                            "engine: sglang", settings.workers)
+                logger.warning("components.policy_server.workers: %d, but the embedded engine has one worker; use "
+                               "engine: sglang for several", settings.workers)
             engine = module.EmbeddedEngine(
                 folder, model=served_name(settings), max_batch=settings.max_batch, max_context=settings.max_context,
                 max_waiting=settings.max_waiting, threads=settings.threads, device=settings.device)

@@ -13,7 +13,7 @@ from typing import Any
 from openclaw_rl.rpc.errors import failed_precondition
 from openclaw_rl.rpc.messages import to_timestamp
 from openclaw_rl.serving.engines.interface import EngineError, Pause, TokenEngine, WorkerInfo
-from openclaw_rl.serving.versions.version_state import RecordFile, VersionRecord
+from openclaw_rl.serving.versions.version_state import VersionState, VersionStateFile
 from openclaw_rl.v1.policy_pb2 import (
     ENGINE_WORKER_STATE_OUT,
     ENGINE_WORKER_STATE_SERVING,
@@ -47,12 +47,12 @@ class PolicyVersions:
 
     def __init__(self, folder: Path, base: Path | None, engine: TokenEngine, keep: int = 3) -> None:
         self.problems: list[str] = []
-        self._file = RecordFile(folder)
+        self._file = VersionStateFile(folder)
         self._root = folder / "versions"
         self._base = base
         self._engine = engine
         self._keep = keep
-        self._record = VersionRecord(activated_at=time.time())
+        self._record = VersionState(activated_at=time.time())
         self._store: VersionStore | None = None
         self._staged: int | None = None  # in the engine, beside the active one
         self._lock = asyncio.Lock()
@@ -102,7 +102,7 @@ class PolicyVersions:
 
     @property
     def pin(self) -> str:
-        """See VersionRecord.pin."""
+        """See VersionState.pin."""
         return self._record.pin
 
     def manifests(self) -> list[VersionManifest]:
@@ -207,7 +207,7 @@ class PolicyVersions:
 
         return await self._uninterrupted(work())
 
-    async def _go_to(self, version: int, record: VersionRecord, reason: str) -> Pause:
+    async def _go_to(self, version: int, record: VersionState, reason: str) -> Pause:
         known = version in (0, *self._kept())
         if not known or not await asyncio.to_thread(self.store.verify, version):
             raise failed_precondition(
@@ -273,7 +273,7 @@ class PolicyVersions:
         await self._engine.stage(version, self.store.folder(version))
         self._staged = version
 
-    async def _switch(self, after: VersionRecord, required: bool) -> Pause:
+    async def _switch(self, after: VersionState, required: bool) -> Pause:
         """Write down, then activate what is staged."""
         before, after = self._record, replace(after, activated_at=time.time())
         await self._write(after, required)
@@ -287,7 +287,7 @@ class PolicyVersions:
         self._take(after)
         return pause
 
-    def _take(self, record: VersionRecord) -> None:
+    def _take(self, record: VersionState) -> None:
         """The record holds now; tell those who watch."""
         self._record = record
         self._changed.set()
@@ -307,7 +307,7 @@ class PolicyVersions:
             return False
         return True
 
-    def _load(self) -> VersionRecord:
+    def _load(self) -> VersionState:
         self._store = VersionStore(self._root, self._base, self._engine.info.model_id)
         self._store.manifest(0)  # reads the base model, unless its digests are known
         self.problems = self._store.problems  # one list: what the store finds later is seen too
@@ -321,9 +321,9 @@ class PolicyVersions:
         if record is not None:
             return replace(record, kept=tuple(version for version in record.kept if version in there))
         newest = there[-1] if there else 0
-        return VersionRecord(newest, newest, there, (), time.time())
+        return VersionState(newest, newest, there, (), time.time())
 
-    async def _write(self, record: VersionRecord, required: bool) -> None:
+    async def _write(self, record: VersionState, required: bool) -> None:
         try:
             await asyncio.to_thread(self._file.write, record)
         except OSError as error:

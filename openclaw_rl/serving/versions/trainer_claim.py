@@ -11,7 +11,7 @@ import grpc
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.alarms import Raised
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds for which a second trainer that was refused is an alarm; one that is still there tries every few seconds.
 REMEMBERED = 60.0
@@ -19,7 +19,7 @@ REMEMBERED = 60.0
 RETRY = 5.0
 
 
-class Trainers:
+class TrainerClaim:
     """Who has the weight stream.
 
     A trainer names itself by the id of its versions folder, so a restarted one is known and takes its own stream over
@@ -47,7 +47,8 @@ class Trainers:
         """
         if connected and trainer and self._current and trainer != self._current:
             if self.alarm[1] == "":
-                log.error("a second trainer, %s, wants to update this policy server; %s does", trainer, self._current)
+                logger.error("a second trainer, %s, wants to update this policy server; %s already does", trainer,
+                             self._current)
             self._refused = trainer, self._clock()
             raise MeshError(grpc.StatusCode.FAILED_PRECONDITION, "ANOTHER_TRAINER",
                             f"another trainer ({self._current}) updates this policy server, this one ({trainer}) can't "

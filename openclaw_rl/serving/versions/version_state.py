@@ -16,7 +16,7 @@ _REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRecord:
+class VersionState:
     """Which version answers, which are kept, which were taken back, and whether one is pinned."""
 
     active: int = 0
@@ -28,7 +28,7 @@ class VersionRecord:
     pin_reason: str = ""
 
     @classmethod
-    def read(cls, data: bytes) -> VersionRecord:
+    def read(cls, data: bytes) -> VersionState:
         """The record that `write` made; one of an earlier release has no pin.
 
         Raises:
@@ -62,7 +62,7 @@ class VersionRecord:
                 and all(0 < version <= self.highest for version in (*self.kept, *self.withdrawn)))
 
 
-class RecordFile:
+class VersionStateFile:
     """policy.json in a policy server's folder, and policy.copy.json beside it.
 
     Without a record nobody can tell a version that answered from one that was only staged or was taken back; so when
@@ -73,7 +73,7 @@ class RecordFile:
         self.path = folder / "policy.json"
         self._copy = folder / "policy.copy.json"
 
-    def read(self) -> tuple[VersionRecord | None, str]:
+    def read(self) -> tuple[VersionState | None, str]:
         """The record, None when there is none; and what is wrong, "" when nothing is. A damaged file is set aside."""
         record, problem = self._read(self.path)
         if record is not None:
@@ -90,7 +90,7 @@ class RecordFile:
         except OSError:
             return False
 
-    def write(self, record: VersionRecord) -> None:
+    def write(self, record: VersionState) -> None:
         """Be back when both are on the disk.
 
         Raises:
@@ -100,9 +100,9 @@ class RecordFile:
             write_durably(path, record.write())
 
     @staticmethod
-    def _read(path: Path) -> tuple[VersionRecord | None, str]:
+    def _read(path: Path) -> tuple[VersionState | None, str]:
         try:
-            return VersionRecord.read(path.read_bytes()), ""
+            return VersionState.read(path.read_bytes()), ""
         except FileNotFoundError:
             return None, ""
         except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:

@@ -18,10 +18,10 @@ from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.rpc.auth.callers import client_digest
 from openclaw_rl.rpc.auth.keys import KeyRing
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.access import Access
 from openclaw_rl.serving.entrypoints.openai.app import create_app
-from openclaw_rl.serving.entrypoints.openai.connection import Patience
+from openclaw_rl.serving.entrypoints.openai.connection import ClientTimeouts
 from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
@@ -40,7 +40,7 @@ class Door:
     url: str
     engine: StubEngine
     template: ChatTemplate
-    desk: Turns
+    desk: ChatService
     outbox: Outbox
     access: Access
 
@@ -86,14 +86,14 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
     """Opens doors with settings of their own."""
     async with AsyncExitStack() as stack:
         async def open_one(api_keys: tuple[str, ...] = (), ready: bool = True, ring: KeyRing | None = None,
-                           patience: Patience | None = None, **limits: Any) -> Door:
+                           patience: ClientTimeouts | None = None, **limits: Any) -> Door:
             engine = StubEngine(lambda _prompt: [EOS])
             store = Store(tmp_path / "state.db", "group", SCHEMA)
             stack.callback(store.close)
             outbox = Outbox(store, "turns")
-            desk = Turns(TurnRecorder(store, outbox), "stub", frozenset({"default"}))
+            desk = ChatService(TurnRecorder(store, outbox), "stub", frozenset({"default"}))
             if ready:
-                desk.open_for_business(TokenPolicy(engine, template))
+                desk.mark_ready(TokenPolicy(engine, template))
             settings = LimitsConfig.model_validate({"body": 2**20, "requests_per_minute": 10**6, **limits})
             fixed = Config.model_validate({"components": {"policy_server": {"api_keys": api_keys}}})
             metrics = Metrics()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.rpc.auth.callers import client_digest
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.access import Access
 from openclaw_rl.serving.entrypoints.openai.app import create_app
-from openclaw_rl.serving.entrypoints.openai.connection import Patience
+from openclaw_rl.serving.entrypoints.openai.connection import ClientTimeouts
 from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.entrypoints.openai.https import Certificate
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
@@ -24,7 +24,7 @@ from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import turn_pb2
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
 
-PATIENCE = Patience(handshake=1.0, head=1.0, body=1.0, write=1.0, idle=2, linger=1.0)
+PATIENCE = ClientTimeouts(handshake=1.0, head=1.0, body=1.0, write=1.0, idle=2, linger=1.0)
 CONNECTIONS = 150
 
 
@@ -44,8 +44,8 @@ async def main(folder: Path) -> None:
     engine = StubEngine(lambda prompt: long if len(prompt) > 100 else short, context=200_000)
     outbox = Outbox(Store(folder / "state.db", "group", SCHEMA), "turns")
     recorder = Recorder(outbox._store, outbox)
-    desk = Turns(recorder, "stub")
-    desk.open_for_business(TokenPolicy(engine, template))
+    desk = ChatService(recorder, "stub")
+    desk.mark_ready(TokenPolicy(engine, template))
     metrics = Metrics(lambda: {"cancelled": recorder.cancelled, "running": desk.running})
     access = Access(None, LimitsConfig(requests_per_minute=10**6, body=2**20))
     certificate = Certificate(folder / "door.crt", folder / "door.key")

@@ -20,8 +20,8 @@ from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.rpc.auth.callers import client_digest
 from openclaw_rl.rpc.auth.keys import KeyFile
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.serving.chat_service import Turns
-from openclaw_rl.serving.entrypoints.openai.entrypoint import Door
+from openclaw_rl.serving.chat_service import ChatService
+from openclaw_rl.serving.entrypoints.openai.entrypoint import HttpEntrypoint
 from openclaw_rl.serving.entrypoints.openai.https import Certificate
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
@@ -46,11 +46,11 @@ def config(host: str = "127.0.0.1", policy: dict[str, Any] | None = None, **secu
 
 
 @asynccontextmanager
-async def opened(settings: Config, home: Home, template: ChatTemplate) -> AsyncIterator[Door]:
-    door = Door(settings, home, {})
+async def opened(settings: Config, home: Home, template: ChatTemplate) -> AsyncIterator[HttpEntrypoint]:
+    door = HttpEntrypoint(settings, home, {})
     store = Store(home.root / "state.db", "group", SCHEMA)
-    desk = Turns(TurnRecorder(store, Outbox(store, "turns")), "stub")
-    desk.open_for_business(TokenPolicy(StubEngine(lambda _prompt: [EOS]), template))
+    desk = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
+    desk.mark_ready(TokenPolicy(StubEngine(lambda _prompt: [EOS]), template))
     door.start(desk, client_digest, Metrics())
     try:
         yield door
@@ -62,24 +62,24 @@ async def opened(settings: Config, home: Home, template: ChatTemplate) -> AsyncI
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_a_door_on_a_network_needs_a_key(home: Home, host: str) -> None:
     with pytest.raises(ConfigError, match=r"policy_server\.host: .*openclaw-rl keys add NAME --scope chat"):
-        Door(config(host, http_tls="off"), home, {})
+        HttpEntrypoint(config(host, http_tls="off"), home, {})
 
 
 def test_a_key_that_has_ended_is_none(home: Home) -> None:
     KeyFile(home.root / "keys.json").add("old", ["chat"], expires=time.time() - 1)
     with pytest.raises(ConfigError, match="keys add"):
-        Door(config("0.0.0.0", http_tls="off"), home, {})
+        HttpEntrypoint(config("0.0.0.0", http_tls="off"), home, {})
     home.root.joinpath("keys.json").write_text("nonsense")
     with pytest.raises(ConfigError, match=r"keys\.json is damaged"):
-        Door(config(), home, {})
+        HttpEntrypoint(config(), home, {})
 
 
 def test_a_door_on_a_network_needs_https(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     KeyFile(home.root / "keys.json").add("a", ["chat"])
     with pytest.raises(ConfigError, match=r"needs HTTPS.*policy_server\.key.*openclaw-rl init.*http_tls: off"):
-        Door(config("0.0.0.0"), home, {})
+        HttpEntrypoint(config("0.0.0.0"), home, {})
     with caplog.at_level(logging.WARNING):
-        Door(config("0.0.0.0", http_tls="off"), home, {})._http._socket.close()
+        HttpEntrypoint(config("0.0.0.0", http_tls="off"), home, {})._http._socket.close()
     assert "not encrypted" in caplog.text
 
 
@@ -142,7 +142,7 @@ async def test_https_with_a_certificate_of_ones_own(home: Home, template: ChatTe
     ({"http_certificate": "/nowhere/x.crt", "http_key": "/nowhere/x.key"}, "/nowhere/x.key can't be read")])
 def test_certificates_that_can_not_be_used(home: Home, given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        Door(config(**given), home, {})
+        HttpEntrypoint(config(**given), home, {})
 
 
 def test_a_certificates_key_is_a_secret_and_it_ends(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     certificate, _ = make_certificate(folder)
     root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-m", "tests.serving.entrypoints.hostile_server", str(folder)],
-                               stdout=subprocess.PIPE,
-                               text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+                               stdout=subprocess.PIPE, text=True, cwd=root,
+                               env={**os.environ, "PYTHONPATH": str(root)})
     try:
         assert process.stdout is not None
         server = Server(process, json.loads(process.stdout.readline()), certificate)

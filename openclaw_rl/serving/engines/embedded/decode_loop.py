@@ -20,7 +20,7 @@ from openclaw_rl.serving.engines.embedded.forward import Cache, Forward, Piece
 from openclaw_rl.serving.engines.embedded.sampler import Draw, sample
 from openclaw_rl.serving.engines.interface import EngineError, Finished, Pause, Sampling, Token
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Prompt tokens of a step: while others decode, and while none does. On a CPU time goes with the rows.
 _PROMPT_ROWS = {"cpu": (32, 256), "cuda": (512, 1024)}
@@ -210,7 +210,7 @@ class DecodeLoop:
         except Exception as error:
             # A prompt that doesn't fit into memory is the likely cause: its request alone goes then, and since no
             # position was advanced the others repeat the step.
-            log.exception("A decode step failed")
+            logger.exception("A decode step failed")
             for request in [request for request, _ in pieces] or decoding:
                 request.send(EngineError(f"the engine failed: {type(error).__name__}"))
                 self._leave(request)

@@ -37,7 +37,7 @@ from openclaw_rl.serving.engines.interface import (
     WeightsError,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Context when neither the configuration nor the model asks for less.
 DEFAULT_CONTEXT = 4096
@@ -97,8 +97,8 @@ class EmbeddedEngine:
                                     flush=self._flush)
         self._decoding.start()
         self._loader.submit(free_memory)  # what loading took beside the weights
-        log.info("The embedded engine serves %s on %s: context %d, batch %d", self.info.model, self._device,
-                 self.info.context_length, self._max_batch)
+        logger.info("The embedded engine serves %s on %s: context %d, batch %d", self.info.model, self._device,
+                    self.info.context_length, self._max_batch)
 
     async def stop(self) -> None:
         """End every generation and free the model."""
@@ -217,7 +217,7 @@ class EmbeddedEngine:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            log.debug("The event loop ended before the engine")
+            logger.debug("The event loop ended before the engine")
 
     def _load(self, folder: Path) -> Weights:
         with torch.inference_mode():

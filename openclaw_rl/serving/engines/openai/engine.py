@@ -34,7 +34,7 @@ from openclaw_rl.weights.format.safetensors import CorruptFile
 
 __all__ = ["UpstreamPolicy", "check_credentials"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _REASONS = {"stop": turn_pb2.FINISH_REASON_STOP, "length": turn_pb2.FINISH_REASON_LENGTH,
             "tool_calls": turn_pb2.FINISH_REASON_TOOL_CALLS, "function_call": turn_pb2.FINISH_REASON_TOOL_CALLS}
@@ -45,7 +45,7 @@ _OURS = {"model", "messages", "stream", "stream_options", "n", "tools", "tool_ch
 #: Seconds for which a request is tried again before its first token; less when the caller's deadline comes sooner.
 RETRY_SECONDS = 60.0
 #: Seconds between two looks whether the API works again.
-CANARY_SECONDS = 60.0
+PROBE_SECONDS = 60.0
 
 
 class UpstreamPolicy:
@@ -91,17 +91,17 @@ class UpstreamPolicy:
         """Close the connections."""
         await self._client.close()
 
-    async def watch(self, seconds: float = CANARY_SECONDS) -> None:
+    async def watch(self, seconds: float = PROBE_SECONDS) -> None:
         """Find out at the start whether the API works, and again and again while it does not. Never returns."""
         first = True
         while True:
             if first or self.problem:
                 first, before = False, self.problem
-                self.problem = await api_calls.canary(self._client, self._api, self._names)
+                self.problem = await api_calls.probe(self._client, self._api, self._names)
                 if self.problem and self.problem != before:
-                    log.error("the policy's API does not work: %s", self.problem)
+                    logger.error("the policy's API does not work: %s", self.problem)
                 elif before and not self.problem:
-                    log.info("the policy's API works again")
+                    logger.info("the policy's API works again")
             await asyncio.sleep(seconds)
 
     async def stage(self, version: int, folder: Path) -> None:
@@ -271,7 +271,7 @@ class UpstreamPolicy:
         if status in (401, 403):
             # Our key, not the client's: to the client this is a server that is not set up well.
             self.problem = api_calls.explain(error, self._api, self._names)
-            log.error("%s", self.problem)
+            logger.error("%s", self.problem)
             return errors.MeshError(grpc.StatusCode.INTERNAL, "INTERNAL",
                                     "the API refuses the key of the policy server; its operator must set a valid one",
                                     metadata={"http_status": "502"})

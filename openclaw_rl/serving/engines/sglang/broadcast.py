@@ -15,8 +15,8 @@ from typing import Any
 
 from openclaw_rl.models.checkpoint import tensor_files
 from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
-from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
-from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, _Session, _update
+from openclaw_rl.serving.engines.sglang.client import CommandRefused, ConnectionLost, EngineClient
+from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, WeightUpdate, send_update
 
 _numbers = itertools.count()
 _partings: set[asyncio.Future[None]] = set()
@@ -24,7 +24,7 @@ _partings: set[asyncio.Future[None]] = set()
 _MEET_SECONDS = 60.0
 
 
-class Broadcast:
+class BroadcastTransport:
     """See the module.
 
     Args:
@@ -40,7 +40,7 @@ class Broadcast:
     async def load(self, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
 
-    async def send(self, link: Link, load: Checkpoint) -> None:
+    async def send(self, client: EngineClient, load: Checkpoint) -> None:
         name = f"openclaw-rl-{next(_numbers)}"
         world = self._ranks + 1
         with socket.socket() as probe:
@@ -48,40 +48,40 @@ class Broadcast:
             port = probe.getsockname()[1]
         meeting = asyncio.ensure_future(asyncio.to_thread(_group, name, self._host, port, world))
         try:
-            await link.command("/init_weights_update_group", {
+            await client.command("/init_weights_update_group", {
                 "master_address": self._host, "master_port": port, "rank_offset": 1, "world_size": world,
                 "group_name": name, "backend": "gloo"}, _MEET_SECONDS)
             group = await meeting
-        except (Refused, Gone):
+        except (CommandRefused, ConnectionLost):
             meeting.add_done_callback(lambda done: done.exception())
             raise
         except Exception as error:  # torch's, of several kinds
-            raise Gone(f"{link.address}: the group for the broadcast did not come about: {error}") from error
+            raise ConnectionLost(f"{client.address}: the broadcast group was not formed: {error}") from error
         try:
-            async with _Session(link):
+            async with WeightUpdate(client):
                 names, kinds, shapes = await asyncio.to_thread(_description, load)
                 sending = asyncio.ensure_future(asyncio.to_thread(_broadcast, group, load))
                 try:
-                    await _update(link, "/update_weights_from_distributed", names=names, dtypes=kinds, shapes=shapes,
-                                  group_name=name)
+                    await send_update(client, "/update_weights_from_distributed", names=names, dtypes=kinds,
+                                      shapes=shapes, group_name=name)
                 finally:
                     sending.add_done_callback(lambda done: done.exception())  # it times out when nobody listens
                 try:
                     await sending
                 except Exception as error:
-                    raise Gone(f"{link.address}: the broadcast broke off: {error}") from error
+                    raise ConnectionLost(f"{client.address}: the broadcast broke off: {error}") from error
         finally:
-            parting = asyncio.ensure_future(_part(link, name, group))
+            parting = asyncio.ensure_future(_part(client, name, group))
             _partings.add(parting)
             parting.add_done_callback(_partings.discard)
 
 
-async def _part(link: Link, name: str, group: Any) -> None:
+async def _part(client: EngineClient, name: str, group: Any) -> None:
     """Leave the group, on both ends."""
     import torch.distributed as dist
 
-    with suppress(Refused, Gone):
-        await link.command("/destroy_weights_update_group", {"group_name": name})
+    with suppress(CommandRefused, ConnectionLost):
+        await client.command("/destroy_weights_update_group", {"group_name": name})
     with suppress(Exception):  # torch's, of several kinds; the group may be broken
         await asyncio.to_thread(dist.destroy_process_group, group)
 

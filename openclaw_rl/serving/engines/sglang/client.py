@@ -13,22 +13,22 @@ import orjson
 
 from openclaw_rl.serving.engines.interface import EngineError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
 #: Seconds for what only asks or switches.
 COMMAND_SECONDS = 30.0
 
 
-class Gone(Exception):
+class ConnectionLost(Exception):
     """SGLang can't be reached any more, or what it said was cut off; the text says how."""
 
 
-class Refused(EngineError):
+class CommandRefused(EngineError):
     """SGLang answered no; the text is its own."""
 
 
-class Link(Protocol):
+class EngineClient(Protocol):
     """All methods are called on one event loop."""
 
     address: str  #: http://HOST:PORT; empty in process
@@ -37,8 +37,8 @@ class Link(Protocol):
         """Pieces of a response of /generate, as they come. `body` must name a `rid`.
 
         Raises:
-            Gone: it broke off.
-            Refused: it did not begin.
+            ConnectionLost: it broke off.
+            CommandRefused: it did not begin.
         """
         ...
 
@@ -46,8 +46,8 @@ class Link(Protocol):
         """Post to `path`; without a body, get it. What came back.
 
         Raises:
-            Gone: no answer within `seconds`, or none at all.
-            Refused: the answer is no.
+            ConnectionLost: no answer within `seconds`, or none at all.
+            CommandRefused: the answer is no.
         """
         ...
 
@@ -58,7 +58,7 @@ class Link(Protocol):
         """Forget the connections."""
 
 
-class HttpLink:
+class HttpClient:
     """Over HTTP.
 
     Args:
@@ -79,7 +79,7 @@ class HttpLink:
             async with self._client.stream("POST", "/generate", content=orjson.dumps(body),
                                            headers={"content-type": "application/json"}) as response:
                 if response.status_code != 200:
-                    raise Refused(_message(await response.aread()))
+                    raise CommandRefused(_message(await response.aread()))
                 async for line in response.aiter_lines():
                     if not line.startswith("data:"):
                         continue
@@ -88,10 +88,10 @@ class HttpLink:
                         return
                     piece = orjson.loads(data)
                     if "error" in piece:
-                        raise Refused(_message(data.encode()))
+                        raise CommandRefused(_message(data.encode()))
                     yield piece
         except (httpx.HTTPError, orjson.JSONDecodeError, RuntimeError) as error:  # RuntimeError: the client is closed
-            raise Gone(f"{self.address}: {type(error).__name__} {error}".strip()) from error
+            raise ConnectionLost(f"{self.address}: {type(error).__name__} {error}".strip()) from error
 
     async def command(self, path: str, body: Body | None = None, seconds: float = COMMAND_SECONDS) -> dict[str, Any]:
         try:
@@ -102,11 +102,11 @@ class HttpLink:
                     response = await self._client.post(path, content=orjson.dumps(body),
                                                        headers={"content-type": "application/json"})
         except TimeoutError:
-            raise Gone(f"{self.address}{path}: no answer within {seconds:.0f} s") from None
+            raise ConnectionLost(f"{self.address}{path}: no answer within {seconds:.0f} s") from None
         except (httpx.HTTPError, RuntimeError) as error:
-            raise Gone(f"{self.address}{path}: {type(error).__name__} {error}".strip()) from error
+            raise ConnectionLost(f"{self.address}{path}: {type(error).__name__} {error}".strip()) from error
         if response.status_code != 200:
-            raise Refused(f"{path}: {_message(response.content)}")
+            raise CommandRefused(f"{path}: {_message(response.content)}")
         return _object(response.content)
 
     def abort(self, rid: str) -> None:

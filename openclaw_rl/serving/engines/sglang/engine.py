@@ -27,13 +27,13 @@ from openclaw_rl.serving.engines.interface import (
 )
 from openclaw_rl.serving.engines.sglang import checkpoint as checkpoints
 from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
-from openclaw_rl.serving.engines.sglang.client import Gone
+from openclaw_rl.serving.engines.sglang.client import ConnectionLost
 from openclaw_rl.serving.engines.sglang.pool import Pool
 from openclaw_rl.serving.engines.sglang.process import end_leftovers
 from openclaw_rl.serving.engines.sglang.worker import Worker
-from openclaw_rl.serving.engines.sglang.worker_manager import Keeper
+from openclaw_rl.serving.engines.sglang.worker_manager import WorkerManager
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Context when neither the configuration nor the model asks for less; the embedded engine's.
 DEFAULT_CONTEXT = 4096
@@ -64,8 +64,8 @@ class SglangEngine:
         self.info = EngineInfo(
             name="sglang", model=model or folder.name, model_id=model_id(folder), context_length=context,
             vocab_size=config.vocab_size, eos_ids=config.eos_ids, accepts_weights=True)
-        self._keeper = Keeper(settings, folder, context, state, logs, self._changed)
-        workers = self._keeper.workers
+        self._manager = WorkerManager(settings, folder, context, state, logs, self._changed)
+        workers = self._manager.workers
         # During an update all that the servers had room for may wait, too.
         self._pool = Pool(workers, settings.max_batch, max(settings.max_waiting, settings.max_batch * len(workers)),
                           settings.sglang.start_timeout)
@@ -76,17 +76,17 @@ class SglangEngine:
     @property
     def active_version(self) -> int:
         """The version that new responses begin with."""
-        return self._keeper.active.version
+        return self._manager.active.version
 
     @property
     def workers(self) -> list[WorkerInfo]:
         """The workers and what they do."""
-        return [worker.info() for worker in self._keeper.workers]
+        return [worker.info() for worker in self._manager.workers]
 
     @property
     def worker_problems(self) -> list[str]:
         """A sentence for each worker that is out."""
-        return self._keeper.problems()
+        return self._manager.problems()
 
     async def start(self) -> None:
         """Start or find the servers; be back when one of them serves the base model. The others follow.
@@ -95,16 +95,16 @@ class SglangEngine:
             EngineError: none does; the text has the last line of SGLang's log.
         """
         await asyncio.to_thread(end_leftovers, self._state)
-        await self._keeper.start()
-        log.info("SGLang serves %s: context %d, %d workers, updates by %s", self.info.model, self.info.context_length,
-                 len(self._keeper.workers), self._keeper.way.name)
+        await self._manager.start()
+        logger.info("SGLang serves %s: context %d, %d workers, updates by %s", self.info.model,
+                    self.info.context_length, len(self._manager.workers), self._manager.transport.name)
 
     async def stop(self) -> None:
         """End every generation and the servers that were started here."""
         self._pool.close("the engine is stopping")
-        await self._keeper.stop()
+        await self._manager.stop()
         for loaded, _ in self._staged.values():
-            self._keeper.forget(loaded)
+            self._manager.forget(loaded)
         self._staged.clear()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
@@ -140,13 +140,13 @@ class SglangEngine:
                         yield item
                         if isinstance(item, Finished):
                             return
-            except Gone as error:
+            except ConnectionLost as error:
                 losses += 1
-                self._keeper.lost(worker, str(error))
+                self._manager.lost(worker, str(error))
                 if losses > _LOSSES:
                     raise EngineError(f"{losses} workers were lost by one response; the last one: {error}") from error
                 self._counts["continued_total"] += 1
-                log.warning("A response goes on from its token %d on another worker: %s", len(so_far), error)
+                logger.warning("A response goes on from its token %d on another worker: %s", len(so_far), error)
             finally:
                 self._pool.give(worker)
 
@@ -159,8 +159,8 @@ class SglangEngine:
             worker = await self._take("", token_ids)
             try:
                 return await worker.score(token_ids)
-            except Gone as error:
-                self._keeper.lost(worker, str(error))
+            except ConnectionLost as error:
+                self._manager.lost(worker, str(error))
             finally:
                 self._pool.give(worker)
         raise EngineError(f"{_LOSSES} workers were lost one after the other")
@@ -171,11 +171,11 @@ class SglangEngine:
         if version == 0:
             made = Checkpoint(0, self._folder)
         else:
-            made = await asyncio.to_thread(checkpoints.prepare, version, folder, self._folder, self._keeper.folder)
+            made = await asyncio.to_thread(checkpoints.prepare, version, folder, self._folder, self._manager.folder)
         try:
-            self._staged[version] = made, await self._keeper.way.load(made)
+            self._staged[version] = made, await self._manager.transport.load(made)
         except BaseException:
-            self._keeper.forget(made)
+            self._manager.forget(made)
             raise
 
     async def activate(self, version: int) -> Pause:
@@ -187,13 +187,13 @@ class SglangEngine:
         staged = self._staged.pop(version, None)
         if staged is None:
             raise WeightsError(f"version {version} is not staged; staged: {sorted(self._staged) or 'none'}")
-        return await self._keeper.activate(*staged)
+        return await self._manager.activate(*staged)
 
     def discard(self, version: int) -> None:
         """Forget a staged version; see TokenEngine.discard."""
         staged = self._staged.pop(version, None)
         if staged is not None:
-            self._keeper.forget(staged[0])
+            self._manager.forget(staged[0])
 
     def stats(self) -> dict[str, float]:
         """Gauges and counters; see TokenEngine.stats."""
@@ -201,11 +201,11 @@ class SglangEngine:
         while self._recent and self._recent[0] < now - _RATE_SECONDS:
             self._recent.popleft()
         span = max(now - self._recent[0], 1.0) if self._recent else 1.0
-        workers = self._keeper.workers
+        workers = self._manager.workers
         return {"running": sum(worker.running for worker in workers), "waiting": self._pool.waiting, **self._counts,
                 "tokens_per_s": len(self._recent) / span, "staged": len(self._staged), "workers": len(workers),
                 "workers_serving": sum(worker.serving for worker in workers),
-                "worker_restarts_total": self._keeper.restarts}
+                "worker_restarts_total": self._manager.restarts}
 
     async def _take(self, session: str, ids: Sequence[int]) -> Worker:
         while True:

@@ -1,7 +1,7 @@
 """Our hook inside SGLang's scheduler: exact log-probabilities of both kinds, exact versions, and seeds; see `mark`.
 
-SGLang finds `register` by the entry point `openclaw_rl` of the group `sglang.srt.plugins`, its way for such additions,
-and runs it in each of its processes.
+SGLang finds `register` by the entry point `openclaw_rl` of the group `sglang.srt.plugins` (its plug-in mechanism) and
+runs it in each of its processes.
 """
 
 from __future__ import annotations

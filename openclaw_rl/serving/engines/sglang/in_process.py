@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from openclaw_rl.serving.engines.interface import EngineError
-from openclaw_rl.serving.engines.sglang.client import COMMAND_SECONDS, Body, Gone, Refused
+from openclaw_rl.serving.engines.sglang.client import COMMAND_SECONDS, Body, CommandRefused, ConnectionLost
 
 _T = TypeVar("_T")
 #: Path of the HTTP interface -> (method of SGLang's manager, name of its argument's class).
@@ -34,8 +34,8 @@ _COMMANDS = {
 }
 
 
-class EngineLink:
-    """A Link to SGLang in this process; see `start`."""
+class InProcessClient:
+    """A EngineClient to SGLang in this process; see `start`."""
 
     address = ""
 
@@ -43,7 +43,7 @@ class EngineLink:
         self._engine, self._loop, self._thread = engine, loop, thread
 
     @classmethod
-    async def start(cls, values: dict[str, object], environment: dict[str, str]) -> EngineLink:
+    async def start(cls, values: dict[str, object], environment: dict[str, str]) -> InProcessClient:
         """Start SGLang with these settings; takes about a minute.
 
         Args:
@@ -53,7 +53,7 @@ class EngineLink:
         Raises:
             EngineError: it can't start.
         """
-        started: asyncio.Future[EngineLink] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[InProcessClient] = asyncio.get_running_loop().create_future()
         ours = asyncio.get_running_loop()
         os.environ.update(environment)
 
@@ -67,8 +67,8 @@ class EngineLink:
             except BaseException as error:
                 ours.call_soon_threadsafe(_fail, started, EngineError(f"SGLang can't start: {error}"))
                 return
-            link = cls(engine, loop, threading.current_thread())
-            ours.call_soon_threadsafe(started.set_result, link)
+            client = cls(engine, loop, threading.current_thread())
+            ours.call_soon_threadsafe(started.set_result, client)
             loop.run_forever()
 
         threading.Thread(target=run, name="sglang", daemon=True).start()
@@ -89,7 +89,7 @@ class EngineLink:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                put(Refused(str(error)[:500]))
+                put(CommandRefused(str(error)[:500]))
 
         running = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
@@ -105,11 +105,11 @@ class EngineLink:
             async with asyncio.timeout(seconds):
                 return await self._on_its_loop(self._command(path, dict(body or {})))
         except TimeoutError:
-            raise Gone(f"SGLang: {path}: no answer within {seconds:.0f} s") from None
-        except (Refused, Gone, asyncio.CancelledError):
+            raise ConnectionLost(f"SGLang: {path}: no answer within {seconds:.0f} s") from None
+        except (CommandRefused, ConnectionLost, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise Refused(f"{path}: {type(error).__name__} {error}") from error
+            raise CommandRefused(f"{path}: {type(error).__name__} {error}") from error
 
     def abort(self, rid: str) -> None:
         self._loop.call_soon_threadsafe(lambda: self._engine.tokenizer_manager.abort_request(rid=rid, abort_all=False))
@@ -139,7 +139,7 @@ class EngineLink:
         answer = await getattr(manager, method)(getattr(io_struct, kind)(**body))
         success, *rest = answer if isinstance(answer, tuple) else (True, "")
         if not success:
-            raise Refused(f"{path}: {rest[0]}")
+            raise CommandRefused(f"{path}: {rest[0]}")
         return {"success": True}
 
     async def _on_its_loop(self, work: Coroutine[Any, Any, _T]) -> _T:

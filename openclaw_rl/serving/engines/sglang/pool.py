@@ -16,7 +16,7 @@ _BLOCK = 32
 _REMEMBERED = 50_000
 
 
-class Member(Protocol):
+class PoolMember(Protocol):
     """What the pool needs of a worker."""
 
     running: int  #: requests that it has
@@ -34,7 +34,7 @@ class Member(Protocol):
 
 @dataclass(eq=False)
 class _Waiter:
-    future: asyncio.Future[Member]
+    future: asyncio.Future[PoolMember]
     session: str
     blocks: list[int]
 
@@ -53,11 +53,11 @@ class Pool:
         patience: seconds for which a request waits while no worker answers at all.
     """
 
-    def __init__(self, workers: Sequence[Member], each: int, waiting: int, patience: float) -> None:
+    def __init__(self, workers: Sequence[PoolMember], each: int, waiting: int, patience: float) -> None:
         self._workers, self._each, self._most, self._patience = workers, each, waiting, patience
         self._waiting: deque[_Waiter] = deque()
-        self._sessions: OrderedDict[str, Member] = OrderedDict()
-        self._blocks: OrderedDict[int, Member] = OrderedDict()
+        self._sessions: OrderedDict[str, PoolMember] = OrderedDict()
+        self._blocks: OrderedDict[int, PoolMember] = OrderedDict()
         self._slack = max(2, each // 2)
         self.closed = ""  #: why no worker is handed out any more
 
@@ -66,7 +66,7 @@ class Pool:
         """Requests that wait."""
         return len(self._waiting)
 
-    async def take(self, session: str, ids: Sequence[int]) -> Member:
+    async def take(self, session: str, ids: Sequence[int]) -> PoolMember:
         """A worker with room for one more request; `give` returns it.
 
         Raises:
@@ -96,7 +96,7 @@ class Pool:
                 self.give(waiter.future.result())
             raise
 
-    def give(self, worker: Member) -> None:
+    def give(self, worker: PoolMember) -> None:
         """A request has left a worker."""
         worker.running -= 1
         self.settle()
@@ -117,7 +117,7 @@ class Pool:
         while self._waiting:
             self._waiting.popleft().future.set_exception(EngineError(why))
 
-    def _choose(self, session: str, blocks: Sequence[int]) -> Member | None:
+    def _choose(self, session: str, blocks: Sequence[int]) -> PoolMember | None:
         free = [worker for worker in self._workers if worker.takes and worker.running < self._each]
         if not free:
             return None
@@ -127,7 +127,7 @@ class Pool:
             home = next((self._blocks[block] for block in reversed(blocks) if block in self._blocks), None)
         return home if home in free and home.running <= least.running + self._slack else least
 
-    def _hand_out(self, worker: Member, session: str, blocks: Sequence[int]) -> Member:
+    def _hand_out(self, worker: PoolMember, session: str, blocks: Sequence[int]) -> PoolMember:
         worker.running += 1
         if session:
             _remember(self._sessions, session, worker)
@@ -136,7 +136,7 @@ class Pool:
         return worker
 
 
-def _remember(memory: OrderedDict, key: object, worker: Member) -> None:
+def _remember(memory: OrderedDict, key: object, worker: PoolMember) -> None:
     memory[key] = worker
     memory.move_to_end(key)
     if len(memory) > _REMEMBERED:

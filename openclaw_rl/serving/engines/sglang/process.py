@@ -17,7 +17,7 @@ from pathlib import Path
 from openclaw_rl.runtime.process import kill_marked
 from openclaw_rl.serving.engines.interface import EngineError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Names the policy server's folder in the environment of its SGLang processes: by it leftovers are known.
 OWNER = "OPENCLAW_RL_SGLANG_OWNER"
@@ -117,7 +117,7 @@ def end_leftovers(owner: Path, seconds: float = 10.0) -> list[int]:
     """
     ended = kill_marked(OWNER, str(owner), seconds)
     if ended:
-        log.warning("Ended %d SGLang processes that an earlier run had left behind", len(ended))
+        logger.warning("Ended %d SGLang processes that an earlier run had left behind", len(ended))
     return sorted(ended)
 
 
@@ -127,7 +127,10 @@ async def until_it_answers(process: ServerProcess, seconds: float, ask: Callable
     Raises:
         EngineError: the process ended, or `seconds` have passed.
     """
-    from openclaw_rl.serving.engines.sglang.client import Gone, Refused  # brings httpx, which the launcher does without
+    from openclaw_rl.serving.engines.sglang.client import (  # brings httpx, which the launcher does without
+        CommandRefused,
+        ConnectionLost,
+    )
 
     ended = asyncio.ensure_future(process.ended())
     deadline = time.monotonic() + seconds
@@ -136,7 +139,7 @@ async def until_it_answers(process: ServerProcess, seconds: float, ask: Callable
             try:
                 await ask()
                 return
-            except (Gone, Refused):
+            except (ConnectionLost, CommandRefused):
                 pass
             if time.monotonic() > deadline:
                 raise EngineError(f"SGLang does not answer after {seconds:.0f} s (sglang.start_timeout); its log "

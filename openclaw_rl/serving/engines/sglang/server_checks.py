@@ -15,13 +15,13 @@ from openclaw_rl.models.identity import model_id
 from openclaw_rl.serving.engines.interface import EngineError
 from openclaw_rl.serving.engines.sglang import request_tag
 from openclaw_rl.serving.engines.sglang.arguments import SPARE
-from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
+from openclaw_rl.serving.engines.sglang.client import CommandRefused, ConnectionLost, EngineClient
 
 _HOOK_SECONDS = 60.0  #: for one token
 _HOW = "start it by: python -m openclaw_rl.serving.engines.sglang.serve 0 --model-path ... (openclaw-rl[sglang] there)"
 
 
-async def check_server(link: Link, info: dict[str, Any], base: Path, context: int, ranks: int) -> None:
+async def check_server(client: EngineClient, info: dict[str, Any], base: Path, context: int, ranks: int) -> None:
     """Check that a server has the base model, room enough, and our hook.
 
     Args:
@@ -32,11 +32,11 @@ async def check_server(link: Link, info: dict[str, Any], base: Path, context: in
 
     Raises:
         EngineError: naming the address, what is wrong and what to do.
-        Gone, Refused: it does not answer.
+        ConnectionLost, CommandRefused: it does not answer.
     """
-    where = link.address or "SGLang"
-    await _check_model(link, info, base, where)
-    server = await link.command("/server_info")
+    where = client.address or "SGLang"
+    await _check_model(client, info, base, where)
+    server = await client.command("/server_info")
     there = server.get("context_length")
     if isinstance(there, int) and there < context + SPARE:
         raise EngineError(f"{where} has a context of {there}; {context} tokens and {SPARE} of its own are needed: "
@@ -46,10 +46,10 @@ async def check_server(link: Link, info: dict[str, Any], base: Path, context: in
                           f"{server['tp_size']}")
     if server.get("dp_size", 1) != 1:
         raise EngineError(f"{where} has --dp-size {server['dp_size']}; only 1 is supported: give each server's address")
-    await _check_hook(link, where)
+    await _check_hook(client, where)
 
 
-async def _check_model(link: Link, info: dict[str, Any], base: Path, where: str) -> None:
+async def _check_model(client: EngineClient, info: dict[str, Any], base: Path, where: str) -> None:
     path = Path(str(info.get("model_path", "")))
     config = ModelConfig.read(base)
     if path.is_dir():  # noqa: ASYNC240
@@ -66,33 +66,33 @@ async def _check_model(link: Link, info: dict[str, Any], base: Path, where: str)
     # Its folder can't be seen from here; another size of the same family would die of our weights.
     last = f"model.layers.{config.layers - 1}.input_layernorm.weight"
     beyond = f"model.layers.{config.layers}.input_layernorm.weight"
-    if await _length(link, last) != config.hidden_size or await _length(link, beyond) is not None:
+    if await _length(client, last) != config.hidden_size or await _length(client, beyond) is not None:
         raise EngineError(f"{where} serves a model of other sizes than components.policy_server.model ({base}): "
                           f"{config.layers} layers of {config.hidden_size} are wanted")
 
 
-async def _length(link: Link, name: str) -> int | None:
+async def _length(client: EngineClient, name: str) -> int | None:
     """Elements of a vector of the server's model; None when it has none of that name."""
     try:
-        answer = await link.command("/get_weights_by_name", {"name": name, "truncate_size": 1_000_000})
-    except Refused:
+        answer = await client.command("/get_weights_by_name", {"name": name, "truncate_size": 1_000_000})
+    except CommandRefused:
         return None
     values = answer.get("value")
     return len(values) if isinstance(values, list) else None
 
 
-async def _check_hook(link: Link, where: str) -> None:
+async def _check_hook(client: EngineClient, where: str) -> None:
     """One token whose figures tell whether our hook is there: without it all three entries of the mark are alike."""
     body = {"rid": uuid.uuid4().hex, "input_ids": [0], "stream": True, "return_logprob": True, "top_logprobs_num": 1,
             "token_ids_logprob": request_tag.ask(None),
             "sampling_params": {"temperature": 2.0, "top_p": 1e-6, "max_new_tokens": 1}}
     try:
-        async with asyncio.timeout(_HOOK_SECONDS), aclosing(link.generate(body)) as pieces:  # type: ignore[type-var]
+        async with asyncio.timeout(_HOOK_SECONDS), aclosing(client.generate(body)) as pieces:  # type: ignore[type-var]
             meta = [piece["meta_info"] async for piece in pieces][-1]
         model, drawn, version = (entry[0] for entry in meta["output_token_ids_logprobs"][0][:3])
         top = meta["output_top_logprobs"][0][0][0]
     except TimeoutError:
-        raise Gone(f"{where} made no token within {_HOOK_SECONDS:g} s") from None
+        raise ConnectionLost(f"{where} made no token within {_HOOK_SECONDS:g} s") from None
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise EngineError(f"{where} is not an SGLang 0.5.23 server, or answers as none: {error}") from error
     if model == drawn == version:
@@ -110,4 +110,4 @@ def address_towards(host: str) -> str:
             probe.connect((host, 9))  # nothing is sent
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise EngineError(f"there is no way to {host}: {error.strerror or error}") from None
+        raise EngineError(f"there is no route to {host}: {error.strerror or error}") from None

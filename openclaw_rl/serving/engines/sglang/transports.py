@@ -1,4 +1,4 @@
-"""The three ways of new weights into SGLang: from disk, as tensors in shared memory, by broadcast.
+"""Transports of new weights into SGLang: from disk, as tensors in shared memory, by broadcast.
 
 All of them run while the server is paused in place. `flush_cache` is always false: with requests running SGLang
 refuses it, and what the cache holds of the old version is told apart by the requests' `extra_key` (see `worker`).
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from openclaw_rl.models.checkpoint import tensor_files
 from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
-from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
+from openclaw_rl.serving.engines.sglang.client import CommandRefused, ConnectionLost, EngineClient
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds for one step of an update. A server that needs longer is taken for wedged.
 UPDATE_SECONDS = 300.0
@@ -26,8 +26,8 @@ UPDATE_SECONDS = 300.0
 _BUCKET = 512 << 20
 
 
-class Way(Protocol):
-    """One way."""
+class Transport(Protocol):
+    """One transport."""
 
     name: str
 
@@ -35,16 +35,16 @@ class Way(Protocol):
         """Get ready what can be before the server pauses; given to `send`, and freed by letting go of it."""
         ...
 
-    async def send(self, link: Link, load: Any) -> None:
+    async def send(self, client: EngineClient, load: Any) -> None:
         """Put the weights into a paused server.
 
         Raises:
-            Refused, Gone: it did not work; what the server holds is now unknown.
+            CommandRefused, ConnectionLost: it did not work; what the server holds is now unknown.
         """
         ...
 
 
-class Disk:
+class DiskTransport:
     """The server reads the checkpoint's folder, so it must see the same file system."""
 
     name = "disk"
@@ -52,11 +52,11 @@ class Disk:
     async def load(self, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
 
-    async def send(self, link: Link, load: Checkpoint) -> None:
-        await _update(link, "/update_weights_from_disk", model_path=str(load.folder))
+    async def send(self, client: EngineClient, load: Checkpoint) -> None:
+        await send_update(client, "/update_weights_from_disk", model_path=str(load.folder))
 
 
-class SharedMemory:
+class SharedMemoryTransport:
     """The tensors lie in shared memory and the server copies them; it must run on this machine.
 
     Args:
@@ -72,33 +72,33 @@ class SharedMemory:
         """(what a request carries, the tensors that must live until it is answered) by bucket."""
         return await asyncio.to_thread(lambda: [(_pickled(bucket), bucket) for bucket in _buckets(checkpoint)])
 
-    async def send(self, link: Link, load: list[tuple[str, Any]]) -> None:
-        async with _Session(link):
+    async def send(self, client: EngineClient, load: list[tuple[str, Any]]) -> None:
+        async with WeightUpdate(client):
             for text, _ in load:
-                await _update(link, "/update_weights_from_tensor", serialized_named_tensors=[text] * self._ranks)
+                await send_update(client, "/update_weights_from_tensor", serialized_named_tensors=[text] * self._ranks)
 
 
-class _Session:
+class WeightUpdate:
     """What SGLang 0.5.23 wants around updates by tensors or broadcast."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
 
     async def __aenter__(self) -> None:
-        await self._link.command("/begin_weight_update", {}, UPDATE_SECONDS)
+        await self._client.command("/begin_weight_update", {}, UPDATE_SECONDS)
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None:
-            await self._link.command("/end_weight_update", {}, UPDATE_SECONDS)
+            await self._client.command("/end_weight_update", {}, UPDATE_SECONDS)
             return
-        with suppress(Refused, Gone):
-            await self._link.command("/end_weight_update", {})
+        with suppress(CommandRefused, ConnectionLost):
+            await self._client.command("/end_weight_update", {})
 
 
-async def _update(link: Link, path: str, **fields: Any) -> None:
-    answer = await link.command(path, {**fields, "flush_cache": False, "abort_all_requests": False}, UPDATE_SECONDS)
+async def send_update(client: EngineClient, path: str, **fields: Any) -> None:
+    answer = await client.command(path, {**fields, "flush_cache": False, "abort_all_requests": False}, UPDATE_SECONDS)
     if answer.get("success") is False:
-        raise Refused(f"{path}: {answer.get('message', 'refused')}")
+        raise CommandRefused(f"{path}: {answer.get('message', 'refused')}")
 
 
 def _buckets(checkpoint: Checkpoint) -> Iterator[list[tuple[str, Any]]]:
@@ -137,8 +137,8 @@ def _pickled(tensors: list[tuple[str, Any]]) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def choose(name: str, *, local: bool, ranks: int, host: str) -> Way:
-    """The way of that name; `auto` is tensors for a server on this machine, else disk.
+def choose_transport(name: str, *, local: bool, ranks: int, host: str) -> Transport:
+    """The transport of that name; `auto` is tensors for a server on this machine, else disk.
 
     Args:
         host: of this machine as the servers see it, for the broadcast.
@@ -146,9 +146,9 @@ def choose(name: str, *, local: bool, ranks: int, host: str) -> Way:
     if name == "auto":
         name = "tensors" if local else "disk"
     if name == "tensors":
-        return SharedMemory(ranks)
+        return SharedMemoryTransport(ranks)
     if name == "disk":
-        return Disk()
-    from openclaw_rl.serving.engines.sglang.broadcast import Broadcast
+        return DiskTransport()
+    from openclaw_rl.serving.engines.sglang.broadcast import BroadcastTransport
 
-    return Broadcast(ranks, host)
+    return BroadcastTransport(ranks, host)

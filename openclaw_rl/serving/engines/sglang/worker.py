@@ -20,20 +20,20 @@ from openclaw_rl.serving.engines.interface import (
     WorkerInfo,
 )
 from openclaw_rl.serving.engines.sglang import request_tag
-from openclaw_rl.serving.engines.sglang.client import Gone, Link, Refused
+from openclaw_rl.serving.engines.sglang.client import CommandRefused, ConnectionLost, EngineClient
 from openclaw_rl.serving.engines.sglang.process import ServerProcess
-from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, Way
+from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, Transport
 from openclaw_rl.serving.engines.sglang.version import parse, tag
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Worker:
     """One server. `process` is None for one that somebody else started, and in process."""
 
-    def __init__(self, index: int, link: Link | None, process: ServerProcess | None = None) -> None:
+    def __init__(self, index: int, client: EngineClient | None, process: ServerProcess | None = None) -> None:
         self.index = index
-        self.link = link  #: None before the first start
+        self.client = client  #: None before the first start
         self.process = process
         self.state: Literal["starting", "serving", "out"] = "starting"
         self.detail = "it is being started"
@@ -49,16 +49,17 @@ class Worker:
     @property
     def name(self) -> str:
         """For logs and alarms."""
-        return f"SGLang worker {self.index}" + (f" ({self.link.address})" if self.link and self.link.address else "")
+        address = self.client.address if self.client else ""
+        return f"SGLang worker {self.index}" + (f" ({address})" if address else "")
 
     @property
     def takes(self) -> bool:
-        """See pool.Member."""
+        """See pool.PoolMember."""
         return self.state == "serving" and not self.updating
 
     @property
     def serving(self) -> bool:
-        """See pool.Member."""
+        """See pool.PoolMember."""
         return self.state == "serving"
 
     @property
@@ -70,18 +71,18 @@ class Worker:
 
     def info(self) -> WorkerInfo:
         """What there is to tell."""
-        return WorkerInfo(self.index, self.state, self.version, self.running, self.link.address if self.link else "",
-                          "" if self.state == "serving" else self.detail)
+        return WorkerInfo(self.index, self.state, self.version, self.running,
+                          self.client.address if self.client else "", "" if self.state == "serving" else self.detail)
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, most: int,
                        stop_ids: Sequence[int]) -> AsyncIterator[Token | Finished]:
         """One response, at most `most` tokens.
 
         Raises:
-            Gone: it broke off; what came so far stands.
+            ConnectionLost: it broke off; what came so far stands.
             EngineError: SGLang refused it, or what it says doesn't fit together.
         """
-        assert self.link
+        assert self.client
         rid = uuid.uuid4().hex
         body = {
             "rid": rid, "input_ids": list(ids), "stream": True, "return_logprob": True, "logprob_start_len": -1,
@@ -92,7 +93,7 @@ class Worker:
         versions: list[int] = []
         ended = False
         try:
-            async with aclosing(self.link.generate(body)) as pieces:  # type: ignore[type-var]
+            async with aclosing(self.client.generate(body)) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
                     meta = piece["meta_info"]
                     reason = meta.get("finish_reason")
@@ -108,21 +109,21 @@ class Worker:
                         _check_spans(meta, versions)
                         yield Finished("length" if reason.get("type") == "length" else "stop")
                         return
-            raise Gone(f"{self.name} ended a response without saying why")
+            raise ConnectionLost(f"{self.name} ended a response without saying why")
         except (KeyError, IndexError, TypeError) as error:
             raise EngineError(f"{self.name} says what can't be read: {type(error).__name__} {error}") from error
         finally:
             if not ended:
-                self.link.abort(rid)
+                self.client.abort(rid)
 
     async def score(self, ids: Sequence[int]) -> tuple[list[float], int]:
         """Log-probabilities of tokens 1.., of one version. SGLang computes them anew, whatever its cache holds.
 
         Raises:
-            Gone: it broke off.
+            ConnectionLost: it broke off.
             EngineError: SGLang refused it.
         """
-        assert self.link
+        assert self.client
         while True:
             rid, began = uuid.uuid4().hex, (self.version, self._activations)
             body = {"rid": rid, "input_ids": list(ids), "stream": True, "return_logprob": True, "logprob_start_len": 0,
@@ -130,7 +131,7 @@ class Worker:
             rows: list[Any] = []
             ended = False
             try:
-                async with aclosing(self.link.generate(body)) as pieces:  # type: ignore[type-var]
+                async with aclosing(self.client.generate(body)) as pieces:  # type: ignore[type-var]
                     async for piece in pieces:
                         reason = piece["meta_info"].get("finish_reason")
                         if reason and reason.get("type") == "abort":
@@ -140,49 +141,49 @@ class Worker:
                         ended = reason is not None
             finally:
                 if not ended:
-                    self.link.abort(rid)
+                    self.client.abort(rid)
             if (self.version, self._activations) != began or self.updating:
                 continue  # a long text is computed in pieces, and weights may have changed between two of them
             if [row[1] for row in rows] != list(ids):
                 raise EngineError(f"{self.name} scored other tokens than it was given")
             return [float(row[0]) for row in rows[1:]], self.version
 
-    async def update(self, way: Way, load: Any, version: int) -> Pause:
+    async def update(self, transport: Transport, load: Any, version: int) -> Pause:
         """Put a version in while responses run: they pause, and go on with it.
 
         Raises:
-            WeightsError, Gone: the worker holds what it held if `broken` is false; else nobody knows what, and it
-                stays paused until `restore` succeeds.
+            WeightsError, ConnectionLost: while `broken` is false the worker still has its old weights; otherwise they
+                are unknown and it stays paused until a further update succeeds.
         """
-        assert self.link
-        link = self.link
-        await link.command("/pause_generation", {"mode": "in_place"})
+        assert self.client
+        client = self.client
+        await client.command("/pause_generation", {"mode": "in_place"})
         started = time.perf_counter()
         steps = 1 if self.running else 0
         self.broken = True
         try:
-            await way.send(link, load)
-            await link.command("/update_weight_version", {"new_version": tag(version), "abort_all_requests": False},
+            await transport.send(client, load)
+            await client.command("/update_weight_version", {"new_version": tag(version), "abort_all_requests": False},
                                UPDATE_SECONDS)
-            told = (await link.command("/model_info")).get("weight_version")
-        except Refused as error:
+            told = (await client.command("/model_info")).get("weight_version")
+        except CommandRefused as error:
             raise WeightsError(f"{self.name} refused version {version}: {error}") from error
         if told != tag(version):
             raise WeightsError(f"{self.name} was given version {version} and says that it serves {told!r}")
-        await link.command("/continue_generation", {"torch_empty_cache": False})
-        if self.link is not link:  # what was updated is not the server that there is now
-            raise Gone(f"{self.name} was restarted during the update")
+        await client.command("/continue_generation", {"torch_empty_cache": False})
+        if self.client is not client:  # what was updated is not the server that there is now
+            raise ConnectionLost(f"{self.name} was restarted during the update")
         self.version, self._activations, self.broken = version, self._activations + 1, False
         return Pause((time.perf_counter() - started) * 1000, steps)
 
-    async def go_on(self) -> None:
+    async def resume(self) -> None:
         """Let the responses go on, should they be paused.
 
         Raises:
-            Refused, Gone: SGLang can't be told.
+            CommandRefused, ConnectionLost: SGLang can't be told.
         """
-        assert self.link
-        await self.link.command("/continue_generation", {"torch_empty_cache": False})
+        assert self.client
+        await self.client.command("/continue_generation", {"torch_empty_cache": False})
 
     def _aborted(self, reason: dict[str, Any]) -> Exception:
         """An abort that we did not ask for: SGLang's refusal, or somebody else's doing."""
@@ -190,7 +191,7 @@ class Worker:
         code = reason.get("status_code")
         if isinstance(code, int) and 400 <= code < 500:
             return EngineError(f"{self.name} refused the request: {message[:300]}")
-        return Gone(f"{self.name} aborted a response that nobody asked it to: {message[:300]}")
+        return ConnectionLost(f"{self.name} aborted a response that nobody asked it to: {message[:300]}")
 
 
 def _tokens(piece: dict[str, Any], meta: dict[str, Any], known: int, top: int) -> list[Token]:

@@ -16,12 +16,12 @@ from openclaw_rl.config import PolicyServerConfig
 from openclaw_rl.serving.engines.interface import EngineError, Pause, WeightsError
 from openclaw_rl.serving.engines.sglang import arguments, server_checks, transports
 from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
-from openclaw_rl.serving.engines.sglang.client import Gone, HttpLink, Refused
+from openclaw_rl.serving.engines.sglang.client import CommandRefused, ConnectionLost, HttpClient
 from openclaw_rl.serving.engines.sglang.process import ServerProcess, until_it_answers
 from openclaw_rl.serving.engines.sglang.version import tag
 from openclaw_rl.serving.engines.sglang.worker import Worker
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  #: seconds before a worker is tried again, the last one for ever
 _LOOK_SECONDS = 3.0  #: between two looks at a server
@@ -32,7 +32,7 @@ _OWN_MISSED = 6  #: and of ours, which is ended then
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Keeper:
+class WorkerManager:
     """The workers of an engine.
 
     Args:
@@ -55,7 +55,7 @@ class Keeper:
         hosts = {urlsplit(address).hostname for address in settings.sglang.addresses}
         local = hosts <= set(_LOOPBACK)
         far = settings.sglang.update == "distributed" and not local
-        self.way: transports.Way = transports.choose(
+        self.transport: transports.Transport = transports.choose_transport(
             settings.sglang.update, local=local, ranks=settings.sglang.tensor_parallel,
             host=server_checks.address_towards(next(iter(hosts)) or "") if far else "127.0.0.1")
         self._lock = asyncio.Lock()  # one update at a time
@@ -93,8 +93,8 @@ class Keeper:
         await asyncio.gather(*(worker.process.stop() for worker in self.workers if worker.process))
         for worker in self.workers:
             worker.state, worker.detail = "out", "the engine is stopping"
-            if worker.link:
-                await worker.link.close()
+            if worker.client:
+                await worker.client.close()
         await asyncio.gather(*self._deletions)
         await asyncio.to_thread(shutil.rmtree, self.folder, True)
 
@@ -126,7 +126,7 @@ class Keeper:
             for worker in workers:
                 worker.updating = True
             try:
-                results = await asyncio.gather(*(worker.update(self.way, load, checkpoint.version)
+                results = await asyncio.gather(*(worker.update(self.transport, load, checkpoint.version)
                                                  for worker in workers), return_exceptions=True)
                 failed = {worker: result for worker, result in zip(workers, results, strict=True)
                           if isinstance(result, BaseException)}
@@ -149,18 +149,18 @@ class Keeper:
 
     async def _restore(self, worker: Worker, error: BaseException) -> None:
         """Give a worker back the active version after a failed update, so that its responses go on."""
-        if not isinstance(error, (WeightsError, Gone, Refused)):
-            log.error("The update of %s failed in an unexpected way", worker.name, exc_info=error)
+        if not isinstance(error, (WeightsError, ConnectionLost, CommandRefused)):
+            logger.error("The update of %s failed in an unexpected way", worker.name, exc_info=error)
         try:
             if worker.broken:
-                await worker.update(self.way, await self.way.load(self.active), self.active.version)
+                await worker.update(self.transport, await self.transport.load(self.active), self.active.version)
             else:
-                await worker.go_on()
+                await worker.resume()
         except Exception as again:
             self._out(worker, f"it failed an update ({error}) and to go back ({again})")
 
     def _out(self, worker: Worker, why: str) -> None:
-        log.error("%s is taken out: %s", worker.name, why)
+        logger.error("%s is taken out: %s", worker.name, why)
         worker.state, worker.detail = "out", why
         self._news.set()
         self._bring_back(worker)
@@ -183,17 +183,17 @@ class Keeper:
             try:
                 await self._try_back(worker)
                 return
-            except (EngineError, Gone, OSError) as error:
+            except (EngineError, ConnectionLost, OSError) as error:
                 worker.failures += 1
                 worker.state, worker.detail = "out", str(error)
-                log.error("%s can't be brought up, attempt %d: %s", worker.name, worker.failures, error)
+                logger.error("%s can't be brought up, attempt %d: %s", worker.name, worker.failures, error)
                 self._news.set()
-                if worker.broken or isinstance(error, Gone):
+                if worker.broken or isinstance(error, ConnectionLost):
                     await self._cut(worker)
             except Exception as error:
                 worker.failures += 1
                 worker.state, worker.detail = "out", f"{type(error).__name__}: {error}"
-                log.exception("%s can't be brought up", worker.name)
+                logger.exception("%s can't be brought up", worker.name)
                 self._news.set()
             await asyncio.sleep(_BACKOFF[min(worker.failures, len(_BACKOFF)) - 1])
 
@@ -204,42 +204,42 @@ class Keeper:
             with suppress(KeyError):
                 self._watches.pop(worker.index).cancel()
             await worker.process.stop()
-        elif isinstance(worker.link, HttpLink):
-            await worker.link.close()
-            worker.link = HttpLink(worker.link.address, worker.link.key)
+        elif isinstance(worker.client, HttpClient):
+            await worker.client.close()
+            worker.client = HttpClient(worker.client.address, worker.client.key)
 
     async def _try_back(self, worker: Worker) -> None:
         """One attempt: a server that answers and has the active version takes requests again."""
         if worker.process:
             if worker.process.pid is None:
                 await self._start(worker, worker.process)
-        elif worker.link is None:
+        elif worker.client is None:
             await self._start_here(worker)
-        assert worker.link
-        info = await worker.link.command("/model_info", None, _BACK_SECONDS)
+        assert worker.client
+        info = await worker.client.command("/model_info", None, _BACK_SECONDS)
         if worker.process is None and not worker.broken and worker.version < 0:
-            await worker.go_on()  # a policy server that was killed during an update leaves it paused
-            await server_checks.check_server(worker.link, info, self._base, self._context,
+            await worker.resume()  # a policy server that was killed during an update leaves it paused
+            await server_checks.check_server(worker.client, info, self._base, self._context,
                                      self._settings.sglang.tensor_parallel)
         async with self._lock:
             active = self.active
             if worker.process and worker.version < 0 and info.get("weight_version") == tag(active.version):
                 worker.version = active.version  # it was started with it
             elif worker.broken or worker.version != active.version or info.get("weight_version") != tag(active.version):
-                await worker.update(self.way, await self.way.load(active), active.version)
+                await worker.update(self.transport, await self.transport.load(active), active.version)
             else:
-                await worker.go_on()
+                await worker.resume()
             worker.state, worker.detail, worker.failures = "serving", "", 0
         self._watch(worker)
-        log.info("%s serves version %d", worker.name, worker.version)
+        logger.info("%s serves version %d", worker.name, worker.version)
         self._news.set()
         self._changed()
 
     async def _start(self, worker: Worker, process: ServerProcess) -> None:
-        if worker.link:
+        if worker.client:
             self.restarts += 1
-            await worker.link.close()
-        worker.state, worker.detail = ("out", worker.detail) if worker.link else ("starting", "it is being started")
+            await worker.client.close()
+        worker.state, worker.detail = ("out", worker.detail) if worker.client else ("starting", "it is being started")
         worker.version, worker.broken = -1, False
         active = self.active
         worker.reading = active.folder
@@ -247,10 +247,10 @@ class Keeper:
             arguments.engine_arguments(self._settings, active.folder, active.version, self._context))
         try:
             await process.start()
-            link = worker.link = HttpLink(process.address, process.key)
+            client = worker.client = HttpClient(process.address, process.key)
 
             async def ask() -> None:
-                await link.command("/health", None, 5)
+                await client.command("/health", None, 5)
 
             await until_it_answers(process, self._settings.sglang.start_timeout, ask)
         except BaseException:
@@ -260,10 +260,10 @@ class Keeper:
             worker.reading = None
 
     async def _start_here(self, worker: Worker) -> None:
-        from openclaw_rl.serving.engines.sglang.in_process import EngineLink
+        from openclaw_rl.serving.engines.sglang.in_process import InProcessClient
 
         values = arguments.engine_arguments(self._settings, self.active.folder, self.active.version, self._context)
-        worker.link = await EngineLink.start(values, arguments.environment(self._settings.device,
+        worker.client = await InProcessClient.start(values, arguments.environment(self._settings.device,
                                                                            self._settings.threads))
 
     def _watch(self, worker: Worker) -> None:
@@ -281,10 +281,10 @@ class Keeper:
                     if not worker.takes:
                         missed = 0
                         continue
-                    assert worker.link
+                    assert worker.client
                     try:
-                        info = await worker.link.command("/model_info", None, _ANSWER_SECONDS)
-                    except (Gone, Refused) as error:
+                        info = await worker.client.command("/model_info", None, _ANSWER_SECONDS)
+                    except (ConnectionLost, CommandRefused) as error:
                         missed, why = missed + worker.takes, str(error)
                         continue
                     missed = 0
@@ -304,7 +304,7 @@ class Keeper:
         settings = self._settings
         if settings.sglang.addresses:
             key = os.environ.get(settings.sglang.api_key_env or "", "")
-            return [Worker(i, HttpLink(address, key))
+            return [Worker(i, HttpClient(address, key))
                     for i, address in enumerate(settings.sglang.addresses)]
         if settings.sglang.mode == "in_process":
             return [Worker(0, None)]

@@ -11,10 +11,10 @@ from openclaw_rl.observability import request_spans as traces
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.auth.authorize import called_by, caller
 from openclaw_rl.rpc.auth.callers import client_of
-from openclaw_rl.serving.chat_service import Turns
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.entrypoints.openai.messages import check_messages, check_tool_choice, check_tools
-from openclaw_rl.serving.interfaces import ChatCall, End, Head, SampledToken, Start, pinned
+from openclaw_rl.serving.interfaces import ChatCall, End, RequestContext, SampledToken, Start, pinned
 from openclaw_rl.serving.token_policy import TokenPolicy
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
 from openclaw_rl.weights.identity import TRAINER_KEY
@@ -23,7 +23,7 @@ from openclaw_rl.weights.identity import TRAINER_KEY
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     """The policy server's RPCs. `scorer` and `weights` are None until the policy is ready."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ChatService) -> None:
         self._turns = turns
         self.scorer: TokenPolicy | None = None  #: None also for an API model
         self.weights: WeightsService | None = None
@@ -111,7 +111,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
                 yield response
 
     def _open(self, options: turn_pb2.TurnOptions, context: grpc.aio.ServicerContext, api: str,
-              messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> Head:
+              messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> RequestContext:
         """Take a request from whoever asks, or from those for whom the environment server does."""
         client, payer = client_of(context), caller.get()[1]
         if not called_by("env_server"):  # of others it is no more than a claim
@@ -130,7 +130,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
 
 @asynccontextmanager
-async def _traced(head: Head, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[None]:
+async def _traced(head: RequestContext, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[None]:
     """The request's span, in the trace that the caller's metadata names."""
     head.span = traces.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
     traces.opened(head.span, head.turn_id, head.session_id)

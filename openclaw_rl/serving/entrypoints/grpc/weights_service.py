@@ -14,7 +14,7 @@ from openclaw_rl.rpc.errors import MeshError, failed_precondition, invalid, unav
 from openclaw_rl.runtime.alarms import Raised
 from openclaw_rl.serving.engines.interface import EngineError
 from openclaw_rl.serving.versions.registry import PolicyVersions
-from openclaw_rl.serving.versions.trainer_claim import Trainers
+from openclaw_rl.serving.versions.trainer_claim import TrainerClaim
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import WeightOffer
 from openclaw_rl.weights.transfer.fetch import fetch
@@ -30,7 +30,7 @@ class WeightsService:
 
     Of two SyncWeights streams of one trainer the newer one wins and the older one ends with ABORTED. A trainer that
     was killed leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the
-    restarted trainer out for that long. Another trainer is refused while the first is connected; see Trainers.
+    restarted trainer out for that long. Another trainer is refused while the first is connected; see TrainerClaim.
 
     Args:
         versions: the policy server's, started.
@@ -43,7 +43,7 @@ class WeightsService:
         self._versions = versions
         self._receiver = receiver or WeightReceiver(versions)
         self._weights_from = weights_from
-        self.trainers = Trainers()
+        self.trainers = TrainerClaim()
         self._lock = asyncio.Lock()  # held by the stream that uses the receiver
         self._serving: asyncio.Task[None] | None = None
 

@@ -21,7 +21,7 @@ _PROMPT_REFUSALS, _LATE_SECONDS = 20, 0.5
 
 
 @dataclass(eq=False, slots=True)
-class Visit:
+class Caller:
     """One request that was let in."""
 
     client: str  #: who shares limits and a place in the queue: a key's id, or an address
@@ -48,11 +48,11 @@ class Access:
         self.limits = limits or LimitsConfig()
         self._ring, self._closed = ring, closed
         self._limiter = None if limits is None else Limiter(limits)
-        self._visits: set[Visit] = set()
+        self._visits: set[Caller] = set()
         self._refusals: dict[str, int] = {}  # in this second, by client
         self._second = 0
 
-    def enter(self, headers: Mapping[str, str], address: str, scope: Scope) -> Visit:
+    def enter(self, headers: Mapping[str, str], address: str, scope: Scope) -> Caller:
         """Let a request in, or not. `leave` ends the visit.
 
         Raises:
@@ -69,7 +69,7 @@ class Access:
                                 f"{', '.join(sorted(visit.key.scopes))}", code="missing_scope")
         return visit
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, visit: Caller) -> None:
         """The request has ended."""
         if visit in self._visits:
             self._visits.remove(visit)
@@ -112,11 +112,11 @@ class Access:
     def _open(self) -> bool:
         return self._ring is None or not (self._closed or self._ring.needed)
 
-    def _visitor(self, headers: Mapping[str, str], address: str) -> Visit:
+    def _visitor(self, headers: Mapping[str, str], address: str) -> Caller:
         shown = shown_in(headers.get("authorization", ""))
         place = client_address(address)
         if self._ring is None or self._open():
-            return Visit(place, "", shown, address, {}, free=self.free(address))
+            return Caller(place, "", shown, address, {}, free=self.free(address))
         try:
             key = _good(self._ring, shown)
         except ApiError:
@@ -124,7 +124,7 @@ class Access:
                 self._limiter.take(place, f"address {place}")
                 self._limiter.give_back(place)
             raise
-        return Visit(key.id, key.name, shown, address, {}, key)
+        return Caller(key.id, key.name, shown, address, {}, key)
 
 
 def _good(ring: KeyRing, shown: str) -> Key:

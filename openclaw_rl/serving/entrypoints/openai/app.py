@@ -22,23 +22,24 @@ from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.auth.keys import Scope as KeyScope
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.messages import new_id
-from openclaw_rl.serving.entrypoints.openai.access import Access, Visit
+from openclaw_rl.serving.chat_service import ChatService
+from openclaw_rl.serving.entrypoints.openai.access import Access, Caller
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError, from_mesh
 from openclaw_rl.serving.entrypoints.openai.fields import parse_object
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.entrypoints.openai.replies import DONE, ChatReply, CompletionReply, usage
 from openclaw_rl.serving.entrypoints.openai.requests import ApiRequest, parse_chat, parse_completion, parse_feedback
 from openclaw_rl.serving.entrypoints.openai.stream import UntilDisconnect, merge
-from openclaw_rl.serving.interfaces import End, Head, Start, TurnDesk
+from openclaw_rl.serving.interfaces import End, RequestContext, Start
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DRAINED = 8  # times the limit: what is read of a body that is too large
 _LONG_BODY = 2**18  # bytes; parsing more would hold up the streams that run
-_Handler = Callable[[Request, Visit], Awaitable[ASGIApp]]
+_Handler = Callable[[Request, Caller], Awaitable[ASGIApp]]
 
 
-def create_app(desk: TurnDesk, client_digest: Callable[[str, str, str], str], access: Access | None = None,
+def create_app(desk: ChatService, client_digest: Callable[[str, str, str], str], access: Access | None = None,
                metrics: Metrics | None = None) -> Starlette:
     """The app.
 
@@ -61,7 +62,7 @@ def create_app(desk: TurnDesk, client_digest: Callable[[str, str, str], str], ac
 
 
 class _Door:
-    def __init__(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], access: Access,
+    def __init__(self, desk: ChatService, client_digest: Callable[[str, str, str], str], access: Access,
                  metrics: Metrics) -> None:
         self._desk, self._digest, self._access, self._metrics = desk, client_digest, access, metrics
         self._started = int(time.time())
@@ -74,7 +75,7 @@ class _Door:
             # Models are asked for by clients at every turn or poll; only what is said to the policy is traced.
             span = traces.http("POST", request.url.path, request.headers) if request.method == "POST" else None
             request.state.span = span
-            visit: Visit | None = None
+            visit: Caller | None = None
             try:
                 visit = self._access.enter(request.headers, _address(request), scope)
                 answer = await handler(request, visit)
@@ -88,7 +89,7 @@ class _Door:
                 answer = await self._refused(request, visit, api, _public(error), began)
             except Exception:
                 incident = new_id("inc_")
-                log.exception("incident %s: %s failed", incident, request.url.path)
+                logger.exception("incident %s: %s failed", incident, request.url.path)
                 answer = await self._refused(request, visit, api, from_mesh(errors.internal(incident)), began)
             except BaseException:
                 if visit is not None:
@@ -98,7 +99,7 @@ class _Door:
 
         return endpoint
 
-    async def _refused(self, request: Request, visit: Visit | None, api: str, error: ApiError,
+    async def _refused(self, request: Request, visit: Caller | None, api: str, error: ApiError,
                        began: float) -> Response:
         self._metrics.answered(api, error.status, time.perf_counter() - began)
         traces.answered(request.state.span, error.status)
@@ -107,28 +108,28 @@ class _Door:
             await self._access.hold_back(_address(request))
         return error.response()
 
-    async def chat(self, request: Request, visit: Visit) -> ASGIApp:
+    async def chat(self, request: Request, visit: Caller) -> ASGIApp:
         asked = await self._parsed(request, parse_chat)
         head = self._open(request, visit, asked, "chat.completions")
         reply = ChatReply(head.turn_id, head.session_id, self._desk.model, int(head.requested_at), len(asked.calls),
                           asked.n, asked.logprobs, asked.include_usage)
         return self._answer(head, asked, reply, visit)
 
-    async def completions(self, request: Request, visit: Visit) -> ASGIApp:
+    async def completions(self, request: Request, visit: Caller) -> ASGIApp:
         asked = await self._parsed(request, parse_completion)
         head = self._open(request, visit, asked, "completions")
         reply = CompletionReply(head.turn_id, head.session_id, self._desk.model, int(head.requested_at),
                                 len(asked.calls), asked.n, asked.logprobs, asked.include_usage, echo=asked.echo)
         return self._answer(head, asked, reply, visit)
 
-    async def models(self, request: Request, visit: Visit) -> ASGIApp:
+    async def models(self, request: Request, visit: Caller) -> ASGIApp:
         return _json({"object": "list", "data": [self._model()]})
 
-    async def model(self, request: Request, visit: Visit) -> ASGIApp:
+    async def model(self, request: Request, visit: Caller) -> ASGIApp:
         self._check_model(request.path_params["model"])
         return _json(self._model())
 
-    async def feedback(self, request: Request, visit: Visit) -> ASGIApp:
+    async def feedback(self, request: Request, visit: Caller) -> ASGIApp:
         feedback = parse_feedback(parse_object(await self._body(request)))
         feedback.client = self._digest(visit.shown, visit.address, "")
         return _json({"object": "feedback", "feedback_id": self._desk.feedback(feedback)})
@@ -138,7 +139,7 @@ class _Door:
             return _json({"ok": True})
         return _json({"ok": False, "detail": self._desk.state}, 503, {"Retry-After": "2"})
 
-    async def metrics_text(self, request: Request, visit: Visit) -> ASGIApp:
+    async def metrics_text(self, request: Request, visit: Caller) -> ASGIApp:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _body(self, request: Request) -> bytearray:
@@ -166,7 +167,7 @@ class _Door:
 
         return await asyncio.to_thread(work) if len(body) > _LONG_BODY else work()
 
-    def _open(self, request: Request, visit: Visit, asked: ApiRequest, api: str) -> Head:
+    def _open(self, request: Request, visit: Caller, asked: ApiRequest, api: str) -> RequestContext:
         if asked.model is not None:
             self._check_model(asked.model)
         head = self._desk.open(options=asked.options, client=self._digest(visit.shown, visit.address, asked.user),
@@ -185,7 +186,7 @@ class _Door:
         return {"id": self._desk.model, "object": "model", "created": self._started, "owned_by": "openclaw-rl",
                 "policy_version": self._desk.version}
 
-    def _answer(self, head: Head, asked: ApiRequest, reply: ChatReply, visit: Visit) -> ASGIApp:
+    def _answer(self, head: RequestContext, asked: ApiRequest, reply: ChatReply, visit: Caller) -> ASGIApp:
         answer = _Answer(self._desk, self._metrics, head, asked, reply)
         return UntilDisconnect(answer.send, visit.ended, answer.cut)
 
@@ -193,7 +194,7 @@ class _Door:
 class _Visited:
     """A response that tells what is left of the limits, and ends its client's visit."""
 
-    def __init__(self, answer: ASGIApp, access: Access, metrics: Metrics, visit: Visit) -> None:
+    def __init__(self, answer: ASGIApp, access: Access, metrics: Metrics, visit: Caller) -> None:
         self._answer, self._access, self._metrics, self._visit = answer, access, metrics, visit
         self._status = 499
 
@@ -216,7 +217,8 @@ class _Visited:
 class _Answer:
     """Makes the responses of one request and sends them, whole or as server-sent events."""
 
-    def __init__(self, desk: TurnDesk, metrics: Metrics, head: Head, asked: ApiRequest, reply: ChatReply) -> None:
+    def __init__(self, desk: ChatService, metrics: Metrics, head: RequestContext, asked: ApiRequest,
+                 reply: ChatReply) -> None:
         self._desk, self._metrics, self._head, self._asked, self._reply = desk, metrics, head, asked, reply
         self._began = time.perf_counter()
         self._streaming = False  # the status line is out
@@ -232,7 +234,7 @@ class _Answer:
         except (ApiError, MeshError) as error:
             status = await self._failed(send, _public(error))
         except Exception:
-            log.exception("request %s failed", self._head.turn_id)
+            logger.exception("request %s failed", self._head.turn_id)
             status = await self._failed(send, from_mesh(errors.internal(self._head.turn_id)))
         finally:
             self._metrics.answered(self._head.api, status, time.perf_counter() - self._began)

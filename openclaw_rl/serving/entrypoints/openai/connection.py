@@ -27,7 +27,7 @@ _DISCARDED = 4 * 2**20  # bytes of a refused request that are still read, so tha
 
 
 @dataclass(frozen=True)
-class Patience:
+class ClientTimeouts:
     """How long the door waits for clients, in seconds."""
 
     handshake: float = 10.0  #: for the first byte and the TLS handshake
@@ -42,7 +42,7 @@ class Patience:
 class Connection(HttpToolsProtocol):
     """A client's connection. `HttpServer` calls `watch` every now and then."""
 
-    patience = Patience()
+    patience = ClientTimeouts()
     on_lost: Callable[[], None] = staticmethod(lambda: None)  #: the connection is gone
     on_refused: Callable[[str], None] = staticmethod(lambda _why: None)  #: with a word for the metrics
 

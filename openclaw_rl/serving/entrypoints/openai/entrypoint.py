@@ -14,17 +14,17 @@ from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.rpc.auth.keys import KeyRing
 from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.access import Access
 from openclaw_rl.serving.entrypoints.openai.app import create_app
 from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.entrypoints.openai.https import Certificate
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
-from openclaw_rl.serving.interfaces import TurnDesk
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Door:
+class HttpEntrypoint:
     """OpenAI's API on the policy server's port.
 
     Args:
@@ -49,7 +49,7 @@ class Door:
         self._watch: asyncio.Task[None] | None = None
         self.address = self._http.address if self._http else ""  #: http://HOST:PORT or https://HOST:PORT
 
-    def start(self, desk: TurnDesk, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
+    def start(self, desk: ChatService, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
         """Serve; see `create_app`. Returns the application."""
         app = create_app(desk, client_digest, self._access, metrics)
         if self._http is not None:
@@ -95,8 +95,8 @@ def https_certificate(config: Config, home: Home) -> Certificate | None:
     own = (security.http_certificate, security.http_key)
     if security.http_tls == "off":
         if not identity.is_loopback(host):
-            log.warning("the HTTP door on %s is not encrypted (security.http_tls: off): keys and words can be read on "
-                        "the way; only a proxy of yours may be able to reach it", host)
+            logger.warning("the HTTP entrypoint on %s is not encrypted (security.http_tls: off): keys and messages "
+                           "travel in plain text; only your own proxy should be able to reach it", host)
         return None
     if (own[0] is None) != (own[1] is None):
         lacks, has = ("http_key", "http_certificate") if own[1] is None else ("http_certificate", "http_key")

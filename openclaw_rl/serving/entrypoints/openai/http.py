@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from openclaw_rl.serving.entrypoints.openai.connection import Connection, Patience
+from openclaw_rl.serving.entrypoints.openai.connection import ClientTimeouts, Connection
 from openclaw_rl.serving.entrypoints.openai.listener import Listener
 
 _WATCH_SECONDS = 0.25
@@ -24,7 +24,7 @@ class HttpServer:
     """An ASGI app on a port."""
 
     def __init__(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None, connections: int = 256,
-                 patience: Patience | None = None) -> None:
+                 patience: ClientTimeouts | None = None) -> None:
         """Bind.
 
         Args:
@@ -56,7 +56,7 @@ class HttpServer:
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to connect to
         scheme = "http" if tls is None else "https"
         self.address = f"{scheme}://[{shown}]:{bound}" if ":" in shown else f"{scheme}://{shown}:{bound}"
-        self._tls, self._connections, self._patience = tls, connections, patience or Patience()
+        self._tls, self._connections, self._patience = tls, connections, patience or ClientTimeouts()
         self._server: _Uvicorn | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -96,7 +96,7 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, listen: Callable[..., Listener], patience: Patience,
+    def __init__(self, config: uvicorn.Config, listen: Callable[..., Listener], patience: ClientTimeouts,
                  refused: Callable[[str], None]) -> None:
         super().__init__(config)
         self._listen, self._patience, self._refused = listen, patience, refused

@@ -13,7 +13,7 @@ from openclaw_rl.config import ConfigError
 from openclaw_rl.rpc.auth.certificates import check_private
 from openclaw_rl.runtime.home import file_stamp
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Certificate:
@@ -41,10 +41,10 @@ class Certificate:
                 self._context, self._ends = self._load()
             except ConfigError as error:
                 if self._broken != str(error):  # the pair may be half written: it is tried again
-                    log.error("the HTTPS certificate from before stays: %s", error)
+                    logger.error("the HTTPS certificate from before stays: %s", error)
                 self._broken = str(error)
             else:
-                log.info("took the HTTPS certificate in %s, valid until %s", self._certificate, self._ends)
+                logger.info("took the HTTPS certificate in %s, valid until %s", self._certificate, self._ends)
                 self._broken, self._seen = "", seen
         return self._context
 

@@ -13,9 +13,9 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 
-from openclaw_rl.serving.entrypoints.openai.connection import Connection, Patience
+from openclaw_rl.serving.entrypoints.openai.connection import ClientTimeouts, Connection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _TLS_RECORD = b"\x16"  # how a handshake begins
 _RESERVED = 256  # files that the process needs beside connections
@@ -54,7 +54,7 @@ class Listener:
     """
 
     def __init__(self, listening: socket.socket, make: Callable[[], Connection],
-                 tls: Callable[[], ssl.SSLContext] | None, per_address: int, patience: Patience,
+                 tls: Callable[[], ssl.SSLContext] | None, per_address: int, patience: ClientTimeouts,
                  refused: Callable[[str], None], free: Callable[[str], bool]) -> None:
         listening.setblocking(False)
         self._socket, self._make, self._tls = listening, make, tls
@@ -81,7 +81,7 @@ class Listener:
                 client, peer = await loop.sock_accept(self._socket)
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    log.error("no connection can be taken: %s", error.strerror)
+                    logger.error("no connection can be taken: %s", error.strerror)
                     self._refused("no_files")
                     await asyncio.sleep(0.5)  # some will have ended
                 elif self._socket.fileno() < 0:
@@ -172,7 +172,7 @@ async def _peek(client: socket.socket) -> bytes:
             loop.remove_reader(client.fileno())
 
 
-def _keep_alive(client: socket.socket, patience: Patience) -> None:
+def _keep_alive(client: socket.socket, patience: ClientTimeouts) -> None:
     """Find out when the other machine is gone without a word, also while it waits for an answer."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3),

@@ -72,7 +72,7 @@ class Writer:
         """Why it does not work; empty when it does."""
         await self.budget.take()
         async with api_calls.client(self.api, TIMEOUT) as connection:
-            return await api_calls.canary(connection, self.api, self.names, seconds=30.0)
+            return await api_calls.probe(connection, self.api, self.names, seconds=30.0)
 
     async def write(self, playbook: Playbook, evidence: Sequence[Evidence], max_tokens: int,
                     max_entries: int) -> list[edits.Edit] | None:

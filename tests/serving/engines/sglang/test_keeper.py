@@ -12,9 +12,9 @@ from openclaw_rl.config import PolicyServerConfig
 from openclaw_rl.serving.engines.interface import EngineError
 from openclaw_rl.serving.engines.sglang import server_checks, worker_manager
 from openclaw_rl.serving.engines.sglang.checkpoint import prepare
-from openclaw_rl.serving.engines.sglang.client import Gone, HttpLink
+from openclaw_rl.serving.engines.sglang.client import ConnectionLost, HttpClient
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
-from openclaw_rl.serving.engines.sglang.transports import Disk
+from openclaw_rl.serving.engines.sglang.transports import DiskTransport
 from openclaw_rl.serving.engines.sglang.worker import Worker
 from tests.serving.engines.conftest import until
 from tests.serving.engines.sglang.conftest import Make, respond
@@ -70,7 +70,7 @@ async def test_a_process_that_hangs_is_started_anew(tiny: Path, tmp_path: Path, 
                           tmp_path / "logs")
     await engine.start()
     try:
-        process: Any = engine._keeper.workers[0].process
+        process: Any = engine._manager.workers[0].process
         running = asyncio.create_task(respond(engine, [1], 80))
         await until(lambda: engine.stats()["tokens_total"] > 3)
         process.server.hangs = True
@@ -116,7 +116,7 @@ async def test_checkpoints_go_while_a_worker_is_out(make: Make, fakes: list[Fake
         await engine.activate(version)
     root = tmp_path / "sglang" / "checkpoints"
     await until(lambda: [folder.name.split("-")[0] for folder in root.iterdir()] == ["3"])
-    engine._keeper.workers[1].reading = engine._keeper.active.folder
+    engine._manager.workers[1].reading = engine._manager.active.folder
     await engine.stage(4, other)
     await engine.activate(4)
     await asyncio.sleep(0.05)
@@ -134,54 +134,54 @@ async def test_what_cannot_be_loaded_leaves_no_files(make: Make, fakes: list[Fak
     async def load(_: Any, __: Any) -> Any:
         raise OSError("no memory")
 
-    monkeypatch.setattr(Disk, "load", load)
+    monkeypatch.setattr(DiskTransport, "load", load)
     with pytest.raises(OSError, match="no memory"):
         await engine.stage(1, other)
     await until(lambda: not list((tmp_path / "sglang" / "checkpoints").iterdir()))
 
 
 async def test_a_closed_link_is_gone() -> None:
-    link = HttpLink("http://127.0.0.1:9")
-    await link.close()
-    with pytest.raises(Gone):
-        await link.command("/model_info")
-    with pytest.raises(Gone):
-        await anext(link.generate({"rid": "a"}))  # type: ignore[call-overload]
-    link.abort("a")
-    task, = link._aborts
+    client = HttpClient("http://127.0.0.1:9")
+    await client.close()
+    with pytest.raises(ConnectionLost):
+        await client.command("/model_info")
+    with pytest.raises(ConnectionLost):
+        await anext(client.generate({"rid": "a"}))  # type: ignore[call-overload]
+    client.abort("a")
+    task, = client._aborts
     await asyncio.wait({task})
     assert task.exception() is None
 
 
 async def test_an_update_of_a_server_that_was_started_anew_meanwhile_does_not_count(fakes: list[FakeSglang]) -> None:
-    worker = Worker(0, HttpLink(fakes[0].address))
-    newer = HttpLink(fakes[1].address)
+    worker = Worker(0, HttpClient(fakes[0].address))
+    newer = HttpClient(fakes[1].address)
 
-    class Slow(Disk):
-        async def send(self, link: Any, load: Any) -> None:
-            worker.link, worker.version, worker.broken = newer, -1, False
+    class Slow(DiskTransport):
+        async def send(self, client: Any, load: Any) -> None:
+            worker.client, worker.version, worker.broken = newer, -1, False
 
-    old = worker.link
-    with pytest.raises(Gone, match="restarted during the update"):
+    old = worker.client
+    with pytest.raises(ConnectionLost, match="restarted during the update"):
         await worker.update(Slow(), None, 3)
     assert worker.version == -1 and not fakes[1].calls
-    for link in (old, newer):
-        assert link
-        await link.close()
+    for client in (old, newer):
+        assert client
+        await client.close()
 
 
 async def test_an_update_that_fails_in_an_unexpected_way_takes_the_worker_out(
         make: Make, fakes: list[FakeSglang], other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await make(fakes[0])
     fails = [RuntimeError("first"), RuntimeError("again")]
-    plain = Disk.send
+    plain = DiskTransport.send
 
-    async def send(self: Disk, link: Any, load: Any) -> None:
+    async def send(self: DiskTransport, client: Any, load: Any) -> None:
         if fails:
             raise fails.pop(0)
-        await plain(self, link, load)
+        await plain(self, client, load)
 
-    monkeypatch.setattr(Disk, "send", send)
+    monkeypatch.setattr(DiskTransport, "send", send)
     await engine.stage(1, other)
     with pytest.raises(EngineError, match="first"):
         await engine.activate(1)
@@ -191,9 +191,9 @@ async def test_an_update_that_fails_in_an_unexpected_way_takes_the_worker_out(
 
 async def test_all_that_there_is_room_for_may_wait_during_an_update(make: Make, fakes: list[FakeSglang]) -> None:
     engine = await make(fakes[0], max_batch=4, max_waiting=1)
-    engine._keeper.workers[0].updating = True
+    engine._manager.workers[0].updating = True
     waiting = [asyncio.create_task(respond(engine, [1])) for _ in range(4)]
     await until(lambda: engine.stats()["waiting"] == 4)
-    engine._keeper.workers[0].updating = False
+    engine._manager.workers[0].updating = False
     engine._changed()
     await asyncio.gather(*waiting)

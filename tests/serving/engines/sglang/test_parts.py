@@ -19,13 +19,13 @@ from openclaw_rl.serving.engines.sglang import arguments, cpu, hook, request_tag
 from openclaw_rl.serving.engines.sglang.pool import Pool
 
 
-class Member:
+class PoolMember:
     def __init__(self) -> None:
         self.running, self.takes, self.serving = 0, True, True
 
 
 async def test_a_session_stays_where_its_cache_is() -> None:
-    workers = [Member(), Member()]
+    workers = [PoolMember(), PoolMember()]
     pool = Pool(workers, 8, 8, 5)
     first = await pool.take("a", [1])
     assert await pool.take("b", [1]) is not first
@@ -34,7 +34,7 @@ async def test_a_session_stays_where_its_cache_is() -> None:
 
 
 async def test_a_prompt_goes_where_its_beginning_went() -> None:
-    pool = Pool([Member(), Member()], 8, 8, 5)
+    pool = Pool([PoolMember(), PoolMember()], 8, 8, 5)
     prompt = [random.randrange(100) for _ in range(100)]
     first = await pool.take("", prompt)
     assert await pool.take("", list(range(100))) is not first
@@ -42,7 +42,7 @@ async def test_a_prompt_goes_where_its_beginning_went() -> None:
 
 
 async def test_a_session_moves_when_its_worker_is_much_busier_or_out() -> None:
-    workers = [Member(), Member()]
+    workers = [PoolMember(), PoolMember()]
     pool = Pool(workers, 4, 8, 5)
     home = await pool.take("a", [1])
     for _ in range(2):
@@ -53,7 +53,7 @@ async def test_a_session_moves_when_its_worker_is_much_busier_or_out() -> None:
 
 
 async def test_those_who_wait_are_served_in_order_and_not_too_many_wait() -> None:
-    worker = Member()
+    worker = PoolMember()
     pool = Pool([worker], 1, 2, 5)
     await pool.take("", [1])
     order: list[int] = []
@@ -75,7 +75,7 @@ async def test_those_who_wait_are_served_in_order_and_not_too_many_wait() -> Non
 
 
 async def test_nobody_waits_for_ever_without_a_worker() -> None:
-    worker = Member()
+    worker = PoolMember()
     worker.takes = worker.serving = False
     with pytest.raises(EngineError, match="no SGLang worker has answered"):
         await Pool([worker], 1, 1, 0.02).take("", [1])

@@ -127,7 +127,7 @@ async def test_a_killed_server_comes_back_with_the_active_version(engine: Sglang
     made = engine.stats()["tokens_total"]
     running = asyncio.create_task(respond(engine, ids, 40, temperature=1.0))
     await until(lambda: engine.stats()["tokens_total"] > made + 3, 60)
-    process = engine._keeper.workers[0].process
+    process = engine._manager.workers[0].process
     assert process and process.pid
     os.kill(process.pid, signal.SIGKILL)
     await until(lambda: engine.workers[0].state == "out", 30)
