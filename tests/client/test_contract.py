@@ -17,7 +17,11 @@ FILES = {
     "component": component_pb2,
 }
 #: Where the servicers are; importing the module makes them subclasses of the generated one.
-SERVICERS = {name: f"openclaw_rl.{name}.servicer" for name in FILES} | {"component": "openclaw_rl.rpc.server"}
+SERVICERS = {
+    "policy": "openclaw_rl.serving.entrypoints.grpc.servicer", "environment": "openclaw_rl.rollouts.servicer",
+    "judge": "openclaw_rl.reward.servicer", "trainer": "openclaw_rl.training.servicer",
+    "component": "openclaw_rl.rpc.server",
+}
 
 SERVICES = [(name, service) for name, file in FILES.items() for service in file.DESCRIPTOR.services_by_name.values()]
 RPCS = [pytest.param(name, service, method, id=f"{service.name}.{method.name}")

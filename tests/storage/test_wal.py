@@ -16,7 +16,7 @@ from openclaw_rl.storage.outbox import Outbox
 
 _CHILD = """
 import sys, time
-from openclaw_rl.delivery import store as module
+from openclaw_rl.storage import database as module
 from openclaw_rl.storage.outbox import Outbox
 module.GROUP_SECONDS = 1000.0  # no checkpoint of its own
 outbox = Outbox(module.Store(sys.argv[1]), "turns")
