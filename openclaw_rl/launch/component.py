@@ -14,7 +14,7 @@ import signal
 import sys
 
 from openclaw_rl.config import Config, ConfigError, load_config
-from openclaw_rl.observability import redact
+from openclaw_rl.runtime import redact
 from openclaw_rl.runtime.home import COMPONENTS, Home
 
 #: Component -> module whose `run(config, home)` serves until stopped.
@@ -47,11 +47,11 @@ def run(name: str, config: Config, home: Home) -> int:
     Returns:
         0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
     """
-    from openclaw_rl import observability
+    from openclaw_rl.observability import telemetry
     from openclaw_rl.rpc.errors import MeshError
 
     server = importlib.import_module(SERVERS[name])
-    observability.setup(name, config.telemetry, home)
+    telemetry.setup(name, config.telemetry, home)
     try:
         asyncio.run(server.run(config, home))
     except KeyboardInterrupt:
@@ -61,7 +61,7 @@ def run(name: str, config: Config, home: Home) -> int:
         logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
         return 1
     finally:
-        observability.shutdown()
+        telemetry.shutdown()
     return 0
 
 

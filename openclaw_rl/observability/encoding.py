@@ -8,8 +8,8 @@ from typing import Any
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
-from openclaw_rl.observability import redact
 from openclaw_rl.observability.span_store import Span
+from openclaw_rl.runtime import redact
 
 _STATUS = {StatusCode.UNSET: "", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 _OTLP_STATUS = {"": 0, "ok": 1, "error": 2}

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from openclaw_rl import observability
+from openclaw_rl.observability import telemetry
 from openclaw_rl.privacy.target import Target
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.storage.database import Store
@@ -27,7 +27,7 @@ def clean(store: Store, home: Home, component: str, target: Target) -> dict[str,
     Raises:
         StoreError, OSError, sqlite3.Error: something can't be written; what was asked for may be asked for again.
     """
-    removed = {"spans": observability.forget(target.session_id, sorted(target.turn_ids)),
+    removed = {"spans": telemetry.forget(target.session_id, sorted(target.turn_ids)),
                "log lines": blank_log(home.logs, component, [target.session_id, *target.turn_ids]),
                "damaged files": erase(store) + delete_aside(home.root / "telemetry")}
     return {kind: count for kind, count in removed.items() if count}

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from openclaw_rl.observability import redact
+from openclaw_rl.runtime import redact
 
 #: `ErrorInfo.domain` of all our errors.
 DOMAIN = "openclaw-rl"

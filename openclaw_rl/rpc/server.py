@@ -16,9 +16,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from openclaw_rl import observability
 from openclaw_rl.config import ConfigError
-from openclaw_rl.observability import log_reader, redact
+from openclaw_rl.observability import log_reader, telemetry
 from openclaw_rl.observability.metrics import observe_status
 from openclaw_rl.observability.span_listing import list_spans
 from openclaw_rl.rpc.auth.authorize import Authorizer
@@ -28,7 +27,7 @@ from openclaw_rl.rpc.errors import invalid, unimplemented
 from openclaw_rl.rpc.hosted_server import Inside, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
-from openclaw_rl.runtime import identity, systemd
+from openclaw_rl.runtime import identity, redact, systemd
 from openclaw_rl.runtime.alarms import Alarms
 from openclaw_rl.runtime.home import Home, RunRecord, read_record, remove_record, write_record
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
@@ -270,7 +269,7 @@ class ComponentServer:
             status.secure = True
             status.certificate_expires_at.FromDatetime(self._credentials.expires)
             self._alarms.report(status, self._credentials.problems())
-        observability.report(status)
+        telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
         redact.process.message(status)

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 
 from openclaw_rl.config import Config
-from openclaw_rl.observability import redact
+from openclaw_rl.runtime import redact
 from openclaw_rl.runtime.home import Home, make_way
 from openclaw_rl.runtime.identity import acting_as
 

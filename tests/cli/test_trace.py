@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl import observability
 from openclaw_rl.cli.app import app
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.observability import request_spans, turn_spans, version_spans
+from openclaw_rl.observability import request_spans, telemetry, turn_spans, version_spans
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 
@@ -27,10 +26,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 @pytest.fixture
 def traced(home: Home) -> Iterator[None]:
     """Two turns of session s, of which version 4 was trained; a third one was dropped."""
-    observability.setup("policy_server", TelemetryConfig(), home)
+    telemetry.setup("policy_server", TelemetryConfig(), home)
     made = [_turn(name) for name in ("first", "second", "third")]
-    observability.shutdown()
-    observability.setup("trainer", TelemetryConfig(), home)
+    telemetry.shutdown()
+    telemetry.setup("trainer", TelemetryConfig(), home)
     turn_spans.accepted([turn_pb2.Sample(transition=turn_pb2.Transition(turn=turn)) for turn in made], lambda ids: [])
     turn_spans.dropped(["third"], "no signal: neutral")
     with version_spans.step() as step:
@@ -39,7 +38,7 @@ def traced(home: Home) -> Iterator[None]:
         step.made(manifest)
     sync = version_spans.sync(manifest, "127.0.0.1:1", None)
     version_spans.synced(sync, 1000, weights_pb2.WeightActivated(version=4))
-    observability.shutdown()
+    telemetry.shutdown()
     turn_spans._samples.clear()
     yield
 

@@ -94,7 +94,7 @@ def test_every_alarm_is_explained(language: Language) -> None:
     table = page_file("troubles-and-cures", language).read_text().rpartition("\n## ")[2]
     told = {name for row in re.findall(r"^\| (`[^|]*) \|", table, re.M) for name in re.findall(r"`([a-z_]+)`", row)}
     readmes = set()
-    for component in ("policy", "environment", "judge", "trainer"):
+    for component in ("serving", "rollouts", "reward", "training"):
         text = (ROOT / "openclaw_rl" / component / "README.md").read_text()
         section = text[re.search(r"^#+ .*[Aa]larms$", text, re.M).start():]  # type: ignore[union-attr]
         for row in re.findall(r"^\| (`[a-z_`, .]+) \|", section.split("\n#")[0], re.M):

@@ -10,8 +10,7 @@ import httpx
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
-from openclaw_rl import observability
-from openclaw_rl.observability import names, turn_spans, version_spans
+from openclaw_rl.observability import names, telemetry, turn_spans, version_spans
 from openclaw_rl.reward.broadcast import Broadcast
 from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.reward.panel import Panel
@@ -263,7 +262,7 @@ async def test_disabled_nothing_is_traced_and_nothing_fails(traffic: Traffic) ->
     with version_spans.step() as step:
         step.on(["a"], 1)
         assert step.trace is None
-    observability.shutdown()
+    telemetry.shutdown()
 
 
 def test_a_fault_of_ours_costs_the_span_alone(tracing: Tracing, monkeypatch: pytest.MonkeyPatch,
@@ -276,7 +275,7 @@ def test_a_fault_of_ours_costs_the_span_alone(tracing: Tracing, monkeypatch: pyt
 
 def test_a_forgotten_sample_is_not_remembered(tracing: Tracing) -> None:
     turn_spans.accepted([_sample("a")], lambda ids: [])
-    assert observability.forget("s", ["a"]) == 1
+    assert telemetry.forget("s", ["a"]) == 1
     turn_spans.dropped(["a"], "forgotten")
     span = tracing.one("sample dropped")
     assert names.SESSION not in (span.attributes or {}) and trace_of(span) != "ab" * 16

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl import observability
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.observability import turn_spans
-from openclaw_rl.observability.setup import endpoint
+from openclaw_rl.observability import telemetry, turn_spans
 from openclaw_rl.observability.state import current
+from openclaw_rl.observability.telemetry import endpoint
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, turn_pb2
 from tests.observability.tracing import Tracing
@@ -24,21 +23,21 @@ TURN = turn_pb2.Turn(turn_id="t", session_id="s")
 @pytest.fixture(autouse=True)
 def ended() -> object:
     yield
-    observability.shutdown()
+    telemetry.shutdown()
 
 
 def test_disabled_by_configuration_or_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path)
-    observability.setup("trainer", TelemetryConfig(enabled=False), home)
+    telemetry.setup("trainer", TelemetryConfig(enabled=False), home)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    observability.setup("trainer", TelemetryConfig(), home)
+    telemetry.setup("trainer", TelemetryConfig(), home)
     assert current.tracer is None and not (tmp_path / "telemetry").exists()
     began = time.perf_counter()
     for _ in range(10_000):
         turn_spans.recorded(TURN)
     assert time.perf_counter() - began < 0.2, "a call costs next to nothing"
     status = component_pb2.ComponentStatus()
-    observability.report(status)
+    telemetry.report(status)
     assert status == component_pb2.ComponentStatus()
 
 
@@ -80,7 +79,7 @@ def test_a_dead_collector_costs_nothing_but_the_spans(tmp_path: Path, protocol: 
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        observability.setup("trainer", TelemetryConfig.model_validate(
+        telemetry.setup("trainer", TelemetryConfig.model_validate(
             {"endpoint": url, "protocol": protocol, "metrics_interval": 0.1}), Home(tmp_path))
         began = time.perf_counter()
         for _ in range(5000):
@@ -94,30 +93,30 @@ def test_a_dead_collector_costs_nothing_but_the_spans(tmp_path: Path, protocol: 
             time.sleep(0.01)
         assert current.local is not None and current.local.force_flush(5000)
         status = component_pb2.ComponentStatus(state=component_pb2.COMPONENT_STATE_RUNNING)
-        observability.report(status)
+        telemetry.report(status)
         assert status.gauges["spans_dropped"] >= 2000 and status.gauges["spans_waiting"] > 0
         assert "dropped so far" in status.detail and url in status.detail
         assert status.state == component_pb2.COMPONENT_STATE_RUNNING, "the mesh is well without"
         began = time.monotonic()
-        observability.shutdown()
+        telemetry.shutdown()
         assert time.monotonic() - began < 2.5
     assert sum("can't be delivered" in text for text in caplog.messages) == 1
 
 
 def test_a_home_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "telemetry").write_text("a file where the folder should be")
-    observability.setup("trainer", TelemetryConfig(), Home(tmp_path))
+    telemetry.setup("trainer", TelemetryConfig(), Home(tmp_path))
     turn_spans.recorded(TURN)
     status = component_pb2.ComponentStatus()
-    observability.report(status)
+    telemetry.report(status)
     assert "spans are not kept" in status.detail
-    assert observability.forget("s", ["t"]) == 0
+    assert telemetry.forget("s", ["t"]) == 0
 
 
 def test_a_session_is_forgotten_while_its_spans_wait(tmp_path: Path) -> None:
-    observability.setup("trainer", TelemetryConfig(), Home(tmp_path))
+    telemetry.setup("trainer", TelemetryConfig(), Home(tmp_path))
     for _ in range(10):
         turn_spans.recorded(TURN)
     turn_spans.recorded(turn_pb2.Turn(turn_id="other", session_id="other"))
-    assert observability.forget("s", ["t"]) == 10
+    assert telemetry.forget("s", ["t"]) == 10
     assert current.store is not None and current.store.count() == 1

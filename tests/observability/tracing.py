@@ -10,9 +10,8 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from openclaw_rl import observability
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.observability import turn_spans
+from openclaw_rl.observability import telemetry, turn_spans
 from openclaw_rl.observability.state import current
 from openclaw_rl.runtime.home import Home
 
@@ -26,19 +25,19 @@ class Tracing:
         self.start()
 
     def start(self) -> None:
-        observability.setup("trainer", TelemetryConfig(**self.settings), self.home, self.exporter)
+        telemetry.setup("trainer", TelemetryConfig(**self.settings), self.home, self.exporter)
         assert current.tracer is not None
 
     def restart(self) -> None:
         """The process ends and another one begins over the same folder; what was exported stays."""
-        observability.shutdown()
+        telemetry.shutdown()
         turn_spans._samples.clear()
         self.exporter._stopped = False
         self.start()
 
     def spans(self, *names: str) -> list[ReadableSpan]:
         """All spans so far in the order of their end, or those of these names."""
-        assert observability.flush()
+        assert telemetry.flush()
         return [span for span in self.exporter.get_finished_spans() if not names or span.name in names]
 
     def one(self, name: str) -> ReadableSpan:
@@ -52,5 +51,5 @@ def tracing_in(root: Path, **settings: Any) -> Iterator[Tracing]:
     try:
         yield Tracing(Home(root / "traced"), **settings)
     finally:
-        observability.shutdown()
+        telemetry.shutdown()
         turn_spans._samples.clear()

@@ -18,11 +18,11 @@ import pytest
 from openclaw_rl.client import ComponentServiceClient
 from openclaw_rl.config import Config, ConfigError, load_config
 from openclaw_rl.launch.supervisor import COMPONENT_MODULE
-from openclaw_rl.observability import redact
-from openclaw_rl.observability.redact import BLOT, Formatter, Redactor, config_secrets, environment_secrets
 from openclaw_rl.rpc.auth.keys import new_key
 from openclaw_rl.rpc.errors import MeshError, invalid
+from openclaw_rl.runtime import redact
 from openclaw_rl.runtime.home import Home, read_record
+from openclaw_rl.runtime.redact import BLOT, Formatter, Redactor, config_secrets, environment_secrets
 from openclaw_rl.v1 import component_pb2 as pb
 
 JWT = ".".join(("eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiIxMjM0NTY3ODkw", "dozjgNryP4J3jVmNHl0w5N"))
@@ -127,21 +127,21 @@ def test_a_status_with_all_that_it_has() -> None:
 def test_spans(tmp_path: Path) -> None:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from openclaw_rl import observability
     from openclaw_rl.config import TelemetryConfig
+    from openclaw_rl.observability import telemetry
     from openclaw_rl.observability.context import emit
 
     exporter = InMemorySpanExporter()
-    observability.setup("prm_judge", TelemetryConfig(), Home(tmp_path), exporter)
+    telemetry.setup("prm_judge", TelemetryConfig(), Home(tmp_path), exporter)
     try:
         emit("vote", None, {"reason": "it said sk-abcdefghijklmnopqrst", "many": ["Bearer abcd1234efgh", "x"], "n": 3},
              error="refused: password=hunter22")
-        assert observability.flush()
+        assert telemetry.flush()
         span = exporter.get_finished_spans()[0]
         kept = (tmp_path / "telemetry" / "prm_judge.db").read_bytes() + b"".join(
             file.read_bytes() for file in (tmp_path / "telemetry").glob("*-wal"))
     finally:
-        observability.shutdown()
+        telemetry.shutdown()
     assert span.status.description == f"refused: password={BLOT}"
     assert dict(span.attributes or {}) == {"reason": f"it said {BLOT}", "many": (f"Bearer {BLOT}", "x"), "n": 3}
     assert b"hunter22" not in kept and b"sk-abc" not in kept and b"abcd1234" not in kept
