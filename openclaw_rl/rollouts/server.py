@@ -18,7 +18,7 @@ from openclaw_rl.rollouts.leases.status import tell
 from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.rollouts.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.rollouts.tracking import tables
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.discovery import resolve
 from openclaw_rl.rpc.hosted_server import Inside
 from openclaw_rl.rpc.server import ComponentServer
@@ -51,19 +51,19 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     """
     settings = config.components.env_server
     store = Store(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
-    outbox = Outbox(store, "transitions", on_rejected=lambda *refused: book.rejected(*refused))
+    outbox = Outbox(store, "transitions", on_rejected=lambda *refused: tracker.rejected(*refused))
     journal = Journal(home.logs, config.journal)
-    book = SessionBook(store, outbox, journal, config.session_awareness)
+    tracker = SessionTracker(store, outbox, journal, config.session_awareness)
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                     open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
                     make_request=_request, role="prm_judge")
     pool = Pool(offers(settings, home), ttl=settings.lease_ttl, max_waiting=settings.max_waiting)
-    board = StatusBoard(book, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
+    board = StatusBoard(tracker, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
                                                ("journal", journal.problem)], pool)
 
     policy = PolicyCaller(lambda: resolve(home, config, "policy_server"))
     embedded = config.components.policy_server.model == EMBEDDED_MODEL
-    episodes = Episodes(pool, book, store, policy, settings.episodes.model_copy(update={
+    episodes = Episodes(pool, tracker, store, policy, settings.episodes.model_copy(update={
         "tool_choice": settings.episodes.tool_choice or ("required" if embedded else "auto")}))
 
     async def drain(_: float) -> None:
@@ -71,11 +71,11 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
         await pool.close()
 
     server = ComponentServer(NAME, settings.host, settings.port, home, board.status, drain, inside)
-    server.on_forget = handler(home, NAME, store, book.forget)
+    server.on_forget = handler(home, NAME, store, tracker.forget)
     server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
-               EnvironmentServicer(book, store, pool, episodes), SERVICE)
+               EnvironmentServicer(tracker, store, pool, episodes), SERVICE)
     reaper = None
-    if broken := book.break_off_episodes(STOPPED):
+    if broken := tracker.break_off_episodes(STOPPED):
         log.info("%d episodes ran when the last environment server ended: they are broken off", broken)
     try:
         await server.start()
@@ -84,7 +84,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
             log.info("removed what %d sandboxes of a killed environment server had left", left)
         pool.start()
         interval = min(REAP_EVERY, config.session_awareness.session_timeout / 4)
-        reaper = asyncio.create_task(_reap(book, interval, settings.episodes.keep), name="reaper")
+        reaper = asyncio.create_task(_reap(tracker, interval, settings.episodes.keep), name="reaper")
         await server.run_until_stopped()
     finally:
         if reaper is not None:
@@ -101,24 +101,24 @@ class StatusBoard:
     """What the component tells of itself.
 
     Args:
-        problems: name and message of the alarms of the parts that the book does not know; empty ones are none.
+        problems: name and message of the alarms of the parts that the tracker does not know; empty ones are none.
         pool: None tells nothing of environments.
     """
 
-    def __init__(self, book: SessionBook, outbox: Outbox, problems: Callable[[], Iterable[Raised]],
+    def __init__(self, tracker: SessionTracker, outbox: Outbox, problems: Callable[[], Iterable[Raised]],
                  pool: Pool | None = None) -> None:
-        self._book, self._outbox, self._problems, self._pool = book, outbox, problems, pool
+        self._tracker, self._outbox, self._problems, self._pool = tracker, outbox, problems, pool
         self._alarms = Alarms()
 
     def status(self) -> component_pb2.ComponentStatus:
         """State, detail, figures and alarms."""
-        book, stats = self._book, self._outbox.stats()
+        tracker, stats = self._tracker, self._outbox.stats()
         result = component_pb2.ComponentStatus(
-            state=component_pb2.COMPONENT_STATE_RUNNING, policy_version=book.policy_version, outboxes=[stats],
-            counters={name: book.counters[name] for name in COUNTERS})
-        result.counters["sessions_open"] = book.sessions_open
-        raised = [*self._problems(), ("no_trainable_turns", book.trainability.problem),
-                  aside_alarm("events", book.aside.count, book.aside.last),
+            state=component_pb2.COMPONENT_STATE_RUNNING, policy_version=tracker.policy_version, outboxes=[stats],
+            counters={name: tracker.counters[name] for name in COUNTERS})
+        result.counters["sessions_open"] = tracker.sessions_open
+        raised = [*self._problems(), ("no_trainable_turns", tracker.trainability.problem),
+                  aside_alarm("events", tracker.aside.count, tracker.aside.last),
                   *outbox_alarms(stats, "prm_judge", self._outbox.last_rejected)]
         if self._pool is not None:
             raised += tell(self._pool, result)
@@ -133,16 +133,16 @@ def _request(payloads: list[bytes]) -> judge_pb2.JudgeTransitionsRequest:
     return judge_pb2.JudgeTransitionsRequest(transitions=map(turn_pb2.Transition.FromString, payloads))
 
 
-async def _reap(book: SessionBook, interval: float, keep_episodes: int) -> None:
+async def _reap(tracker: SessionTracker, interval: float, keep_episodes: int) -> None:
     """End idle sessions and delete old summaries, for ever. A full disk stops neither the server nor this."""
     looks = 0
     while True:
         await asyncio.sleep(interval)
         try:
-            if ended := book.reap():
+            if ended := tracker.reap():
                 log.info("%d sessions timed out", ended)
             looks += 1
             if looks % PRUNE_EVERY == 0:
-                book.prune(keep_episodes=keep_episodes)
+                tracker.prune(keep_episodes=keep_episodes)
         except Exception:
             log.exception("looking for sessions that have timed out; will try again")

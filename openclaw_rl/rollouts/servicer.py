@@ -12,7 +12,7 @@ from openclaw_rl.rollouts.episodes.servicer import EpisodeRpcs
 from openclaw_rl.rollouts.leases.pool import Pool
 from openclaw_rl.rollouts.leases.servicer import LeaseRpcs
 from openclaw_rl.rollouts.tracking import views
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import invalid
 from openclaw_rl.storage.database import Store
 from openclaw_rl.v1 import environment_pb2 as pb
@@ -24,14 +24,14 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
     """Sessions here; leases and episodes in their packages."""
 
-    def __init__(self, book: SessionBook, store: Store, pool: Pool, episodes: Episodes) -> None:
+    def __init__(self, tracker: SessionTracker, store: Store, pool: Pool, episodes: Episodes) -> None:
         LeaseRpcs.__init__(self, pool)
         EpisodeRpcs.__init__(self, episodes)
-        self._book, self._store = book, store
+        self._tracker, self._store = tracker, store
 
     async def RecordTurns(self, request_iterator: AsyncIterator[pb.RecordTurnsRequest],
                           context: grpc.aio.ServicerContext) -> AsyncIterator[pb.RecordTurnsResponse]:
-        async for response in receive(request_iterator, lambda request: list(request.events), self._book.handle,
+        async for response in receive(request_iterator, lambda request: list(request.events), self._tracker.handle,
                                       lambda acks: pb.RecordTurnsResponse(acks=acks)):
             yield response
 
@@ -44,7 +44,7 @@ class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.Environme
     async def EndSession(self, request: pb.EndSessionRequest,
                          context: grpc.aio.ServicerContext) -> pb.EndSessionResponse:
         views.row_of_session(self._store, _session_id(request))  # raises when there is none
-        return pb.EndSessionResponse(closed_turns=self._book.end(request.session_id))
+        return pb.EndSessionResponse(closed_turns=self._tracker.end(request.session_id))
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: grpc.aio.ServicerContext) -> pb.ListTurnsResponse:
         return views.turns(self._store, request)

@@ -30,7 +30,7 @@ from openclaw_rl.v1 import policy_pb2, turn_pb2, weights_pb2
 from openclaw_rl.v1.environment_pb2 import PolicyEvent
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 from tests.observability.tracing import Tracing, tracing_in
-from tests.rollouts.talk import Desk, turn, user
+from tests.rollouts.talk import Harness, turn, user
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
 from tests.weights.support import FakeTarget, make_base, manifest, tensors
 
@@ -39,7 +39,7 @@ SECRET = "the quick brown secret"
 
 
 class Traffic:
-    """An HTTP door in front of a stub engine; what it recorded goes on to a book of sessions and a judge."""
+    """An HTTP door in front of a stub engine; what it recorded goes on to a session tracker and a judge."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -108,10 +108,10 @@ async def test_one_trace_from_the_caller_to_the_version_that_the_turn_trained(
     reply = first.json()["choices"][0]["message"]["content"]
     await traffic.say(SECRET, reply, "That is wrong. Answer in one sentence.", headers={"X-Session-Done": "1"})
     turn_id = first.headers["x-openclaw-turn-id"]
-    book = Desk(tmp_path)
-    book.tell(*traffic.recorded())
-    transitions = [turn_pb2.Transition.FromString(row.payload) for row in book.outbox.window(0, 99, 2**24)]
-    book.store.close()
+    harness = Harness(tmp_path)
+    harness.tell(*traffic.recorded())
+    transitions = [turn_pb2.Transition.FromString(row.payload) for row in harness.outbox.window(0, 99, 2**24)]
+    harness.store.close()
     tracing.restart()  # everything behind is another process
     samples = judged(tmp_path, transitions)
     turn_spans.accepted(samples, lambda ids: [])
@@ -196,11 +196,11 @@ async def test_a_caller_that_does_not_sample_is_heeded(tracing: Tracing, traffic
 
 
 def test_a_turn_without_a_context_gets_one_that_lasts(tracing: Tracing, tmp_path: Path) -> None:
-    book = Desk(tmp_path)
-    book.tell(turn("a", [user("hi")], "Hello", session_done=True))
-    (row,) = book.outbox.window(0, 9, 2**20)
+    harness = Harness(tmp_path)
+    harness.tell(turn("a", [user("hi")], "Hello", session_done=True))
+    (row,) = harness.outbox.window(0, 9, 2**20)
     transition = turn_pb2.Transition.FromString(row.payload)
-    book.store.close()
+    harness.store.close()
     record = tracing.one("turn record")
     assert trace_of(record) == transition.turn.trace.traceparent.split("-")[1]
     assert trace_of(tracing.one("next state")) == trace_of(record)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.rollouts.talk import Desk
+from tests.rollouts.talk import Harness
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.store.close()
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    harness.store.close()

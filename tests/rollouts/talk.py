@@ -1,4 +1,4 @@
-"""A client and a book of sessions to talk with, for the tests of this folder."""
+"""A client and a session tracker to talk with, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.rollouts.tracking import tables, views
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.storage.database import Store
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1.common_pb2 import AckStatus
@@ -59,8 +59,8 @@ class FakeJournal:
         return before - len(self.lines)
 
 
-class Desk:
-    """A book of sessions on a store of its own."""
+class Harness:
+    """A session tracker on a store of its own."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self.folder, self.config = folder, SessionAwareness(**config)
@@ -70,7 +70,7 @@ class Desk:
         self.store = Store(self.folder / "state.db", schema=tables.SCHEMA)
         self.outbox = Outbox(self.store, "transitions")
         self.journal = FakeJournal()
-        self.book = SessionBook(self.store, self.outbox, self.journal, self.config)  # type: ignore[arg-type]
+        self.tracker = SessionTracker(self.store, self.outbox, self.journal, self.config)  # type: ignore[arg-type]
 
     def restart(self) -> None:
         self.store.close()
@@ -78,7 +78,7 @@ class Desk:
 
     def tell(self, *events: Turn | Feedback | SessionEnd) -> list[AckStatus]:
         """Hand events over in one batch; returns the statuses."""
-        return [ack.status for ack in self.book.handle([as_event(event) for event in events])]
+        return [ack.status for ack in self.tracker.handle([as_event(event) for event in events])]
 
     def sent(self) -> dict[str, NextState]:
         """Next states of the transitions in the outbox, by turn id, in the order of sending."""

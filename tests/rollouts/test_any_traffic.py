@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
 from openclaw_rl.v1.turn_pb2 import NEXT_STATE_KIND_CONTINUED, ChatMessage, Feedback, SessionEnd, Turn
-from tests.rollouts.talk import Desk, answer, turn, user
+from tests.rollouts.talk import Harness, answer, turn, user
 
 
 def traffic(rng: random.Random) -> tuple[list[Turn | Feedback | SessionEnd], dict[str, str]]:
@@ -51,41 +50,41 @@ def traffic(rng: random.Random) -> tuple[list[Turn | Feedback | SessionEnd], dic
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_request_reaches_the_judge_once(desk: Desk, seed: int) -> None:
+def test_every_request_reaches_the_judge_once(harness: Harness, seed: int) -> None:
     rng = random.Random(seed)
     events, requests = traffic(rng)
     if seed % 2:  # some arrive a little early or late
         events = [event for _, event in sorted(enumerate(events), key=lambda pair: pair[0] + rng.uniform(0, 6))]
     puts: list[str] = []
-    watch(desk.book, puts)
+    watch(harness, puts)
     position = 0
     while position < len(events):
         size = rng.choice([1, 2, 5])
-        desk.tell(*events[max(0, position - rng.choice([0, 0, 3])):position + size])  # some come again
+        harness.tell(*events[max(0, position - rng.choice([0, 0, 3])):position + size])  # some come again
         position += size
         if rng.random() < 0.1:
-            desk.restart()
-            watch(desk.book, puts)
-    desk.book.end("a")
-    desk.book.end("b")
+            harness.restart()
+            watch(harness, puts)
+    harness.tracker.end("a")
+    harness.tracker.end("b")
     assert len(puts) == len(set(puts)), "a turn was sent twice"
     answered = [requests[turn_id] for turn_id in puts]
     assert set(answered) == set(requests.values()), "a request was lost"
-    assert not [summary for summary in desk.turns().values() if summary.state == 1], "a turn is still open"
+    assert not [summary for summary in harness.turns().values() if summary.state == 1], "a turn is still open"
     if seed % 2 == 0:
         repeated = {request for request in answered if answered.count(request) > 1}
         assert not repeated, "attempts at one request were judged apart"
-    for turn_id, state in desk.sent().items():
+    for turn_id, state in harness.sent().items():
         words = [message.content for message in state.messages]
         assert bool(words) == (state.kind == NEXT_STATE_KIND_CONTINUED), turn_id
         assert all("asks" in text for text in words), "a side turn's words are no next state"
 
 
-def watch(book: SessionBook, puts: list[str]) -> None:
-    put = book._outbox.put
+def watch(harness: Harness, puts: list[str]) -> None:
+    put = harness.outbox.put
 
     def noting(id: str, payload: bytes, db: object = None) -> None:
         puts.append(id)
         put(id, payload, db)  # type: ignore[arg-type]
 
-    book._outbox.put = noting  # type: ignore[method-assign]
+    harness.outbox.put = noting  # type: ignore[method-assign]

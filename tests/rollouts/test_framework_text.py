@@ -6,7 +6,7 @@ import pytest
 
 from openclaw_rl.rollouts.classification.framework_text import is_framework_text, opinion
 from openclaw_rl.v1.turn_pb2 import ChatMessage, ContentPart, ToolCall
-from tests.rollouts.talk import Desk, answer, tool, turn, user
+from tests.rollouts.talk import Harness, answer, tool, turn, user
 
 METADATA = ('Conversation info (untrusted metadata):\n```json\n{\n  "message_id": "45",\n  "sender": "Ann"\n}\n```\n\n'
             'Sender (untrusted metadata):\n```json\n{"id": "1"}\n```\n\n')
@@ -75,44 +75,44 @@ def test_a_tools_error_is_its_result_and_a_stand_in_is_not() -> None:
     assert opinion(tool("[Old tool result content cleared]")) is None
 
 
-def test_a_turn_with_nothing_but_such_text_behind_it_stays_open(desk: Desk) -> None:
-    desk.tell(turn("t0", [user("hi")], "hello"))
+def test_a_turn_with_nothing_but_such_text_behind_it_stays_open(harness: Harness) -> None:
+    harness.tell(turn("t0", [user("hi")], "hello"))
     interrupted = [user("hi"), answer("hello"), user("[Request interrupted by user]")]
-    desk.tell(turn("t1", interrupted, "ok"))
-    assert desk.states()["t0"] == "OPEN"
-    assert desk.turns()["t1"].parent_turn_id == "t0"
-    desk.tell(turn("t2", [*interrupted, answer("ok"), user("thanks")], "welcome"))
-    assert [message.content for message in desk.sent()["t1"].messages] == ["thanks"]
-    assert desk.states()["t0"] == "OPEN", "the thanks are for t1"
+    harness.tell(turn("t1", interrupted, "ok"))
+    assert harness.states()["t0"] == "OPEN"
+    assert harness.turns()["t1"].parent_turn_id == "t0"
+    harness.tell(turn("t2", [*interrupted, answer("ok"), user("thanks")], "welcome"))
+    assert [message.content for message in harness.sent()["t1"].messages] == ["thanks"]
+    assert harness.states()["t0"] == "OPEN", "the thanks are for t1"
 
 
-def test_the_next_real_words_count_behind_a_heartbeat(desk: Desk) -> None:
-    desk.tell(turn("t0", [user("hi")], "hello"))
+def test_the_next_real_words_count_behind_a_heartbeat(harness: Harness) -> None:
+    harness.tell(turn("t0", [user("hi")], "hello"))
     beat = [user("hi"), answer("hello"), user("Read HEARTBEAT.md if it exists. If nothing needs attention, reply "
                                               "HEARTBEAT_OK.")]
-    desk.tell(turn("beat", beat, "HEARTBEAT_OK"))
-    assert desk.states() == {"t0": "OPEN", "beat": "NOT_TRAINABLE"}
-    desk.tell(turn("t1", [*beat, answer("HEARTBEAT_OK"), user("too short")], "ok"))
-    assert [message.content for message in desk.sent()["t0"].messages] == ["too short"]
+    harness.tell(turn("beat", beat, "HEARTBEAT_OK"))
+    assert harness.states() == {"t0": "OPEN", "beat": "NOT_TRAINABLE"}
+    harness.tell(turn("t1", [*beat, answer("HEARTBEAT_OK"), user("too short")], "ok"))
+    assert [message.content for message in harness.sent()["t0"].messages] == ["too short"]
     # The same where the heartbeat was never ours.
-    desk.tell(turn("x0", [user("hi")], "hello", session_id="x"))
-    desk.tell(turn("x1", [*beat, answer("HEARTBEAT_OK"), user("too short")], "ok", session_id="x"))
-    assert [message.content for message in desk.sent()["x0"].messages] == ["too short"]
+    harness.tell(turn("x0", [user("hi")], "hello", session_id="x"))
+    harness.tell(turn("x1", [*beat, answer("HEARTBEAT_OK"), user("too short")], "ok", session_id="x"))
+    assert [message.content for message in harness.sent()["x0"].messages] == ["too short"]
 
 
-def test_results_and_words_that_come_in_several_messages_are_all_there(desk: Desk) -> None:
+def test_results_and_words_that_come_in_several_messages_are_all_there(harness: Harness) -> None:
     calls = ChatMessage(role="assistant", tool_calls=[ToolCall(id="c1", name="a", arguments_json="{}"),
                                                       ToolCall(id="c2", name="b", arguments_json="{}")])
-    desk.tell(turn("t0", [user("go")], calls))
+    harness.tell(turn("t0", [user("go")], calls))
     behind = [tool("2", "c2"), user("<system-reminder>x</system-reminder>"), tool("1", "c1"), user("no, wait"),
               ChatMessage(role="user", parts=[ContentPart(text="look"), ContentPart(image_url="https://x/y.png")])]
-    desk.tell(turn("t1", [user("go"), calls, *behind], "ok"))
-    assert list(desk.sent()["t0"].messages) == [behind[0], *behind[2:]]
-    assert desk.journal.lines[-2][3] == "2\n1\nno, wait\nlook\n[image https://x/y.png]"
+    harness.tell(turn("t1", [user("go"), calls, *behind], "ok"))
+    assert list(harness.sent()["t0"].messages) == [behind[0], *behind[2:]]
+    assert harness.journal.lines[-2][3] == "2\n1\nno, wait\nlook\n[image https://x/y.png]"
 
 
-def test_reasoning_that_a_client_leaves_out_changes_nothing(desk: Desk) -> None:
+def test_reasoning_that_a_client_leaves_out_changes_nothing(harness: Harness) -> None:
     for tag in ("think", "thinking", "reasoning"):
-        desk.tell(turn(f"{tag}0", [user(tag)], f"<{tag}>hm\nhm</{tag}>\n\nyes"))
-        desk.tell(turn(f"{tag}1", [user(tag), answer("yes"), user("no")], "ok"))
-        assert [message.content for message in desk.sent()[f"{tag}0"].messages] == ["no"]
+        harness.tell(turn(f"{tag}0", [user(tag)], f"<{tag}>hm\nhm</{tag}>\n\nyes"))
+        harness.tell(turn(f"{tag}1", [user(tag), answer("yes"), user("no")], "ok"))
+        assert [message.content for message in harness.sent()[f"{tag}0"].messages] == ["no"]

@@ -13,29 +13,29 @@ from collections import Counter
 
 import pytest
 
-from openclaw_rl.rollouts.classification.housekeeping import Surroundings, weigh
+from openclaw_rl.rollouts.classification.housekeeping import SessionContext, weigh
 from openclaw_rl.rollouts.classification.housekeeping_patterns import TASK_WORDS, TASKS
 from openclaw_rl.v1.turn_pb2 import TURN_CLASS_MAIN, TURN_CLASS_SIDE, TURN_CLASS_UNKNOWN, ChatMessage, Turn
 from tests.rollouts.shapes import CONVERSATION, MAIN_SYSTEM, Request, requests
-from tests.rollouts.talk import Desk, turn
+from tests.rollouts.talk import Harness, turn
 
 
 def classes(tmp_path, name: str) -> Counter[int]:
-    """Classes that a book of sessions gives to the requests, each beside a conversation of its own."""
+    """Classes that a session tracker gives to the requests, each beside a conversation of its own."""
     found: Counter[int] = Counter()
     talk = [ChatMessage(role=role, content=text) for role, text in CONVERSATION]
     system = ChatMessage(role="system", content=MAIN_SYSTEM)
-    desk = Desk(tmp_path / name)
+    harness = Harness(tmp_path / name)
     for number, request in enumerate(requests(name)):
         given = request.turn(number)
         given.session_id = f"s{number}"
         if request.where != "fresh":
-            desk.tell(turn(f"a{number}", [system, talk[0]], talk[1], session_id=given.session_id),
+            harness.tell(turn(f"a{number}", [system, talk[0]], talk[1], session_id=given.session_id),
                       turn(f"b{number}", [system, *talk[:3]], talk[3], session_id=given.session_id))
-        desk.tell(given)
-        found[desk.turns()[given.turn_id].turn_class] += 1
-        desk.book.end(given.session_id)
-    desk.store.close()
+        harness.tell(given)
+        found[harness.turns()[given.turn_id].turn_class] += 1
+        harness.tracker.end(given.session_id)
+    harness.store.close()
     return found
 
 
@@ -55,7 +55,7 @@ def test_requests_of_people_are_main_turns(tmp_path, name: str) -> None:
 def test_no_single_sign_is_enough() -> None:
     for text in ("Summarize this conversation.", "Output only JSON.", "User: hi\nAssistant: hello",
                  "Give this conversation a title.", "reply HEARTBEAT_OK"):
-        evidence = weigh(Request(text, "fresh").turn(0), Surroundings())
+        evidence = weigh(Request(text, "fresh").turn(0), SessionContext())
         assert evidence is None or not (evidence.side or evidence.doubtful), str(evidence)
 
 
@@ -69,7 +69,7 @@ def test_no_task_is_passed_over_for_want_of_its_words() -> None:
 
 def test_a_conversation_may_go_on_under_new_instructions() -> None:
     asked = Request("Summarize our conversation so far in 5 bullets. Output only the bullets.", "inside").turn(0)
-    evidence = weigh(asked, Surroundings(continues=True, others=True, same_instructions=False))
+    evidence = weigh(asked, SessionContext(continues=True, others=True, same_instructions=False))
     assert evidence is not None
     assert not evidence.side, str(evidence)
 
@@ -81,20 +81,20 @@ def side(**fields: object) -> Turn:
     return turn("t", [ChatMessage(role="user", content=TITLE)], "Greeting", **fields)
 
 
-def test_the_reason_names_the_evidence(desk: Desk) -> None:
-    desk.tell(side())
-    summary = desk.turns()["t"]
-    assert (summary.turn_class, desk.states()["t"]) == (TURN_CLASS_SIDE, "NOT_TRAINABLE")
+def test_the_reason_names_the_evidence(harness: Harness) -> None:
+    harness.tell(side())
+    summary = harness.turns()["t"]
+    assert (summary.turn_class, harness.states()["t"]) == (TURN_CLASS_SIDE, "NOT_TRAINABLE")
     assert summary.class_reason == (
         "housekeeping: title (1.25: asks to title the conversation, quotes a conversation, demands nothing but the "
         "result, limits the length)")
 
 
 def test_debug_shows_all_evidence_with_its_weights(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
-    desk = Desk(tmp_path, debug=True)
+    harness = Harness(tmp_path, debug=True)
     with caplog.at_level(logging.INFO):
-        desk.tell(side(), turn("m", [ChatMessage(role="user", content="Summarize our conversation for me")], "ok"))
-    desk.store.close()
+        harness.tell(side(), turn("m", [ChatMessage(role="user", content="Summarize our conversation for me")], "ok"))
+    harness.store.close()
     assert ("turn t of session s is SIDE: housekeeping: title; signs of housekeeping 1.25: asks to title the "
             "conversation +0.50, quotes a conversation +0.35, demands nothing but the result +0.25, limits the length "
             "+0.15") in caplog.messages
@@ -106,10 +106,10 @@ def test_debug_shows_all_evidence_with_its_weights(tmp_path, caplog: pytest.LogC
     ({"declared_type": "main"}, TURN_CLASS_MAIN), ({"declared_type": "chat"}, TURN_CLASS_MAIN),
     ({"metadata": {"kind": "wanted"}}, TURN_CLASS_MAIN), ({}, TURN_CLASS_SIDE)])
 def test_declared_types_and_patterns_come_first(tmp_path, fields: dict[str, object], turn_class: int) -> None:
-    desk = Desk(tmp_path, trainable_patterns=["wanted"])
-    desk.tell(side(**fields))
-    assert desk.turns()["t"].turn_class == turn_class
-    desk.store.close()
+    harness = Harness(tmp_path, trainable_patterns=["wanted"])
+    harness.tell(side(**fields))
+    assert harness.turns()["t"].turn_class == turn_class
+    harness.store.close()
 
 
 def test_hostile_texts_take_no_long_time() -> None:
@@ -118,5 +118,5 @@ def test_hostile_texts_take_no_long_time() -> None:
     begin = time.monotonic()
     for text in texts:
         messages = [ChatMessage(role="system", content=text), ChatMessage(role="user", content=text)]
-        weigh(Turn(messages=messages), Surroundings())
+        weigh(Turn(messages=messages), SessionContext())
     assert time.monotonic() - begin < 1.0 * len(texts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import regex
 
 from openclaw_rl.config import SessionAwareness
-from openclaw_rl.rollouts.classification.housekeeping import Evidence, Surroundings, weigh
+from openclaw_rl.rollouts.classification.housekeeping import Evidence, SessionContext, weigh
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import TurnClass
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
 _DECLARED = {"main": MAIN, "side": SIDE}
-_RAW_DOORS = frozenset({"completions", "grpc.generate"})
+_RAW_APIS = frozenset({"completions", "grpc.generate"})
 #: Signs that a class's reason names, at most.
 _SIGNS_TOLD = 4
 #: Seconds that all patterns together may search in one turn.
@@ -27,7 +27,7 @@ SEARCH_BUDGET = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Classified:
+class Classification:
     """A turn's class, and the rule that decided it, for a person."""
 
     turn_class: TurnClass.ValueType
@@ -65,21 +65,22 @@ class Classifier:
                           for turn_class, word, texts in kinds for text in texts] if config.enabled else []
         self._slow: set[str] = set()
 
-    def classify(self, turn: turn_pb2.Turn, surroundings: Callable[[], Surroundings] = Surroundings) -> Classified:
-        """The class of `turn`.
+    def classify(self, turn: turn_pb2.Turn,
+                 session_context: Callable[[], SessionContext] = SessionContext) -> Classification:
+        """Classify `turn`.
 
         Args:
-            surroundings: what the session knows; asked only when nothing simpler decides.
+            session_context: what the session knows; asked only when nothing simpler decides.
         """
         declared = turn.declared_type.strip()
         explicit = _DECLARED.get(declared.lower())
         if explicit is not None:
-            return Classified(explicit, f"declared type {declared.lower()}")
+            return Classification(explicit, f"declared type {declared.lower()}")
         if not self._enabled:
-            return Classified(MAIN, "session_awareness is off")
-        return self._by_pattern(turn) or _infer(turn, surroundings)
+            return Classification(MAIN, "session_awareness is off")
+        return self._by_pattern(turn) or _infer(turn, session_context)
 
-    def _by_pattern(self, turn: turn_pb2.Turn) -> Classified | None:
+    def _by_pattern(self, turn: turn_pb2.Turn) -> Classification | None:
         deadline = time.monotonic() + SEARCH_BUDGET
         for turn_class, name, pattern in self._patterns:
             for place, text in _places(turn):
@@ -91,9 +92,9 @@ class Classifier:
                         log.warning("The %s takes longer than %g s on the %s of turn %s (%d characters); make it "
                                     "simpler. Such turns are not trained on.",
                                     name, SEARCH_BUDGET, place, turn.turn_id, len(text))
-                    return Classified(UNKNOWN, f"{name} took too long")
+                    return Classification(UNKNOWN, f"{name} took too long")
                 if found:
-                    return Classified(turn_class, f"{name} in the {place}")
+                    return Classification(turn_class, f"{name} in the {place}")
         return None
 
 
@@ -106,17 +107,17 @@ def _places(turn: turn_pb2.Turn) -> Iterator[tuple[str, str]]:
         yield "last message", text_of(turn.messages[-1])
 
 
-def _infer(turn: turn_pb2.Turn, surroundings: Callable[[], Surroundings]) -> Classified:
-    if turn.api in _RAW_DOORS:
-        return Classified(UNKNOWN, f"{turn.api} has no conversation")
+def _infer(turn: turn_pb2.Turn, session_context: Callable[[], SessionContext]) -> Classification:
+    if turn.api in _RAW_APIS:
+        return Classification(UNKNOWN, f"{turn.api} has no conversation")
     if not turn.messages:
-        return Classified(UNKNOWN, "there are no messages")
+        return Classification(UNKNOWN, "there are no messages")
     role = turn.messages[-1].role
-    signs = weigh(turn, surroundings()) if role == "user" and not turn.declared_type else None
+    signs = weigh(turn, session_context()) if role == "user" and not turn.declared_type else None
     if signs is not None and signs.side:
-        return Classified(SIDE, f"housekeeping: {signs.task}", signs)
+        return Classification(SIDE, f"housekeeping: {signs.task}", signs)
     if signs is not None and signs.doubtful:
-        return Classified(UNKNOWN, f"perhaps housekeeping: {signs.task}", signs)
+        return Classification(UNKNOWN, f"perhaps housekeeping: {signs.task}", signs)
     if role in ("user", "tool"):
-        return Classified(MAIN, f"the last message is of role {role}", signs)
-    return Classified(UNKNOWN, f"the last message is of role {role or 'none'}")
+        return Classification(MAIN, f"the last message is of role {role}", signs)
+    return Classification(UNKNOWN, f"the last message is of role {role or 'none'}")

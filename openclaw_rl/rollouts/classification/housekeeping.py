@@ -37,7 +37,7 @@ _FEW, _FEW_TOKENS = 20, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SessionContext:
     """What the session knows about a request."""
 
     continues: bool = False  #: it continues a conversation of the session
@@ -79,7 +79,7 @@ class Evidence:
         return f"{self.total:.2f}: " + ", ".join(f"{name} {weight:+.2f}" for name, weight in signs)
 
 
-def weigh(turn: turn_pb2.Turn, surroundings: Surroundings) -> Evidence | None:
+def weigh(turn: turn_pb2.Turn, session_context: SessionContext) -> Evidence | None:
     """The evidence in a request; None when its last message is no user's, or asks for nothing of the kind."""
     if not turn.messages or turn.messages[-1].role != "user":
         return None
@@ -87,7 +87,7 @@ def weigh(turn: turn_pb2.Turn, surroundings: Surroundings) -> Evidence | None:
     system = _cut("\n".join(text_of(message) for message in turn.messages if is_instruction(message)))
     words, quotes = _without_quotes(last)
     # Instructions that are the session's own are no part of this request.
-    own = bool(system) and not (surroundings.others and surroundings.same_instructions)
+    own = bool(system) and not (session_context.others and session_context.same_instructions)
     by_system = _task(system) if own else None
     found = by_system or _task(words)
     if found is None:
@@ -102,13 +102,13 @@ def weigh(turn: turn_pb2.Turn, surroundings: Surroundings) -> Evidence | None:
         signs.append(("quotes a conversation", 0.35))
         if len(words.strip()) < _FEW:
             signs.append(("consists of a quoted conversation", 0.15))
-    if any(len(answer) >= _QUOTED and answer in last for answer in surroundings.answers):
+    if any(len(answer) >= _QUOTED and answer in last for answer in session_context.answers):
         signs.append(("quotes an answer of this session", 0.25))
-    if surroundings.others:
+    if session_context.others:
         # A conversation may go on under instructions that have a new date or memory in them.
-        if not surroundings.same_instructions and (by_system or not surroundings.continues):
+        if not session_context.same_instructions and (by_system or not session_context.continues):
             signs.append(("has other instructions than the session", 0.3))
-        if not surroundings.continues:
+        if not session_context.continues:
             signs.append(("does not continue the session's conversation", 0.15))
     if turn.sampling.HasField("temperature") and turn.sampling.temperature == 0:
         signs.append(("is sampled at temperature 0", 0.1))

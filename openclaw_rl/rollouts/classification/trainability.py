@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from openclaw_rl.rollouts.classification.classify import MAIN, Classified
+from openclaw_rl.rollouts.classification.classify import MAIN, Classification
 from openclaw_rl.v1.turn_pb2 import TurnClass
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Trainability:
         self._enough = ENOUGH
         self._warned = False
 
-    def saw(self, classified: Classified) -> None:
+    def record(self, classified: Classification) -> None:
         """A request was classed; says so in the log, once, when it is time for it."""
         if classified.turn_class == MAIN:
             self._enough, self._warned = ENOUGH_LATER, False

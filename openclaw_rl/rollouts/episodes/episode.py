@@ -18,7 +18,7 @@ from openclaw_rl.rollouts.episodes.policy_client import Answer, PolicyCaller
 from openclaw_rl.rollouts.episodes.task_draw import Plan, derived
 from openclaw_rl.rollouts.leases.pool import Pool
 from openclaw_rl.rollouts.tasks.task import Action
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import MeshError, failed_precondition
 from openclaw_rl.rpc.messages import new_id, to_timestamp
 from openclaw_rl.storage.database import Store
@@ -43,7 +43,7 @@ class Stage:
     run: str
     type: str
     pool: Pool
-    book: SessionBook
+    tracker: SessionTracker
     store: Store
     policy: PolicyCaller
     settings: EpisodesConfig
@@ -122,7 +122,7 @@ class Play:
         episode = self.episode
         episode.started_at.CopyFrom(to_timestamp(began))
         try:
-            self._stage.book.begin_episode(table.Begun(
+            self._stage.tracker.begin_episode(table.EpisodeStart(
                 episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
                 episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
         finally:  # also when the disk is full: whoever watches counts beginnings and ends
@@ -138,7 +138,7 @@ class Play:
         episode.done, ended = True, time.time()
         episode.ended_at.CopyFrom(to_timestamp(ended))
         try:
-            self._stage.book.end_episode(episode.episode_id, table.Ended(
+            self._stage.tracker.end_episode(episode.episode_id, table.EpisodeEnd(
                 ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
         except Exception:  # a full disk: the next start ends it
             log.exception("the end of episode %s can't be written", episode.episode_id)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import invalid, unavailable
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.storage.database import Store
@@ -28,8 +28,8 @@ class LiveSession:
         user: who calls. For the policy server the turns are this client's, as if it had asked there itself.
     """
 
-    def __init__(self, policy: PolicyCaller, book: SessionBook, store: Store, user: turn_pb2.OnBehalfOf) -> None:
-        self._policy, self._book, self._store, self._user = policy, book, store, user
+    def __init__(self, policy: PolicyCaller, tracker: SessionTracker, store: Store, user: turn_pb2.OnBehalfOf) -> None:
+        self._policy, self._tracker, self._store, self._user = policy, tracker, store, user
         self._options: turn_pb2.TurnOptions | None = None
         self._done = False
         self._messages: list[turn_pb2.ChatMessage] = []
@@ -51,7 +51,7 @@ class LiveSession:
                         yield response
         if self._done and self._options is not None and self._options.session_id:
             await self._recorded()
-            self._book.end(self._options.session_id)
+            self._tracker.end(self._options.session_id)
 
     def _take(self, request: pb.InteractRequest) -> None:
         if self._options is None:

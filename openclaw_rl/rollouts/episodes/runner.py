@@ -14,7 +14,7 @@ from openclaw_rl.rollouts.episodes.episode import Play, Stage
 from openclaw_rl.rollouts.episodes.interact import LiveSession
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.leases.pool import Pool
-from openclaw_rl.rollouts.tracking.tracker import SessionBook
+from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import failed_precondition, unavailable
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.storage.database import Store
@@ -51,9 +51,9 @@ class _Run:
 class Episodes:
     """Runs episodes, any number of runs beside one another."""
 
-    def __init__(self, pool: Pool, book: SessionBook, store: Store, policy: PolicyCaller,
+    def __init__(self, pool: Pool, tracker: SessionTracker, store: Store, policy: PolicyCaller,
                  settings: EpisodesConfig) -> None:
-        self._pool, self._book, self._store, self._policy, self._settings = pool, book, store, policy, settings
+        self._pool, self._tracker, self._store, self._policy, self._settings = pool, tracker, store, policy, settings
         self._runs: dict[str, _Run] = {}
         self._closed = False
 
@@ -85,7 +85,7 @@ class Episodes:
         plans = await asyncio.to_thread(lambda: task_draw.plans(request, self._pool.tasks(request.type)))
         run = self._open(request.run_id or new_id("run_"), len(plans))
         try:
-            stage = Stage(run.id, request.type, self._pool, self._book, self._store, self._policy, self._settings,
+            stage = Stage(run.id, request.type, self._pool, self._tracker, self._store, self._policy, self._settings,
                           request.max_steps, request.sampling, run.tell, lambda: run.why)
             at_once = min(request.parallel or supply.capacity, supply.capacity, len(plans))
             left = deque(plans)
@@ -120,7 +120,7 @@ class Episodes:
 
     def live_session(self, user: OnBehalfOf) -> LiveSession:
         """A session for a client to talk in."""
-        return LiveSession(self._policy, self._book, self._store, user)
+        return LiveSession(self._policy, self._tracker, self._store, user)
 
     def page(self, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
         """See table.page."""

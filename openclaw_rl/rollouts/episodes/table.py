@@ -48,7 +48,7 @@ DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class EpisodeStart:
     """What is known of an episode when it begins."""
 
     id: str
@@ -64,7 +64,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EpisodeEnd:
     """How an episode ended."""
 
     at: float  #: unix seconds
@@ -73,7 +73,7 @@ class Ended:
     detail: str = ""  #: what the task's check said
 
 
-def begin(db: sqlite3.Connection, episode: Begun) -> None:
+def begin(db: sqlite3.Connection, episode: EpisodeStart) -> None:
     """An episode runs."""
     db.execute("INSERT INTO episodes(id, run, grp, size, type, task, session, lease, no_train, started) "
                "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -98,7 +98,7 @@ def observed(db: sqlite3.Connection, id: str, messages: Sequence[turn_pb2.ChatMe
     return row is not None
 
 
-def end(db: sqlite3.Connection, id: str, ended: Ended) -> sqlite3.Row | None:
+def end(db: sqlite3.Connection, id: str, ended: EpisodeEnd) -> sqlite3.Row | None:
     """An episode is over; gives its row, None when it is not there any more or was over before."""
     found: sqlite3.Row | None = db.execute(
         "UPDATE episodes SET ended = ?, outcome = ?, error = ?, detail = ? WHERE id = ? AND ended IS NULL RETURNING *",

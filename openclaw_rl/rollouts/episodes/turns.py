@@ -1,4 +1,4 @@
-"""What the book of sessions asks of episodes: whether a turn is a step of one, and what is said at the end."""
+"""What the session tracker asks of episodes: whether a turn is a step of one, and what is said at the end."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sqlite3
 
 from google.protobuf.message import DecodeError
 
-from openclaw_rl.rollouts.classification.classify import MAIN, SIDE, UNKNOWN, Classified
+from openclaw_rl.rollouts.classification.classify import MAIN, SIDE, UNKNOWN, Classification
 from openclaw_rl.v1 import turn_pb2
 
 log = logging.getLogger(__name__)
 
 
-def claim(turn: turn_pb2.Turn, row: sqlite3.Row | None) -> Classified | None:
+def claim(turn: turn_pb2.Turn, row: sqlite3.Row | None) -> Classification | None:
     """Look at what a turn says of its episode, and take from it what is not so: who is none of the environment
     server's own could name any.
 
@@ -30,23 +30,23 @@ def claim(turn: turn_pb2.Turn, row: sqlite3.Row | None) -> Classified | None:
                     turn.turn_id, turn.session_id, said.episode_id[:80])
         turn.ClearField("episode")
         if row is None:  # perhaps of one so old that it is not remembered: what it was played for is not known
-            return Classified(UNKNOWN, f"says that it is of episode {said.episode_id[:80]!r}, which is not here")
+            return Classification(UNKNOWN, f"says that it is of episode {said.episode_id[:80]!r}, which is not here")
         said = None
     if row is None:
         return None
     if said is None:
-        return Classified(UNKNOWN, f"the session is that of episode {row['id']}, and this is none of its turns")
+        return Classification(UNKNOWN, f"the session is that of episode {row['id']}, and this is none of its turns")
     turn.episode.CopyFrom(turn_pb2.EpisodeStep(
         episode_id=row["id"], group_id=row["grp"], group_size=row["size"], step=said.step, type=row["type"],
         task_id=row["task"]))
     if row["closed"]:
-        return Classified(UNKNOWN, f"came after the end of episode {row['id']}")
+        return Classification(UNKNOWN, f"came after the end of episode {row['id']}")
     if row["no_train"]:
-        return Classified(SIDE, "a step of an episode that is not trained on")
-    return Classified(MAIN, "a step of an episode")
+        return Classification(SIDE, "a step of an episode that is not trained on")
+    return Classification(MAIN, "a step of an episode")
 
 
-def last_words(row: sqlite3.Row) -> turn_pb2.NextState:
+def final_state(row: sqlite3.Row) -> turn_pb2.NextState:
     """The next state of an ended episode's last turn."""
     state = turn_pb2.NextState()
     try:

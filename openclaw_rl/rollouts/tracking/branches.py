@@ -1,4 +1,4 @@
-"""Which branch of its session a new main turn belongs to, and whether it opens one since its context was changed."""
+"""Assignment of main turns to the branches of their session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.context_edits import Change, compare
-from openclaw_rl.rollouts.tracking.linking import Link, Rank
+from openclaw_rl.rollouts.tracking.linking import Attempt, Link
 from openclaw_rl.rollouts.tracking.next_state import SINGLE, Outline
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
@@ -20,8 +20,8 @@ _DISTINCT = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a turn stands in its session."""
+class Placement:
+    """A turn's branch and what it continues."""
 
     branch: str
     parent: str
@@ -30,30 +30,30 @@ class Place:
     position: int = -1  #: of that turn's response in the request
 
 
-def find(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: Link, rank: Rank) -> Place:
-    """The place of a main turn.
+def assign(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: Link, attempt: Attempt) -> Placement:
+    """Assign a main turn to a branch.
 
     A branch is opened by a request that continues nothing, and by one whose context is not what the session had. Such a
     one brings a next state only when it still has our last answer, without doubt, and something behind it.
     """
     branch = link.branch or turn.turn_id
-    if rank.repeats:
-        return Place(rank.branch or branch, link.parent, "", link.main, link.main_position)
-    if rank.again:
-        return Place(turn.turn_id, link.parent, f"regenerated: turn {rank.again} answered the same request",
-                     link.main, link.main_position)
+    if attempt.repeats:
+        return Placement(attempt.branch or branch, link.parent, "", link.main, link.main_position)
+    if attempt.regenerates:
+        change_text = f"regenerated: turn {attempt.regenerates} answered the same request"
+        return Placement(turn.turn_id, link.parent, change_text, link.main, link.main_position)
     plain = link.main is not None and link.main["leaf"] and link.main_position >= max(outline.responses, default=-1)
     leaves = [] if plain else tables.leaves(db, turn.session_id, _LEAVES)
     changes = [found for leaf in leaves if (found := compare(leaf["trail"], outline))]
     if not changes:
-        return Place(branch, link.parent, "", link.main, link.main_position)
+        return Placement(branch, link.parent, "", link.main, link.main_position)
     change: Change = max(changes, key=lambda change: change.common)
     leaf, position = _last_answer(outline, leaves)
     if leaf is not None and position > link.main_position:
-        return Place(turn.turn_id, leaf["id"], change.text, leaf, position)
+        return Placement(turn.turn_id, leaf["id"], change.text, leaf, position)
     if change.compacted:
-        return Place(turn.turn_id, "", change.text)
-    return Place(turn.turn_id, link.parent, change.text, link.main, link.main_position)
+        return Placement(turn.turn_id, "", change.text)
+    return Placement(turn.turn_id, link.parent, change.text, link.main, link.main_position)
 
 
 def _last_answer(outline: Outline, leaves: Sequence[sqlite3.Row]) -> tuple[sqlite3.Row | None, int]:

@@ -1,4 +1,4 @@
-"""How a new turn hangs together with those that are there: by digest, within its session."""
+"""Links of a new turn to earlier ones of its session, found by digest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from openclaw_rl.rollouts.classification.framework_text import is_framework_text
-from openclaw_rl.rollouts.classification.housekeeping import Surroundings
+from openclaw_rl.rollouts.classification.housekeeping import SessionContext
 from openclaw_rl.rollouts.classification.response_flaws import CUT
 from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.next_state import Outline, messages_behind
@@ -29,34 +29,35 @@ _PRECEDENCE = {tables.OPEN: 0, tables.SENT: 1, tables.REJECTED: 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
-    """Where a new turn stands: its state and why, whether it may still be sent, whether it repeats another one."""
+class Attempt:
+    """A new turn among the attempts at its request: its state and why, whether it may still be sent, whether it repeats
+    another attempt."""
 
     state: int
     reason: str = ""
     keep: bool = True
     repeats: bool = False
     branch: str = ""  #: of the attempt that it repeats
-    again: str = ""  #: the attempt that had its next state when this request was made once more
+    regenerates: str = ""  #: the attempt that already had its next state when this request was repeated
 
 
-def rank(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Rank:
-    """Where a new main turn stands among the attempts at its request."""
+def compare_attempts(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Attempt:
+    """Compare a new main turn with the attempts at its request that are here."""
     moment = (turn.requested_at.ToNanoseconds(), -turn.choice_index)
     attempts = tables.attempts(db, turn.session_id, outline.request)
     open_row = next((row for row in attempts if row["state"] == tables.OPEN), None)
     if open_row is not None:
         if moment < (open_row["requested"], -open_row["choice"]):
-            return Rank(tables.SUPERSEDED, f"turn {open_row['id']} stands for the request", repeats=True,
+            return Attempt(tables.SUPERSEDED, f"turn {open_row['id']} stands for the request", repeats=True,
                         branch=open_row["branch"])
         tables.supersede(db, open_row["id"], f"turn {turn.turn_id}, a later attempt, took its place")
-        return Rank(tables.OPEN, repeats=True, branch=open_row["branch"])
+        return Attempt(tables.OPEN, repeats=True, branch=open_row["branch"])
     settled = next((row for row in attempts if row["requested"] >= moment[0] > 0), None)
     if settled is not None:
-        return Rank(tables.SUPERSEDED, f"turn {settled['id']} of the same request was sent already", keep=False,
-                     repeats=True, branch=settled["branch"])
+        return Attempt(tables.SUPERSEDED, f"turn {settled['id']} of the same request was sent already", keep=False,
+                       repeats=True, branch=settled["branch"])
     # Nothing like it, or asked again after the first answer had its next state.
-    return Rank(tables.OPEN, again=attempts[-1]["id"] if attempts else "")
+    return Attempt(tables.OPEN, regenerates=attempts[-1]["id"] if attempts else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +86,20 @@ def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
             if digest not in rows:
                 continue
             if position < 0:
-                standing = _standing(rows[digest])
-                position, parent, branch = i, standing["id"], standing["branch"]
+                preferred = _preferred(rows[digest])
+                position, parent, branch = i, preferred["id"], preferred["branch"]
             if mains := [row for row in rows[digest] if row["class"] == turn_pb2.TURN_CLASS_MAIN]:
-                found = Link(position, parent, branch, i, _standing(mains), frozenset(side_responses))
+                found = Link(position, parent, branch, i, _preferred(mains), frozenset(side_responses))
                 return _unfinished(db, session, outline, found) or found
             side_responses.add(digest)
     found = Link(position, parent, branch)
     return _unfinished(db, session, outline, found) or found
 
 
-def surroundings(db: sqlite3.Connection, session: str, outline: Outline, link: Link) -> Surroundings:
+def session_context(db: sqlite3.Connection, session: str, outline: Outline, link: Link) -> SessionContext:
     """What the session knows about a request, for its class."""
     latest = tables.latest(db, session, _ANSWERS)
-    return Surroundings(continues=bool(link.parent), others=bool(latest),
+    return SessionContext(continues=bool(link.parent), others=bool(latest),
                         same_instructions=not latest or latest[0]["instructions"] in (None, outline.instructions),
                         answers=[row["response_text"] for row in latest])
 
@@ -116,7 +117,7 @@ def _unfinished(db: sqlite3.Connection, session: str, outline: Outline, found: L
         behind = outline.messages[i + 1]
         fitting = [row for row in rows if row["conversation"] == outline.digests[i] and _may_be(row, behind)]
         if fitting:
-            row = _standing(fitting)
+            row = _preferred(fitting)
             position = i + 1 if behind.role == "assistant" else i
             return Link(position, row["id"], row["branch"], position, row, found.side_responses)
     return None
@@ -136,7 +137,7 @@ def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
     return "".join(text_of(response).split()).startswith(text)
 
 
-def _standing(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
+def _preferred(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
     """Of turns with the same conversation: the one that is open, else one that was sent, else the latest."""
     return min(reversed(rows), key=lambda row: _PRECEDENCE.get(row["state"], len(_PRECEDENCE)))
 

@@ -1,4 +1,4 @@
-"""What the book of sessions tells when asked."""
+"""What the session tracker tells when asked."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_STOP, ChatMessage, Transition, Turn
 from tests.rollouts.leases.fake import FakeKind, fake_pool
-from tests.rollouts.talk import Desk, turn
+from tests.rollouts.talk import Harness, turn
 
 TASKS = [Task(f"t{i}", "fake", f"Say done, {i}") for i in range(4)] + [
     Task("h0", "fake", "Held out", split="held_out"),
@@ -55,7 +55,7 @@ WELL = steps(call("say", {"text": "done"}, "c1"), call("submit", {}, "c2"))
 
 
 class FakePolicy(policy_pb2_grpc.PolicyServiceServicer):
-    """Records turns in the book, as a policy server's outbox does; or keeps them back in `held`."""
+    """Records turns in the tracker, as a policy server's outbox does; or keeps them back in `held`."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -89,7 +89,7 @@ class FakePolicy(policy_pb2_grpc.PolicyServiceServicer):
             if self.hold:
                 self.held.append(made)
             else:
-                self.rig.desk.tell(made)
+                self.rig.harness.tell(made)
             end = policy_pb2.GenerationEnd(finish_reason=FINISH_REASON_STOP)
             yield policy_pb2.ChatResponse(end=policy_pb2.ChatEnd(generation=end, message=message))
         finally:
@@ -98,7 +98,7 @@ class FakePolicy(policy_pb2_grpc.PolicyServiceServicer):
 
 class Rig:
     def __init__(self, folder: Path, count: int = 4, **settings: Any) -> None:
-        self.desk = Desk(folder)
+        self.harness = Harness(folder)
         self.policy = FakePolicy(self)
         self.settings = EpisodesConfig(**settings)
         self.count = count
@@ -113,7 +113,7 @@ class Rig:
         self.pool._tasks["fake"] = TASKS
         await self.serve()
         self.caller = PolicyCaller(lambda: self.address)
-        self.episodes = Episodes(self.pool, self.desk.book, self.desk.store, self.caller, self.settings)
+        self.episodes = Episodes(self.pool, self.harness.tracker, self.harness.store, self.caller, self.settings)
 
     async def serve(self) -> None:
         """Start the policy, at an address of its own."""
@@ -131,7 +131,7 @@ class Rig:
         await self.pool.close()
         await self.caller.close()
         await self.kill_policy()
-        self.desk.store.close()
+        self.harness.store.close()
 
     async def run(self, **fields: Any) -> list[pb.RunEpisodesResponse]:
         """A whole run; default: one episode of the first task."""
@@ -144,7 +144,7 @@ class Rig:
         return (await self.run(**fields))[-1].episode
 
     def sent(self) -> list[Transition]:
-        return self.desk._sent()
+        return self.harness._sent()
 
     def listed(self, **fields: Any) -> list[pb.Episode]:
         return list(self.episodes.page(pb.ListEpisodesRequest(**fields)).episodes)

@@ -47,7 +47,7 @@ async def mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await rig.start()
     server = ComponentServer("env_server", "127.0.0.1", 0, home, component_pb2.ComponentStatus)
     server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
-               EnvironmentServicer(rig.desk.book, rig.desk.store, rig.pool, rig.episodes), SERVICE)
+               EnvironmentServicer(rig.harness.tracker, rig.harness.store, rig.pool, rig.episodes), SERVICE)
     await server.start()
     yield Mesh(rig, server)
     await rig.episodes.close()

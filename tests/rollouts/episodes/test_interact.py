@@ -86,7 +86,7 @@ async def test_the_end_of_the_stream_ends_the_session_when_that_was_said(rig: Ri
     assert not rig.policy.requests[0].turn.session_done  # another turn may follow
     leaving = asyncio.create_task(client.leave())
     await asyncio.sleep(0)
-    rig.desk.tell(*rig.policy.held)  # its record comes late
+    rig.harness.tell(*rig.policy.held)  # its record comes late
     await leaving
     [transition] = rig.sent()
     assert transition.next_state.kind == NEXT_STATE_KIND_SESSION_ENDED and transition.turn.session_id == "mine"

@@ -108,7 +108,7 @@ async def test_held_out_tasks_are_never_trained_on(rig: Rig) -> None:
     episode = await rig.one(task_ids=[], split=pb.TASK_SPLIT_HELD_OUT)
     assert episode.task_id == "h0" and episode.no_train and episode.outcome == 1.0
     assert rig.sent() == []
-    assert {summary.turn_class for summary in rig.desk.turns().values()} == {TURN_CLASS_SIDE}
+    assert {summary.turn_class for summary in rig.harness.turns().values()} == {TURN_CLASS_SIDE}
     assert {event.episode.task_id for event in await rig.run(task_ids=[])} == {"t0", "t1", "t2", "t3"}
     assert {event.episode.task_id for event in await rig.run(task_ids=[], no_train=True)} == {
         "t0", "t1", "t2", "t3", "h0"}
@@ -256,7 +256,7 @@ async def test_episodes_that_cannot_be_written_down_are_told_all_the_same(
     def full(*_: object) -> None:
         raise StoreError(*CATALOGUE["DISK_FULL"][:1], "DISK_FULL", "the disk is full")
 
-    monkeypatch.setattr(rig.desk.book, "begin_episode", full)
+    monkeypatch.setattr(rig.harness.tracker, "begin_episode", full)
     events = await rig.run(group_size=2)
     assert Counter(event.kind for event in events) == {
         pb.EPISODE_EVENT_KIND_STARTED: 2, pb.EPISODE_EVENT_KIND_ENDED: 2}
@@ -306,7 +306,7 @@ async def test_the_outcome_waits_for_records_that_come_late(rig: Rig) -> None:
     rig.policy.hold = True
     assert (await rig.one()).outcome == 1.0
     assert rig.sent() == []
-    rig.desk.tell(*rig.policy.held)
+    rig.harness.tell(*rig.policy.held)
     assert [transition.outcome.value for transition in rig.sent()] == [0.0, 1.0]
 
 
@@ -315,7 +315,7 @@ async def test_a_forgotten_session_ends_its_episode(rig: Rig) -> None:
     rig.policy.script = steps(call("say", {"text": "a"}), gate)
     running = asyncio.create_task(rig.run())
     await until(lambda: rig.policy.running and len(rig.policy.requests) == 2)
-    await rig.desk.book.forget(Target(rig.policy.requests[0].turn.session_id, time.time()))
+    await rig.harness.tracker.forget(Target(rig.policy.requests[0].turn.session_id, time.time()))
     gate.set_result(call("say", {"text": "b"}))
     events = await running
     assert "was forgotten" in events[-1].episode.error and rig.listed() == []

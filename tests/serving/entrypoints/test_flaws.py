@@ -14,17 +14,17 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
-from tests.rollouts.talk import Desk
+from tests.rollouts.talk import Harness
 from tests.serving.entrypoints.conftest import Door, until
 
 HEADERS = {"X-Session-Id": "s"}
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path / "environment")
-    yield desk
-    desk.store.close()
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path / "environment")
+    yield harness
+    harness.store.close()
 
 
 async def ask(door: Door, *texts: str, **fields: Any) -> None:
@@ -32,7 +32,7 @@ async def ask(door: Door, *texts: str, **fields: Any) -> None:
     await door.openai().chat.completions.create(model="stub", messages=messages, extra_headers=HEADERS, **fields)
 
 
-async def test_each_is_marked_judged_and_trained_on_as_configured(door: Door, book: Desk, tmp_path: Path) -> None:
+async def test_each_is_marked_judged_and_trained_on_as_configured(door: Door, harness: Harness, tmp_path: Path) -> None:
     # The client hears "H" and hangs up; it goes on with what it has heard.
     door.engine.gate = asyncio.Event()
     stream = await door.openai().chat.completions.create(
@@ -47,16 +47,16 @@ async def test_each_is_marked_judged_and_trained_on_as_configured(door: Door, bo
     door.says("Fine.")
     await ask(door, "hi", "H", "[Request interrupted by user]", "Hel", "no, that is wrong", "", "hello?")
 
-    book.tell(*door.turns())
-    cut, limit, empty, fine = book.turns().values()
+    harness.tell(*door.turns())
+    cut, limit, empty, fine = harness.turns().values()
     assert [summary.flaw for summary in (cut, limit, empty, fine)] == [
         "the client cut the response off", "the response stopped at the token limit", "the response is empty", ""]
     assert [summary.parent_turn_id for summary in (cut, limit, empty, fine)] == [
         "", cut.turn_id, limit.turn_id, empty.turn_id]
     assert {summary.branch_id for summary in (cut, limit, empty, fine)} == {cut.turn_id}
-    assert book.states()[cut.turn_id] == "OPEN", "nobody has said anything of it"
-    book.book.end("s")
-    words = {turn_id: [message.content for message in state.messages] for turn_id, state in book.sent().items()}
+    assert harness.states()[cut.turn_id] == "OPEN", "nobody has said anything of it"
+    harness.tracker.end("s")
+    words = {turn_id: [message.content for message in state.messages] for turn_id, state in harness.sent().items()}
     assert words == {cut.turn_id: [], limit.turn_id: ["no, that is wrong"], empty.turn_id: ["hello?"],
                      fine.turn_id: []}
     told = fate(cut, None, None).json()
@@ -64,8 +64,8 @@ async def test_each_is_marked_judged_and_trained_on_as_configured(door: Door, bo
 
     judge = RulesJudge()
     samples = []
-    for turn in book.transitions():
-        vote = judge.vote_now(turn_pb2.Transition(turn=turn, next_state=book.sent()[turn.turn_id]))
+    for turn in harness.transitions():
+        vote = judge.vote_now(turn_pb2.Transition(turn=turn, next_state=harness.sent()[turn.turn_id]))
         samples.append(turn_pb2.Sample(transition=turn_pb2.Transition(turn=turn), judgement=turn_pb2.Judgement(
             turn_id=turn.turn_id, score=vote.score)))
 
