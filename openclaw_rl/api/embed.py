@@ -81,7 +81,7 @@ class Embedded:
 
         Raises:
             RuntimeError: a component runs in this process already.
-            ConfigError, OSError, StoreError: as the component's own process has them.
+            ConfigError, OSError, StorageError: as the component's own process has them.
         """
         global _here
         if _here is not None:

@@ -13,7 +13,7 @@ import grpc
 from openclaw_rl.rpc.channel import MAX_MESSAGE, Credentials, connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
 from openclaw_rl.rpc.reconnect import ReconnectingStream
-from openclaw_rl.storage.database import StoreError
+from openclaw_rl.storage.database import StorageError
 from openclaw_rl.storage.outbox import Outbox, Row
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Sender:
             try:
                 async with connect(address, self._role, self._credentials) as channel:
                     await self._converse(self._open_stream(channel)(), address)
-            except StoreError:  # ours, not the neighbour's
+            except StorageError:  # ours, not the neighbour's
                 raise
             except (grpc.RpcError, MeshError) as error:
                 failure = error if isinstance(error, MeshError) else from_rpc_error(error)

@@ -11,21 +11,21 @@ from pathlib import Path
 from openclaw_rl.observability import telemetry
 from openclaw_rl.privacy.target import Target
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import component_pb2
 
 #: Files and folders beside a component's own that hold what could not be read, and so can't be searched.
 _ASIDE = ("*.corrupt-*", "*.damaged-*", "set-aside/*")
 
 
-def clean(store: Store, home: Home, component: str, target: Target) -> dict[str, int]:
+def clean(store: Database, home: Home, component: str, target: Target) -> dict[str, int]:
     """Remove what is left of a session once a component has deleted its rows. Blocks; call it on a thread.
 
     Returns:
         How much was removed, by kind.
 
     Raises:
-        StoreError, OSError, sqlite3.Error: something can't be written; what was asked for may be asked for again.
+        StorageError, OSError, sqlite3.Error: something can't be written; what was asked for may be asked for again.
     """
     removed = {"spans": telemetry.forget(target.session_id, sorted(target.turn_ids)),
                "log lines": blank_log(home.logs, component, [target.session_id, *target.turn_ids]),
@@ -33,7 +33,7 @@ def clean(store: Store, home: Home, component: str, target: Target) -> dict[str,
     return {kind: count for kind, count in removed.items() if count}
 
 
-def handler(home: Home, component: str, store: Store,
+def handler(home: Home, component: str, store: Database,
             forget: Callable[[Target], Awaitable[tuple[Target, dict[str, int]]]]
             ) -> Callable[[component_pb2.ForgetRequest], Awaitable[component_pb2.ForgetResponse]]:
     """ComponentService.Forget of a component that has nothing more to do about it than `forget`: delete the rows, and
@@ -46,7 +46,7 @@ def handler(home: Home, component: str, store: Store,
     return answer
 
 
-def erase(store: Store) -> int:
+def erase(store: Database) -> int:
     """Rewrite the store's file without its unused parts, and delete damaged files that were set aside beside it: what
     they hold can't be told any more. Blocks; call it on a thread.
 
@@ -54,7 +54,7 @@ def erase(store: Store) -> int:
         Number of files that were set aside and are deleted.
 
     Raises:
-        StoreError: the file can't be rewritten; the disk may be full.
+        StorageError: the file can't be rewritten; the disk may be full.
     """
     store.scrub()
     return delete_aside(store.path.parent)

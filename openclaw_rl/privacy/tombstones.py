@@ -13,7 +13,7 @@ import sqlite3
 from google.protobuf.message import Message
 
 from openclaw_rl.privacy.target import Target, parts
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 
 #: Digests that are kept; beyond these the oldest go. Nothing stays under way in the ring for that long.
 KEEP = 200_000
@@ -22,7 +22,7 @@ KEEP = 200_000
 class Tombstones:
     """The table `forgotten` of a component's store. Any thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         with store.transaction() as db:
             db.execute("CREATE TABLE IF NOT EXISTS forgotten (seq INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE,"
                        " before REAL NOT NULL)")

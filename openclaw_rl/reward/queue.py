@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError, Message
 from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.privacy.target import seconds
 from openclaw_rl.storage.checksum import add_columns, content_key, crc, sound
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside, forget_rows
+from openclaw_rl.storage.quarantine import Quarantine, forget_rows
 from openclaw_rl.v1 import turn_pb2
 
 #: Judgements that are kept for ListJudgements; older ones are forgotten.
@@ -45,11 +45,11 @@ CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NU
 class JudgeQueue:
     """Transitions in, samples out."""
 
-    def __init__(self, store: Store, samples: Outbox, keep: int = KEEP_JUDGEMENTS) -> None:
+    def __init__(self, store: Database, samples: Outbox, keep: int = KEEP_JUDGEMENTS) -> None:
         """`store` must have been made with `SCHEMA`; `keep`: judgements that stay."""
         self._store, self._samples, self._keep = store, samples, keep
         self._inbox = Inbox(store, "transitions")
-        self.aside = Aside(store, "transitions")
+        self.quarantine = Quarantine(store, "transitions")
         self._tombstones = Tombstones(store)
         with store.transaction() as db:
             for table in ("transitions", "judgements"):
@@ -64,7 +64,7 @@ class JudgeQueue:
     def batch(self) -> Iterator[Batch]:
         """One transaction; what it changed in the counters is seen after its commit."""
         with self._store.transaction() as db:
-            batch = Batch(db, self._inbox, self._samples, self.aside)
+            batch = Batch(db, self._inbox, self._samples, self.quarantine)
             yield batch
             db.executemany("INSERT INTO counters (name, value) VALUES (?, ?) "
                            "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value", batch.counts.items())
@@ -91,7 +91,7 @@ class JudgeQueue:
         with self._store.transaction() as db:
             waiting = forget_rows(db, "transitions", meant(turn_pb2.Transition), id="turn_id")
             sent = self._samples.forget(db, meant(turn_pb2.Sample))
-            aside = self.aside.forget(db, meant(turn_pb2.Transition))
+            refused = self.quarantine.forget(db, meant(turn_pb2.Transition))
             target = target.with_turns([*waiting, *sent])
             rows = db.execute("SELECT turn_id, payload FROM judgements WHERE session = ?", (target.session_id,))
             judged = [row["turn_id"] for row in rows if _made_before(row["payload"], target.before)]
@@ -100,7 +100,7 @@ class JudgeQueue:
                        for turn_id in target.turn_ids)
             self._tombstones.add(db, target)
         self.waiting -= len(waiting)
-        return target, {"transitions": len(waiting), "samples": len(sent), "set aside": aside, "judgements": gone}
+        return target, {"transitions": len(waiting), "samples": len(sent), "set aside": refused, "judgements": gone}
 
     def oldest(self, limit: int, without: Iterable[int] = ()) -> list[tuple[int, float]]:
         """Numbers and times of arrival (Unix, seconds) of the transitions that have waited longest."""
@@ -130,8 +130,8 @@ class JudgeQueue:
 class Batch:
     """The steps of one transaction."""
 
-    def __init__(self, db: sqlite3.Connection, inbox: Inbox, samples: Outbox, aside: Aside) -> None:
-        self._db, self._inbox, self._samples, self._aside = db, inbox, samples, aside
+    def __init__(self, db: sqlite3.Connection, inbox: Inbox, samples: Outbox, quarantine: Quarantine) -> None:
+        self._db, self._inbox, self._samples, self._quarantine = db, inbox, samples, quarantine
         self.counts: Counter[str] = Counter()
         self.waiting = 0
 
@@ -139,7 +139,7 @@ class Batch:
         """Note that the transition is here; False when it was before.
 
         Raises:
-            Forged: another one of this turn was.
+            IdConflict: another one of this turn was.
         """
         if not self._inbox.accept(self._db, transition.turn.turn_id, content_key(transition)):
             return False
@@ -173,14 +173,14 @@ class Batch:
 
     def refuse(self, transition: turn_pb2.Transition, reason: str) -> None:
         """Keep a transition that is not taken where a person can look."""
-        self._aside.keep(self._db, transition.turn.turn_id, reason, transition.SerializeToString())
+        self._quarantine.keep(self._db, transition.turn.turn_id, reason, transition.SerializeToString())
 
     def damaged(self, seq: int) -> tuple[turn_pb2.Transition, turn_pb2.Judgement]:
         """Take a transition whose bytes are damaged out of the queue and keep them aside. Its turn gets a judgement
         that failed, so that it has a fate: what is left of it, and that judgement."""
         turn_id, payload = self._db.execute("SELECT turn_id, payload FROM transitions WHERE seq = ?", (seq,)).fetchone()
         why = "its transition on the judge's disk is damaged"
-        self._aside.keep(self._db, turn_id, why, payload)
+        self._quarantine.keep(self._db, turn_id, why, payload)
         transition = turn_pb2.Transition(turn=turn_pb2.Turn(turn_id=turn_id, turn_class=turn_pb2.TURN_CLASS_MAIN))
         judgement = turn_pb2.Judgement(turn_id=turn_id, failed=True, votes=[turn_pb2.Vote(error=why)])
         judgement.judged_at.GetCurrentTime()

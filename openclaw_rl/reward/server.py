@@ -22,7 +22,7 @@ from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.alarms import Raised, outbox_alarms
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.lock import alone
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
 
@@ -38,11 +38,11 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     Raises:
         ConfigError: there is no such judge, or it lacks something (a key).
         OSError: the port is in use, or the home can't be written.
-        StoreError: the state can't be opened.
+        StorageError: the state can't be opened.
     """
     settings = config.components.prm_judge
     panel = make_panel(settings)
-    store = Store(home.component(NAME) / "state.db", config.durability, SCHEMA)
+    store = Database(home.component(NAME) / "state.db", config.durability, SCHEMA)
     samples = Outbox(store, "samples")
     journal = Journal(home.logs, config.journal)
     service = JudgeService(panel, JudgeQueue(store, samples), Broadcast(), journal, settings.workers)

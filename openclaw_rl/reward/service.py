@@ -25,9 +25,9 @@ from openclaw_rl.reward.probe import RETRY_SECONDS, Canary
 from openclaw_rl.reward.queue import JudgeQueue
 from openclaw_rl.reward.validation import validate_transition
 from openclaw_rl.rpc.errors import MeshError
-from openclaw_rl.runtime.alarms import Alarms, Raised, aside_alarm
+from openclaw_rl.runtime.alarms import Alarms, Raised, quarantine_alarm
 from openclaw_rl.runtime.rejection import Rejection
-from openclaw_rl.storage.inbox import Forged
+from openclaw_rl.storage.inbox import IdConflict
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class JudgeService:
         """Take transitions in, in one transaction, and answer each.
 
         Raises:
-            StoreError: none was taken.
+            StorageError: none was taken.
         """
         acks: list[common_pb2.Ack] = []
         judged: list[tuple[turn_pb2.Transition, turn_pb2.Judgement]] = []
@@ -86,7 +86,7 @@ class JudgeService:
                 rejection, new = validate_transition(transition), False
                 try:
                     new = rejection is None and batch.accept(transition)
-                except Forged as error:
+                except IdConflict as error:
                     rejection = Rejection(RejectionCode.ID_CONFLICT, f"turn.turn_id: {error}")
                 if rejection is not None:
                     batch.refuse(transition, rejection.message)
@@ -111,7 +111,7 @@ class JudgeService:
         """Delete what there is of a session, also what is being judged; see JudgeQueue.forget.
 
         Raises:
-            StoreError, OSError: the store or the journal can't be written.
+            StorageError, OSError: the store or the journal can't be written.
         """
         target, removed = self.queue.forget(target)
         lines = await asyncio.to_thread(self._journal.forget, target.session_id)
@@ -148,7 +148,7 @@ class JudgeService:
         self._alarms.report(status, [
             ("judge_failing", self._failing()), self._failed.alarm,
             waiting_alarm(self.queue.waiting, oldest[0][1] if oldest else None, self._workers),
-            aside_alarm("transitions", self.queue.aside.count, self.queue.aside.last), *more])
+            quarantine_alarm("transitions", self.queue.quarantine.count, self.queue.quarantine.last), *more])
         return status
 
     def _failing(self) -> str:

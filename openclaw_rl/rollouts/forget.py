@@ -7,7 +7,7 @@ import sqlite3
 from openclaw_rl.privacy import Target
 from openclaw_rl.rollouts.episodes import table as episodes
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 #: Statements that delete what hangs on a turn, given its id.
@@ -15,7 +15,8 @@ _OF_A_TURN = {"feedback": "DELETE FROM feedback WHERE turn = ?", "turns": "DELET
               "awaited": "DELETE FROM awaited WHERE turn = ?"}
 
 
-def forget(db: sqlite3.Connection, target: Target, outbox: Outbox, aside: Aside) -> tuple[Target, dict[str, int], bool]:
+def forget(db: sqlite3.Connection, target: Target, outbox: Outbox, quarantine: Quarantine
+           ) -> tuple[Target, dict[str, int], bool]:
     """Delete a session's turns and what belongs to them, in the caller's transaction.
 
     Returns:
@@ -39,7 +40,7 @@ def forget(db: sqlite3.Connection, target: Target, outbox: Outbox, aside: Aside)
         for kind, statement in _OF_A_TURN.items():
             removed[kind] += db.execute(statement, (turn_id,)).rowcount
     removed["transitions"] = len(sent)
-    removed["set aside"] = aside.forget(db, event)
+    removed["set aside"] = quarantine.forget(db, event)
     removed["feedback"] += _stray_feedback(db, target)
     removed["episodes"] = episodes.forget(db, target.session_id)
     gone = db.execute("SELECT 1 FROM turns WHERE session = ? LIMIT 1", (target.session_id,)).fetchone() is None

@@ -22,10 +22,10 @@ from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.discovery import resolve
 from openclaw_rl.rpc.hosted_server import Inside
 from openclaw_rl.rpc.server import ComponentServer
-from openclaw_rl.runtime.alarms import Alarms, Raised, aside_alarm, outbox_alarms
+from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms, quarantine_alarm
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.lock import alone
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc, turn_pb2
 
@@ -47,10 +47,10 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
 
     Raises:
         OSError: the port is in use, or the home can't be written.
-        StoreError: the state can't be opened.
+        StorageError: the state can't be opened.
     """
     settings = config.components.env_server
-    store = Store(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
+    store = Database(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
     outbox = Outbox(store, "transitions", on_rejected=lambda *refused: tracker.rejected(*refused))
     journal = Journal(home.logs, config.journal)
     tracker = SessionTracker(store, outbox, journal, config.session_awareness)
@@ -118,7 +118,7 @@ class StatusBoard:
             counters={name: tracker.counters[name] for name in COUNTERS})
         result.counters["sessions_open"] = tracker.sessions_open
         raised = [*self._problems(), ("no_trainable_turns", tracker.trainability.problem),
-                  aside_alarm("events", tracker.aside.count, tracker.aside.last),
+                  quarantine_alarm("events", tracker.quarantine.count, tracker.quarantine.last),
                   *outbox_alarms(stats, "prm_judge", self._outbox.last_rejected)]
         if self._pool is not None:
             raised += tell(self._pool, result)

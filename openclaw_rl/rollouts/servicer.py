@@ -14,7 +14,7 @@ from openclaw_rl.rollouts.leases.servicer import LeaseRpcs
 from openclaw_rl.rollouts.tracking import views
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import invalid
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import environment_pb2_grpc
 
@@ -24,7 +24,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
     """Sessions here; leases and episodes in their packages."""
 
-    def __init__(self, tracker: SessionTracker, store: Store, pool: Pool, episodes: Episodes) -> None:
+    def __init__(self, tracker: SessionTracker, store: Database, pool: Pool, episodes: Episodes) -> None:
         LeaseRpcs.__init__(self, pool)
         EpisodeRpcs.__init__(self, episodes)
         self._tracker, self._store = tracker, store

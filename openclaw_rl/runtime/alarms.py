@@ -77,7 +77,7 @@ def outbox_alarms(stats: OutboxStats, neighbour: str, last_refused: float | None
     return raised
 
 
-def aside_alarm(name: str, count: int, last: float | None) -> Raised:
+def quarantine_alarm(name: str, count: int, last: float | None) -> Raised:
     """Messages that were refused or damaged, for a while after the last one."""
     recent = last is not None and time.time() - last < REFUSED_SECONDS
     return f"{name}_set_aside", recent * (

@@ -10,7 +10,7 @@ import sqlite3
 from functools import partial
 
 from openclaw_rl.sessions.index import LIMIT, ConversationIndex
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 
 #: Rows beyond the index's limit, as many again: those of keys that were written anew.
 _SPARE = 2
@@ -30,10 +30,10 @@ class Conversations:
     The table is a log without an index on its keys: a turn changes its last page and no other.
 
     Raises:
-        StoreError: the file can't be read.
+        StorageError: the file can't be read.
     """
 
-    def __init__(self, store: Store, limit: int = LIMIT) -> None:
+    def __init__(self, store: Database, limit: int = LIMIT) -> None:
         self._store, self._keep = store, _SPARE * limit
         self._since_pruned = 0
         rows = store.query("SELECT key, session FROM conversations ORDER BY seq")
@@ -55,7 +55,7 @@ class Conversations:
         """Drop a session's entries from memory and disk; returns their number.
 
         Raises:
-            StoreError: the file can't be written, so they are there again after a restart.
+            StorageError: the file can't be written, so they are there again after a restart.
         """
         count = self.index.forget(session_id)
         with self._store.transaction() as db:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.rpc.errors import MeshError
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
@@ -38,7 +38,7 @@ class TurnRecorder:
     `run` once there is room.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, strict: bool = False, held_bytes: int = HELD_BYTES,
+    def __init__(self, store: Database, outbox: Outbox, strict: bool = False, held_bytes: int = HELD_BYTES,
                  also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         """Args:
             strict: a write waits for the disk, so it is done on another thread.

@@ -11,7 +11,7 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.conversations import Conversations
 from openclaw_rl.serving.event_recorder import TurnRecorder
 from openclaw_rl.serving.versions.registry import PolicyVersions
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import component_pb2
 
 
@@ -22,7 +22,7 @@ class PolicyForgetter:
         versions: the policy server's, once they are there.
     """
 
-    def __init__(self, name: str, home: Home, store: Store, recorder: TurnRecorder, known: Conversations) -> None:
+    def __init__(self, name: str, home: Home, store: Database, recorder: TurnRecorder, known: Conversations) -> None:
         self.versions: PolicyVersions | None = None
         self._name, self._home, self._store = name, home, store
         self._recorder, self._known = recorder, known

@@ -35,7 +35,7 @@ from openclaw_rl.serving.heartbeat import SessionHeartbeat
 from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.token_policy import Policy, TokenPolicy
 from openclaw_rl.serving.versions.registry import PolicyVersions
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
@@ -64,7 +64,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:  # unwinds from the last to the first
         http = HttpEntrypoint(config, home, mounted=inside is not None)
-        store = Store(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
+        store = Database(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         stack.callback(store.close)
         outbox = Outbox(store, "turns")
         known = conversations.Conversations(store)

@@ -10,7 +10,7 @@ from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.engines.interface import EngineError
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.event_recorder import TurnRecorder
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2
 from openclaw_rl.weights.transfer.relay import WeightRelay
@@ -19,7 +19,7 @@ from openclaw_rl.weights.transfer.relay import WeightRelay
 class StatusReporter:
     """What the component tells of itself."""
 
-    def __init__(self, turns: ChatService, recorder: TurnRecorder, outbox: Outbox, store: Store) -> None:
+    def __init__(self, turns: ChatService, recorder: TurnRecorder, outbox: Outbox, store: Database) -> None:
         self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
         self._alarms = Alarms()
         self.engine: Any = None  #: whose `stats` are told, once it is there

@@ -48,11 +48,11 @@ APPLICATION = 0x4F43524C
 KEEP_DAMAGED = 3
 
 
-class StoreError(MeshError):
+class StorageError(MeshError):
     """The file can't be read or written. Reasons: DISK_FULL (retryable), STORE_UNUSABLE, STORE_NEWER."""
 
     @classmethod
-    def newer(cls, path: Path, found: int) -> StoreError:
+    def newer(cls, path: Path, found: int) -> StorageError:
         """A newer release wrote the file."""
         return cls(grpc.StatusCode.FAILED_PRECONDITION, "STORE_NEWER",
                    f"{path} was written by a newer release (format {found}; this one knows up to {FORMAT}) and is left "
@@ -60,7 +60,7 @@ class StoreError(MeshError):
                    "it")
 
     @classmethod
-    def of(cls, path: Path, error: sqlite3.Error | OSError) -> StoreError:
+    def of(cls, path: Path, error: sqlite3.Error | OSError) -> StorageError:
         """What `error` means for the user of `path`."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
@@ -81,7 +81,14 @@ _OF_THE_FILE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READON
                 sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_BUSY}
 
 
-class Store:
+def _is_damage(error: Exception) -> bool:
+    """Whether an error says that the file's content is damaged. Python raises a UnicodeDecodeError where SQLite's own
+    message quotes damaged bytes of the file."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, UnicodeDecodeError) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class Database:
     """A component's SQLite file. All methods may be called from any thread.
 
     Args:
@@ -93,7 +100,7 @@ class Store:
         problems: what a person should know, such as a damaged file that was set aside.
 
     Raises:
-        StoreError: the file can't be opened or made.
+        StorageError: the file can't be opened or made.
     """
 
     def __init__(self, path: Path | str, durability: Literal["group", "strict"] = "group", schema: str = "") -> None:
@@ -115,7 +122,7 @@ class Store:
             self._reader = self._connect()
             self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CREAT, 0o644)
         except (sqlite3.Error, OSError) as error:
-            raise StoreError.of(self.path, error) from error
+            raise StorageError.of(self.path, error) from error
         self._thread = threading.Thread(target=self._maintain, name=f"store {self.path.parent.name}", daemon=True)
         self._thread.start()
 
@@ -124,7 +131,7 @@ class Store:
         """A transaction that is committed at the end of the block and rolled back by an exception.
 
         Raises:
-            StoreError: nothing was stored: the disk is full, or the file can't be written.
+            StorageError: nothing was stored: the disk is full, or the file can't be written.
         """
         with self._lock:
             if self._owner == threading.get_ident():
@@ -141,7 +148,7 @@ class Store:
                     db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error) and self._is_of_the_file(error):
                     self._dirty.set()  # a checkpoint gives the log's space back
-                    raise StoreError.of(self.path, error) from error
+                    raise StorageError.of(self.path, error) from error
                 raise
             finally:
                 self._owner = 0
@@ -161,7 +168,7 @@ class Store:
         this thread, that one's. Read all that you need within the block.
 
         Raises:
-            StoreError: the file can't be read.
+            StorageError: the file can't be read.
         """
         own = self._owner == threading.get_ident()
         with self._lock if own else self._reader_lock:
@@ -169,7 +176,7 @@ class Store:
                 yield self._db if own else self._reader
             except sqlite3.Error as error:
                 if self._is_of_the_file(error):
-                    raise StoreError.of(self.path, error) from error
+                    raise StorageError.of(self.path, error) from error
                 raise
 
     def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[sqlite3.Row]:
@@ -182,7 +189,7 @@ class Store:
         meanwhile, about a second for 100 MB; nobody may be in a transaction of this thread.
 
         Raises:
-            StoreError: the disk is full, or the file can't be written; it is as it was.
+            StorageError: the disk is full, or the file can't be written; it is as it was.
         """
         with self._lock, self._reader_lock:
             try:
@@ -194,7 +201,7 @@ class Store:
                         raise sqlite3.OperationalError("another process reads the file; stop that one and repeat")
                     time.sleep(0.01)
             except sqlite3.Error as error:
-                raise StoreError.of(self.path, error) from error
+                raise StorageError.of(self.path, error) from error
             finally:
                 self._db.execute("PRAGMA secure_delete = OFF")
 
@@ -232,7 +239,7 @@ class Store:
         it is, one of another program is set aside.
 
         Raises:
-            StoreError: a newer release wrote it.
+            StorageError: a newer release wrote it.
         """
         if self.path.is_dir():
             self._set_aside("a folder stands in its place")
@@ -249,14 +256,14 @@ class Store:
         if application not in (0, APPLICATION):
             self._set_aside(f"another program wrote it (application_id {application:#x})")
         elif version > FORMAT:
-            raise StoreError.newer(self.path, version)
+            raise StorageError.newer(self.path, version)
 
     def _sign(self) -> None:
         """Note the format in the file's header."""
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
         if found > FORMAT:  # told in the log only: its writer was killed at the first start
             self._db.close()
-            raise StoreError.newer(self.path, found)
+            raise StorageError.newer(self.path, found)
         if found < FORMAT:
             self._db.execute(f"PRAGMA application_id = {APPLICATION}")
             self._db.execute(f"PRAGMA user_version = {FORMAT}")
@@ -271,12 +278,13 @@ class Store:
             if index is not None and (loss := index.lost(db)):
                 log.error("%s: %s", self.path, loss)
                 self.problems.append(f"{self.path}: {loss}")
-            verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            verdict = db.execute("SELECT CAST(quick_check AS BLOB) FROM pragma_quick_check(1)").fetchone()[0].decode(
+                errors="replace")  # it may quote damaged bytes
             if verdict == "ok":
                 self._shrink(db)
                 return db
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            if not _is_damage(error):
                 raise
             verdict = str(error)
         if db is not None:

@@ -6,7 +6,7 @@ import re
 import sqlite3
 
 from openclaw_rl.storage.checksum import add_columns
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 
 #: Ids remembered. A message comes again only while its sender lacks the acknowledgement, so that is far more than a
 #: window; at 32 characters it is some 20 MB.
@@ -14,14 +14,14 @@ KEEP = 200_000
 _PRUNE_EVERY = 1_000
 
 
-class Forged(ValueError):
+class IdConflict(ValueError):
     """Two messages of one id differ: the second is not taken."""
 
 
 class Inbox:
     """The ids of one hop, kept in the receiver's store."""
 
-    def __init__(self, store: Store, name: str, keep: int = KEEP) -> None:
+    def __init__(self, store: Database, name: str, keep: int = KEEP) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"name of an inbox: {name!r}; allowed are lower-case letters, digits and _")
         self._table = f"inbox_{name}"
@@ -42,12 +42,12 @@ class Inbox:
             False when it is known: the message is a duplicate.
 
         Raises:
-            Forged: the id was used before, for a message with another content.
+            IdConflict: the id was used before, for a message with another content.
         """
         if not db.execute(f"INSERT OR IGNORE INTO {self._table} (id, content) VALUES (?, ?)", (id, content)).rowcount:
             first = db.execute(f"SELECT content FROM {self._table} WHERE id = ?", (id,)).fetchone()[0]
             if None not in (first, content) and first != content:
-                raise Forged("this id was used before, for a message with another content; the first one stands")
+                raise IdConflict("this id was used before, for a message with another content; the first one stands")
             return False
         self._since_pruned += 1
         if self._since_pruned >= _PRUNE_EVERY:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.quarantine import forget_rows, trim
 from openclaw_rl.v1 import common_pb2, component_pb2
 
@@ -45,7 +45,7 @@ class Outbox:
         waits_for_disk: each change takes as long as the disk does.
     """
 
-    def __init__(self, store: Store, name: str,
+    def __init__(self, store: Database, name: str,
                  on_rejected: Callable[[sqlite3.Connection, str, str], None] | None = None) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"name of an outbox: {name!r}; allowed are lower-case letters, digits and _")
@@ -80,7 +80,7 @@ class Outbox:
             db: connection of the caller's open transaction, which the message then joins.
 
         Raises:
-            StoreError: it could not be stored.
+            StorageError: it could not be stored.
         """
         if db is None:
             with self._store.transaction() as db:

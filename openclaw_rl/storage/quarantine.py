@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ KEEP_BYTES = 64 * 2**20
 _ID = 256
 
 
-class Aside:
+class Quarantine:
     """What a component refused, in the table `NAME_aside` of its store; `openclaw-rl set-aside` lists it. Any thread.
 
     Args:
@@ -32,7 +32,7 @@ class Aside:
         last: when one was last set aside, in seconds since the epoch; None when there is none.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Database, name: str) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"name of what is set aside: {name!r}; allowed are lower-case letters, digits and _")
         self.name = name

@@ -32,7 +32,7 @@ _BESIDE = ("telemetry/*.damaged-*", "models/*.damaged-*", "*/*.foreign-*")
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class QuarantinedMessage:
     """A message that was set aside."""
 
     component: str  #: whose file it is in
@@ -56,7 +56,7 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class AsideFile:
+class QuarantinedFile:
     """A file or folder that was set aside."""
 
     component: str  #: or the folder of the home that it is in
@@ -64,10 +64,10 @@ class AsideFile:
     size: int  #: bytes
 
 
-def messages(home: Home, limit: int = 100, id: str | None = None) -> list[Aside]:
+def messages(home: Home, limit: int = 100, id: str | None = None) -> list[QuarantinedMessage]:
     """The newest messages that were set aside, at most `limit` of each table; only those of `id` when it is given. A
     file that can't be read is left out: its component says so in its status."""
-    found: list[Aside] = []
+    found: list[QuarantinedMessage] = []
     for component in COMPONENTS:
         path = home.component(component) / "state.db"
         if path.is_file():
@@ -76,8 +76,8 @@ def messages(home: Home, limit: int = 100, id: str | None = None) -> list[Aside]
     return sorted(found, key=lambda aside: aside.at, reverse=True)
 
 
-def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[Aside]:
-    found: list[Aside] = []
+def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[QuarantinedMessage]:
+    found: list[QuarantinedMessage] = []
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)) as db:
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             if table not in _KINDS:
@@ -85,16 +85,16 @@ def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[Asi
             at = "rejected" if table.endswith("_rejected") else "at"
             rows = db.execute(f"SELECT id, {at}, reason, payload FROM {table} WHERE ?1 IS NULL OR id = ?1 "
                               "ORDER BY seq DESC LIMIT ?2", (id, limit))
-            found += [Aside(component, table, *row) for row in rows]
+            found += [QuarantinedMessage(component, table, *row) for row in rows]
     return found
 
 
-def files(home: Home) -> list[AsideFile]:
+def files(home: Home) -> list[QuarantinedFile]:
     """Files and folders that were set aside, by component and name."""
     found = [(component, path) for component in COMPONENTS for pattern in _FILES
              for path in sorted(home.component(component).glob(pattern))]
     found += [(path.parent.name, path) for pattern in _BESIDE for path in sorted(home.root.glob(pattern))]
-    return [AsideFile(where, path, sum(_sizes(path))) for where, path in found
+    return [QuarantinedFile(where, path, sum(_sizes(path))) for where, path in found
             if not path.name.endswith(("-wal", "-shm"))]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.runtime.alarms import Alarms, Raised, aside_alarm, duration
+from openclaw_rl.runtime.alarms import Alarms, Raised, duration, quarantine_alarm
 from openclaw_rl.training.store import REJECTED, TrainerStore
 from openclaw_rl.v1 import component_pb2, policy_pb2
 
@@ -56,7 +56,8 @@ class TrainerAlarms:
             ("cannot_train", f"can't train: {problem}" * bool(problem)),
             ("steps_skipped", self._skipping()), ("samples_waiting", self._waiting(paused, missing)), *self._useless(),
             ("logprobs_apart", self._apart(metrics)), ("versions_rejected", self._rejected()),
-            *self._policy(policy, line), aside_alarm("samples", self._store.aside.count, self._store.aside.last),
+            *self._policy(policy, line),
+            quarantine_alarm("samples", self._store.quarantine.count, self._store.quarantine.last),
             *more])
 
     def _skipping(self) -> str:

@@ -12,7 +12,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.memory import free_memory
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.messages import now
-from openclaw_rl.storage.database import StoreError
+from openclaw_rl.storage.database import StorageError
 from openclaw_rl.training.backends import interface as backends
 from openclaw_rl.training.backends.data_adapter import Material, Tokens
 from openclaw_rl.training.backends.interface import (
@@ -217,7 +217,7 @@ class Learner:
             the samples wait on.
 
         Raises:
-            CannotTrain, OSError, StoreError, ValueError: nothing was changed; it may be tried again.
+            CannotTrain, OSError, StorageError, ValueError: nothing was changed; it may be tried again.
         """
         with traces.step() as self._step:
             try:
@@ -281,7 +281,7 @@ class Learner:
         except BaseException:
             # The backend is ahead of what is on disk.
             self.release()
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(StorageError):
                 self._store.forgive(turn_ids)
             raise
 

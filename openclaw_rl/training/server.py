@@ -37,7 +37,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     Raises:
         ConfigError: the configured back end can't train such a policy.
         OSError: the port is in use, or the home can't be written.
-        StoreError: the state can't be opened.
+        StorageError: the state can't be opened.
     """
     settings, policy = config.components.trainer, config.components.policy_server
     folder = home.component(NAME)

@@ -15,7 +15,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.privacy import Target
 from openclaw_rl.storage.checksum import crc
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.training import forget as forgetting
 from openclaw_rl.training.buffer import groups
 from openclaw_rl.training.buffer.episode_samples import EpisodeSampleTable
@@ -40,12 +40,12 @@ class TrainerStore(EpisodeSampleTable, VersionTable):
         tokens: samples without token ids can't be trained on.
 
     Raises (all methods):
-        StoreError: the file can't be read or written.
+        StorageError: the file can't be read or written.
     """
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig,
                  tokens: bool = True) -> None:
-        db = Store(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA + groups.SCHEMA)
+        db = Database(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA + groups.SCHEMA)
         #: How the live turns of each version were judged.
         self.live = live_scores.LiveScores(db)
         EpisodeSampleTable.__init__(self, db, config, tokens)
@@ -53,7 +53,7 @@ class TrainerStore(EpisodeSampleTable, VersionTable):
 
     @property
     def problems(self) -> list[str]:
-        """See delivery.store.Store."""
+        """See storage.database.Database."""
         return self._db.problems
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class TrainerStore(EpisodeSampleTable, VersionTable):
         with self._db.transaction() as db:
             known = {version.manifest.version: version for version in self.versions()}
             done = forgetting.forget(db, target, known, self.head, usable, self._learnable)
-            done.removed["set aside"] = self.aside.forget(
+            done.removed["set aside"] = self.quarantine.forget(
                 db, lambda payload: done.target.has_payload(turn_pb2.Sample, payload))
             self._tombstones.add(db, done.target)
             left = self._drop_of_users(db)  # that were trained on before, and would wait again
@@ -106,6 +106,6 @@ class TrainerStore(EpisodeSampleTable, VersionTable):
         return done
 
     @property
-    def file(self) -> Store:
+    def file(self) -> Database:
         """The file itself."""
         return self._db

@@ -13,7 +13,7 @@ from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.tables import OPEN, SENT, SUPERSEDED
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.event_recorder import SCHEMA as POLICY_SCHEMA
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import weights_pb2
@@ -45,7 +45,7 @@ class MadeUp:
     def waits(self, component: str, outbox: str, id: str) -> None:
         """A message waits in an outbox."""
         schema = {"policy_server": POLICY_SCHEMA, "env_server": tables.SCHEMA, "prm_judge": JUDGE_SCHEMA}[component]
-        store = Store(self.home.component(component) / "state.db", schema=schema)
+        store = Database(self.home.component(component) / "state.db", schema=schema)
         Outbox(store, outbox).put(id, b"x")
         store.close()
 
@@ -71,7 +71,7 @@ class MadeUp:
         self._insert("trainer", "", [(sql, params)])
 
     def _insert(self, component: str, schema: str, statements: list[tuple[str, tuple[Any, ...]]]) -> None:
-        store = Store(self.home.component(component) / "state.db", schema=schema)
+        store = Database(self.home.component(component) / "state.db", schema=schema)
         match component:
             case "policy_server":
                 Outbox(store, "turns")

@@ -156,7 +156,7 @@ def test_a_cut_log_puts_exactly_the_last_turns_at_risk(tmp_path: Path) -> None:
     folder = tmp_path / "policy_server"
     folder.mkdir()
     program = ("import sys, os\nfrom pathlib import Path\nfrom openclaw_rl.storage.outbox import Outbox\n"
-               "from openclaw_rl.storage.database import Store\nstore = Store(Path(sys.argv[1]))\n"
+               "from openclaw_rl.storage.database import Database\nstore = Database(Path(sys.argv[1]))\n"
                "box = Outbox(store, 'turns')\n"
                "for i in range(50): box.put(f'turn_{i}', bytes(900))\nos.kill(os.getpid(), 9)\n")
     subprocess.run([sys.executable, "-c", program, str(folder / "state.db")], env={**os.environ}, check=False)

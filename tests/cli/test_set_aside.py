@@ -13,9 +13,9 @@ from openclaw_rl.config import Config
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.mesh_file import MeshFile
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 
@@ -43,16 +43,17 @@ def test_components_on_other_hosts_are_not_passed_over_in_silence(home: Home) ->
 
 
 def test_messages_and_files_of_a_running_mesh_are_listed(home: Home) -> None:
-    store = Store(home.component("policy_server") / "state.db")  # stays open: the mesh runs
+    store = Database(home.component("policy_server") / "state.db")  # stays open: the mesh runs
     outbox = Outbox(store, "turns")
     turn = turn_pb2.Turn(turn_id="t1", session_id="s1")
     outbox.put("t1", environment_pb2.PolicyEvent(turn=turn).SerializeToString())
     outbox.set_aside(["t1"], "turn.session_id: 300 characters; it must have 1 to 256")
-    trainer = Store(home.component("trainer") / "state.db")
-    aside = Aside(trainer, "samples")
+    trainer = Database(home.component("trainer") / "state.db")
+    quarantine = Quarantine(trainer, "samples")
     with trainer.transaction() as db:
-        aside.keep(db, "t2", "bad token record: [x]", b"\xff\xff")
-        aside.keep(db, "t3", "bad score", turn_pb2.Sample(judgement=turn_pb2.Judgement(score=7)).SerializeToString())
+        quarantine.keep(db, "t2", "bad token record: [x]", b"\xff\xff")
+        quarantine.keep(db, "t3", "bad score",
+                        turn_pb2.Sample(judgement=turn_pb2.Judgement(score=7)).SerializeToString())
     (home.component("prm_judge")).mkdir()
     (home.component("prm_judge") / "state.db").write_text("no database")
     (home.component("prm_judge") / "state.db.corrupt-20260101T000000").write_bytes(bytes(1000))

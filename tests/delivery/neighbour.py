@@ -14,7 +14,7 @@ from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.rpc.errors import unavailable
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, component_pb2, judge_pb2, judge_pb2_grpc, turn_pb2
@@ -45,7 +45,7 @@ class Neighbour(judge_pb2_grpc.JudgeServiceServicer):
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder).create()
-        self.store = Store(folder / "state.db", schema="CREATE TABLE IF NOT EXISTS got "
+        self.store = Database(folder / "state.db", schema="CREATE TABLE IF NOT EXISTS got "
                                                        "(seq INTEGER PRIMARY KEY, id TEXT, payload BLOB);")
         self.inbox = Inbox(self.store, "transitions")
         self.server: ComponentServer | None = None

@@ -6,18 +6,18 @@ import pytest
 
 from openclaw_rl.delivery.validation import LONGEST_ID, RejectionCode, validate_id
 from openclaw_rl.storage import outbox as outbox_module
-from openclaw_rl.storage import quarantine as aside_module
+from openclaw_rl.storage import quarantine as quarantine_module
 from openclaw_rl.storage.checksum import content_key, crc, sound
-from openclaw_rl.storage.database import Store
-from openclaw_rl.storage.inbox import Forged, Inbox
+from openclaw_rl.storage.database import Database
+from openclaw_rl.storage.inbox import IdConflict, Inbox
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import turn_pb2
 
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     yield store
     store.close()
 
@@ -26,11 +26,11 @@ def test_an_id_with_another_content_is_forged_and_the_first_stands(store):
     inbox = Inbox(store, "events")
     with store.transaction() as db:
         assert inbox.accept(db, "t1", 7) and not inbox.accept(db, "t1", 7)
-        with pytest.raises(Forged, match="the first one stands"):
+        with pytest.raises(IdConflict, match="the first one stands"):
             inbox.accept(db, "t1", 8)
         assert not inbox.accept(db, "t1")
     again = Inbox(store, "events")
-    with store.transaction() as db, pytest.raises(Forged):
+    with store.transaction() as db, pytest.raises(IdConflict):
         again.accept(db, "t1", 8)
 
 
@@ -68,28 +68,28 @@ def test_possible_ids_are_taken():
 
 
 def test_what_is_set_aside_is_kept_with_the_reason_and_in_bounds(store, monkeypatch):
-    monkeypatch.setattr(aside_module, "KEEP", 3)
-    monkeypatch.setattr(aside_module, "KEEP_BYTES", 250)
-    aside = Aside(store, "samples")
+    monkeypatch.setattr(quarantine_module, "KEEP", 3)
+    monkeypatch.setattr(quarantine_module, "KEEP_BYTES", 250)
+    quarantine = Quarantine(store, "samples")
     for number in range(5):
         with store.transaction() as db:
-            aside.keep(db, f"t{number}", "bad", bytes(10))
-    assert aside.recent() == [("t4", "bad"), ("t3", "bad"), ("t2", "bad")] and aside.count == 3
+            quarantine.keep(db, f"t{number}", "bad", bytes(10))
+    assert quarantine.recent() == [("t4", "bad"), ("t3", "bad"), ("t2", "bad")] and quarantine.count == 3
     with store.transaction() as db:
-        aside.keep(db, "large", "bad", bytes(240))
-    assert [id for id, _ in aside.recent()] == ["large", "t4"]
+        quarantine.keep(db, "large", "bad", bytes(240))
+    assert [id for id, _ in quarantine.recent()] == ["large", "t4"]
     with store.transaction() as db:
-        aside.keep(db, "x" * 1000, "too large for any bound, but the newest", bytes(300))
-    assert [len(id) for id, _ in aside.recent()] == [256]
-    assert Aside(store, "samples").count == 1 and aside.last is not None
+        quarantine.keep(db, "x" * 1000, "too large for any bound, but the newest", bytes(300))
+    assert [len(id) for id, _ in quarantine.recent()] == [256]
+    assert Quarantine(store, "samples").count == 1 and quarantine.last is not None
 
 
 def test_nothing_is_set_aside_by_a_transaction_that_fails(store):
-    aside = Aside(store, "samples")
+    quarantine = Quarantine(store, "samples")
     with pytest.raises(RuntimeError), store.transaction() as db:
-        aside.keep(db, "t", "bad", b"")
+        quarantine.keep(db, "t", "bad", b"")
         raise RuntimeError
-    assert aside.count == 0 and aside.recent() == []
+    assert quarantine.count == 0 and quarantine.recent() == []
 
 
 def test_rejected_messages_of_an_outbox_are_bounded_in_bytes_too(store, monkeypatch):

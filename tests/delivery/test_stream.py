@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from openclaw_rl.delivery import sender as sender_module
-from openclaw_rl.storage.database import Store, StoreError
+from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, judge_pb2
 from tests.delivery.neighbour import Neighbour, sender, transition, until
@@ -20,7 +20,7 @@ from tests.delivery.neighbour import Neighbour, sender, transition, until
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(tmp_path / "a" / "state.db")
+    store = Database(tmp_path / "a" / "state.db")
     yield store
     store.close()
 
@@ -80,7 +80,7 @@ async def test_a_full_disk_of_the_senders_own_is_told_as_such(store, outbox, nei
     out = sender(outbox, neighbour)
     put(outbox, range(3))
     settle = outbox.settle
-    broken = StoreError.of(store.path, sqlite3.OperationalError("disk I/O error"))
+    broken = StorageError.of(store.path, sqlite3.OperationalError("disk I/O error"))
     monkeypatch.setattr(outbox, "settle", Mock(side_effect=[broken, broken, broken]))
     out.start()
     await until(lambda: "disk I/O error" in outbox.last_error)
@@ -248,11 +248,11 @@ async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox, neighb
 
 
 async def test_a_restarted_sender_sends_what_was_left(tmp_path, neighbour):
-    store = Store(tmp_path / "c" / "state.db")
+    store = Database(tmp_path / "c" / "state.db")
     ids = put(Outbox(store, "transitions"), range(30))
     store.close()
     await neighbour.start()
-    store = Store(tmp_path / "c" / "state.db")
+    store = Database(tmp_path / "c" / "state.db")
     outbox = Outbox(store, "transitions")
     assert outbox.stats().pending == 30
     out = sender(outbox, neighbour)
@@ -265,7 +265,7 @@ async def test_a_restarted_sender_sends_what_was_left(tmp_path, neighbour):
 
 async def test_two_streams_to_one_receiver(outbox, neighbour, tmp_path):
     await neighbour.start()
-    other_store = Store(tmp_path / "c" / "state.db", durability="strict")
+    other_store = Database(tmp_path / "c" / "state.db", durability="strict")
     other = Outbox(other_store, "transitions")
     outs = [sender(outbox, neighbour), sender(other, neighbour)]
     for out in outs:

@@ -13,7 +13,7 @@ from openclaw_rl.client import PolicyServiceClient, TrainerServiceClient
 from openclaw_rl.client.component import ComponentServiceClient
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 from tests.mesh.mesh import Mesh, make_home, until
@@ -87,7 +87,7 @@ def test_a_session_is_forgotten(own_mesh: Mesh) -> None:
                          messages=[turn_pb2.ChatMessage(role="user", content=MARK)],
                          response=turn_pb2.ChatMessage(role="assistant", content=MARK))
     late.requested_at.FromSeconds(before_forgetting(home))
-    store = Store(home.component("policy_server") / "state.db")
+    store = Database(home.component("policy_server") / "state.db")
     Outbox(store, "turns").put("turn_late", environment_pb2.PolicyEvent(turn=late).SerializeToString())
     store.close()
     mesh.command("local-start")

@@ -162,13 +162,13 @@ async def test_a_budget_holds_in_any_minute(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_turns_wait_for_the_judges_budget(api: FakeApi, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from openclaw_rl.config import JournalConfig
-    from openclaw_rl.storage.database import Store
+    from openclaw_rl.storage.database import Database
     from openclaw_rl.storage.outbox import Outbox
 
     monkeypatch.setattr(api_calls, "_MINUTE", 1.5)
     judge = LlmJudge.of(PrmJudgeConfig(model="m1", base_url=api.url, vote_timeout=1, requests_per_minute=2),
                         {"OPENAI_API_KEY": KEY})
-    store = Store(tmp_path / "state.db", "group", SCHEMA)
+    store = Database(tmp_path / "state.db", "group", SCHEMA)
     journal = Journal(tmp_path, JournalConfig(enabled=False))
     service = JudgeService(Panel(judge, 1, 1.0), JudgeQueue(store, Outbox(store, "samples")), Broadcast(), journal, 4)
     service.start()

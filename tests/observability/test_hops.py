@@ -24,7 +24,7 @@ from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import policy_pb2, turn_pb2, weights_pb2
 from openclaw_rl.v1.environment_pb2 import PolicyEvent
@@ -43,7 +43,7 @@ class Traffic:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.store = Store(root / "policy.db", "group", SCHEMA)
+        self.store = Database(root / "policy.db", "group", SCHEMA)
         self.outbox = Outbox(self.store, "turns")
         template = ChatTemplate(write_tokenizer(root / "tokenizer"))
         self.engine = StubEngine(lambda prompt: [*template.encode("Hello there!"), EOS])
@@ -82,7 +82,7 @@ def judged(root: Path, transitions: list[turn_pb2.Transition]) -> list[turn_pb2.
 
         def hint(self, *args: Any) -> None: ...
 
-    store = Store(root / "judge.db", schema=JUDGE_SCHEMA)
+    store = Database(root / "judge.db", schema=JUDGE_SCHEMA)
     samples = Outbox(store, "samples")
     service = JudgeService(Panel(RulesJudge(), 2, 5), JudgeQueue(store, samples), Broadcast(),
                            NoJournal(), workers=1)  # type: ignore[arg-type]

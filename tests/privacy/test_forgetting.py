@@ -9,9 +9,9 @@ import pytest
 
 from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.privacy.erase import blank_log, erase
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import common_pb2, component_pb2, environment_pb2, turn_pb2
 
 MARK = "the-secret-of-the-orchard"
@@ -26,7 +26,7 @@ def turn(turn_id: str, session: str, at: float, text: str = MARK) -> turn_pb2.Tu
 
 @pytest.fixture
 def store(tmp_path: Path):
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     yield store
     store.close()
 
@@ -58,7 +58,7 @@ def test_without_a_moment_a_request_means_now() -> None:
 
 
 def test_tombstones_outlive_a_restart_and_hold_no_id(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     tombstones = Tombstones(store)
     assert not tombstones.cover(turn("turn-of-ann", "ann", 1.0))
     with store.transaction() as db:
@@ -67,7 +67,7 @@ def test_tombstones_outlive_a_restart_and_hold_no_id(tmp_path: Path) -> None:
         tombstones.add(db, Target("ann", 50.0))  # an older request that comes again does not bring anything back
     store.close()
     assert not found(tmp_path, "ann")
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     tombstones = Tombstones(store)
     assert tombstones.cover(turn("t", "ann", 99.0)) and not tombstones.cover(turn("t", "ann", 100.0))
     assert tombstones.cover(turn_pb2.Feedback(turn_id="turn-of-ann", comment="late"))
@@ -75,7 +75,7 @@ def test_tombstones_outlive_a_restart_and_hold_no_id(tmp_path: Path) -> None:
     store.close()
 
 
-def test_nothing_that_was_tombstoned_in_a_broken_transaction_counts(store: Store) -> None:
+def test_nothing_that_was_tombstoned_in_a_broken_transaction_counts(store: Database) -> None:
     tombstones = Tombstones(store)
     with pytest.raises(RuntimeError), store.transaction() as db:
         tombstones.add(db, Target("ann", 100.0))
@@ -83,32 +83,32 @@ def test_nothing_that_was_tombstoned_in_a_broken_transaction_counts(store: Store
     assert not tombstones.cover(turn("t", "ann", 1.0))
 
 
-def test_outboxes_and_what_they_set_aside_forget(store: Store) -> None:
+def test_outboxes_and_what_they_set_aside_forget(store: Database) -> None:
     outbox = Outbox(store, "turns")
     for number, session in enumerate("abab"):
         event = environment_pb2.PolicyEvent(turn=turn(f"t{number}", session, 10.0))
         outbox.put(f"t{number}", event.SerializeToString())
     outbox.settle([common_pb2.Ack(id=f"t{i}", status=common_pb2.ACK_STATUS_REJECTED, reason="no") for i in (0, 1)])
-    aside = Aside(store, "events")
+    quarantine = Quarantine(store, "events")
     with store.transaction() as db:
-        aside.keep(db, "x", "forged", environment_pb2.PolicyEvent(turn=turn("x", "a", 1.0)).SerializeToString())
-        aside.keep(db, "y", "forged", environment_pb2.PolicyEvent(turn=turn("y", "b", 1.0)).SerializeToString())
+        quarantine.keep(db, "x", "forged", environment_pb2.PolicyEvent(turn=turn("x", "a", 1.0)).SerializeToString())
+        quarantine.keep(db, "y", "forged", environment_pb2.PolicyEvent(turn=turn("y", "b", 1.0)).SerializeToString())
     target = Target("a", 100.0)
 
     def meant(payload: bytes) -> bool:
         return target.has_payload(environment_pb2.PolicyEvent, payload)
 
     with store.transaction() as db:
-        assert sorted(outbox.forget(db, meant)) == ["t0", "t2"] and aside.forget(db, meant) == 1
+        assert sorted(outbox.forget(db, meant)) == ["t0", "t2"] and quarantine.forget(db, meant) == 1
     assert [row.id for row in outbox.window(0, 10, 10**6)] == ["t3"]
     assert (outbox.stats().pending, outbox.stats().rejected, outbox.rejected()) == (1, 1, [("t1", "no")])
     assert outbox.stats().pending_bytes == len(outbox.window(0, 1, 10**6)[0].payload)
-    assert aside.count == 1 and aside.recent() == [("y", "forged")]
+    assert quarantine.count == 1 and quarantine.recent() == [("y", "forged")]
 
 
 def test_no_byte_of_what_was_deleted_stays_on_the_disk(tmp_path: Path) -> None:
     """Neither in unused pages, nor in the log, nor in a damaged file that was set aside."""
-    store = Store(tmp_path / "state.db", schema="CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, x TEXT)")
+    store = Database(tmp_path / "state.db", schema="CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, x TEXT)")
     with store.transaction() as db:
         db.executemany("INSERT INTO t VALUES (?, ?)", [(i, f"{MARK} {'x' * (i % 5000)}") for i in range(1, 400)])
         db.execute("INSERT INTO t VALUES (1000, 'something else')")

@@ -18,7 +18,7 @@ from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.reward.panel import Panel
 from openclaw_rl.reward.queue import SCHEMA, JudgeQueue
 from openclaw_rl.reward.service import JudgeService
-from openclaw_rl.storage.database import Store, StoreError
+from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 from tests.reward.factory import feedback, transition
@@ -53,10 +53,10 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.journal = Journal(folder / "logs", JournalConfig())
-        self.open: list[Store] = []
+        self.open: list[Database] = []
 
     def service(self, judge: Judge, *, keep: int = 1000, **settings: Any) -> JudgeService:
-        store = Store(self.folder / "state.db", schema=SCHEMA)
+        store = Database(self.folder / "state.db", schema=SCHEMA)
         self.open.append(store)
         self.samples = Outbox(store, "samples")
         guard = None if isinstance(judge, RulesJudge) else RulesJudge()
@@ -195,7 +195,7 @@ async def test_a_disk_that_cant_be_read_for_a_while_ends_no_work(
 
     def oldest(*args: Any, **kwargs: Any) -> list[tuple[int, float]]:
         if next(failures, None) is not None:
-            raise StoreError.of(desk.folder, OSError("input/output error"))
+            raise StorageError.of(desk.folder, OSError("input/output error"))
         return read(*args, **kwargs)
 
     monkeypatch.setattr(service.queue, "oldest", oldest)
@@ -297,7 +297,7 @@ async def test_a_damaged_row_is_set_aside_and_the_rest_goes_on(desk: Desk, judge
     assert [judged[id].judgement.failed for id in "abc"] == [True, True, False]
     assert "damaged" in judged["a"].judgement.votes[0].error and not judged["a"].transition.turn.messages
     assert judged["a"].transition.turn.turn_id == "a", "it gets a fate"
-    assert [id for id, _ in service.queue.aside.recent()] == ["b", "a"]
+    assert [id for id, _ in service.queue.quarantine.recent()] == ["b", "a"]
     assert [alarm.name for alarm in service.status().alarms] == ["transitions_set_aside"]
     await service.stop()
 
@@ -328,7 +328,7 @@ async def test_impossible_ids_are_refused_and_kept_aside(desk: Desk, turn_id: st
     service = desk.service(RulesJudge())
     [ack] = service.accept([transition("thanks", turn_id)])
     assert ack.status == REJECTED and ack.reason.startswith("turn.turn_id: ")
-    assert service.queue.aside.count == 1 and not desk.sent()
+    assert service.queue.quarantine.count == 1 and not desk.sent()
 
 
 async def test_judgements_that_fail_again_and_again_are_an_alarm(desk: Desk) -> None:

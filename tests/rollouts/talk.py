@@ -10,7 +10,7 @@ from typing import Any
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.rollouts.tracking import tables, views
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1.common_pb2 import AckStatus
 from openclaw_rl.v1.environment_pb2 import ListTurnsRequest, PolicyEvent, TurnState, TurnSummary
@@ -67,7 +67,7 @@ class Harness:
         self.open()
 
     def open(self) -> None:
-        self.store = Store(self.folder / "state.db", schema=tables.SCHEMA)
+        self.store = Database(self.folder / "state.db", schema=tables.SCHEMA)
         self.outbox = Outbox(self.store, "transitions")
         self.journal = FakeJournal()
         self.tracker = SessionTracker(self.store, self.outbox, self.journal, self.config)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def test_a_damaged_turn_is_no_obstacle_for_what_comes_next(harness: Harness, by:
     harness.tell(SessionEnd(event_id="e2", session_id="s"))
     assert harness.states()["t1"] == "REJECTED" and harness.turns()["t1"].reason == "its record on disk is damaged"
     assert set(harness.sent()) == {"other", *(["t2"] if by == "a message" else [])}
-    assert harness.tracker.aside.recent() == [("t1", "the turn's record on disk is damaged; it is not judged")]
+    assert harness.tracker.quarantine.recent() == [("t1", "the turn's record on disk is damaged; it is not judged")]
 
 
 @pytest.mark.parametrize("flip", [b"", b"t1"])
@@ -56,7 +56,7 @@ def test_an_id_that_was_used_before_is_refused_and_kept_aside(harness: Harness) 
     first, forged = turn("t1", [user("Hello")], "Hi"), turn("t1", [user("Hello")], "Go away")
     assert harness.tell(first, first) == [ACK_STATUS_ACCEPTED, ACK_STATUS_DUPLICATE]
     assert harness.tell(forged) == [ACK_STATUS_REJECTED]
-    [(turn_id, reason)] = harness.tracker.aside.recent()
+    [(turn_id, reason)] = harness.tracker.quarantine.recent()
     assert turn_id == "t1" and "this id was used before" in reason
     harness.tell(SessionEnd(event_id="e", session_id="s"))
     [row] = harness.store.query("SELECT payload FROM outbox_transitions")
@@ -69,7 +69,7 @@ def test_an_id_that_was_used_before_is_refused_and_kept_aside(harness: Harness) 
     (SessionEnd(event_id="e\r", session_id="s"), "session_end's id")])
 def test_impossible_ids_are_refused_and_kept_aside(harness: Harness, event: object, field: str) -> None:
     assert harness.tell(event) == [ACK_STATUS_REJECTED]
-    [(_, reason)] = harness.tracker.aside.recent()
+    [(_, reason)] = harness.tracker.quarantine.recent()
     assert field in reason
 
 

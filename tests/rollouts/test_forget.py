@@ -31,7 +31,7 @@ async def test_everything_of_the_session_goes_and_nothing_else(harness: Harness,
     talk(harness, "bob")
     harness.tell(turn("a1", [user(MARK)], "forged", session_id="ann"))
     harness.outbox.set_aside(["a1"], "no")
-    assert harness.tracker.aside.count == 1
+    assert harness.tracker.quarantine.count == 1
     target, removed = await harness.tracker.forget(Target("ann", LATER))
     assert target.turn_ids == {"a1", "a2", "a3"}
     assert removed["turns"] == 3 and removed["feedback"] == 2 and removed["set aside"] == 1

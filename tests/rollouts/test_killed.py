@@ -15,7 +15,7 @@ import yaml
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.rollouts import server
 from openclaw_rl.runtime.home import Home, read_record
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc
 from openclaw_rl.v1.common_pb2 import Ack
@@ -44,7 +44,7 @@ async def test_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     judge = WatchfulJudge()
     rng = random.Random(7)
-    policy = Store(tmp_path / "policy.db")
+    policy = Database(tmp_path / "policy.db")
     outbox = Outbox(policy, "turns")
     sender = Sender(outbox, lambda: record.address if (record := read_record(home, server.NAME)) else None,
                     lambda channel: environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns,

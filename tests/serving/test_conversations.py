@@ -11,7 +11,7 @@ import pytest
 from openclaw_rl.serving import conversations
 from openclaw_rl.serving.conversations import Conversations
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
-from openclaw_rl.storage.database import Store, StoreError
+from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1.environment_pb2 import PolicyEvent
 from openclaw_rl.v1.turn_pb2 import ChatMessage, SessionEnd, Turn
@@ -19,7 +19,7 @@ from openclaw_rl.v1.turn_pb2 import ChatMessage, SessionEnd, Turn
 
 class Rig:
     def __init__(self, folder: Path, limit: int = 100) -> None:
-        self.store = Store(folder / "state.db", "group", SCHEMA + conversations.SCHEMA)
+        self.store = Database(folder / "state.db", "group", SCHEMA + conversations.SCHEMA)
         self.outbox = Outbox(self.store, "turns")
         self.known = Conversations(self.store, limit)
         self.recorder = TurnRecorder(self.store, self.outbox, also=self.known.save)
@@ -115,7 +115,7 @@ def test_what_a_full_disk_refused_is_written_later(tmp_path: Path, monkeypatch: 
 
     def fails(known: Conversations, db: object) -> None:
         save(known, db)  # type: ignore[arg-type]
-        raise StoreError.of(rig.store.path, OSError("full"))
+        raise StorageError.of(rig.store.path, OSError("full"))
 
     rig.recorder._also = lambda db: fails(rig.known, db)
     rig.say("s1", "hi", "hello")

@@ -16,7 +16,7 @@ from openclaw_rl.serving.forget import PolicyForgetter
 from openclaw_rl.serving.interfaces import ChatCall
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, component_pb2, environment_pb2, turn_pb2
 from tests.privacy.test_forgetting import MARK, found
@@ -28,7 +28,7 @@ ASK = [turn_pb2.ChatMessage(role="user", content=MARK)]
 class Rig:
     def __init__(self, root: Path, template: ChatTemplate) -> None:
         self.home = Home(root).create()
-        self.store = Store(root / "policy_server" / "state.db", schema=SCHEMA + conversations.SCHEMA)
+        self.store = Database(root / "policy_server" / "state.db", schema=SCHEMA + conversations.SCHEMA)
         self.outbox = Outbox(self.store, "turns")
         known = conversations.Conversations(self.store)
         self.recorder = TurnRecorder(self.store, self.outbox, also=known.save)

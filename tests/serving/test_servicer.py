@@ -21,7 +21,7 @@ from openclaw_rl.serving.entrypoints.grpc.servicer import PolicyServicer
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, policy_pb2, policy_pb2_grpc, turn_pb2
 from tests.serving.stub import EOS, StubEngine
@@ -33,7 +33,7 @@ class Rig:
     def __init__(self, folder: Path, template: ChatTemplate) -> None:
         self.template = template
         self.engine = StubEngine(lambda _prompt: [*template.encode("Hello!"), EOS])
-        self.store = Store(folder / "state.db", "group", SCHEMA)
+        self.store = Database(folder / "state.db", "group", SCHEMA)
         self.outbox = Outbox(self.store, "turns")
         self.turns = ChatService(TurnRecorder(self.store, self.outbox), "stub")
         self.servicer = PolicyServicer(self.turns)

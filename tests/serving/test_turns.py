@@ -17,7 +17,7 @@ from openclaw_rl.serving.rates import RateMeter
 from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store, StoreError
+from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, turn_pb2
 from tests.serving.stub import EOS, StubEngine
@@ -28,7 +28,7 @@ ASK = [turn_pb2.ChatMessage(role="user", content="Hi")]
 class Rig:
     def __init__(self, folder: Path, template: ChatTemplate, durability: str = "group") -> None:
         self.engine = StubEngine(lambda _prompt: [*template.encode("Hello!"), EOS])
-        self.store = Store(folder / "state.db", durability, SCHEMA)  # type: ignore[arg-type]
+        self.store = Database(folder / "state.db", durability, SCHEMA)  # type: ignore[arg-type]
         self.outbox = Outbox(self.store, "turns")
         self.recorder = TurnRecorder(self.store, self.outbox, strict=durability == "strict")
         self.turns = ChatService(self.recorder, "stub")
@@ -88,14 +88,14 @@ async def test_what_a_full_disk_kept_in_memory_is_written_when_there_is_room(
 
     def fails(recorder: TurnRecorder, entries: list[tuple[str, bytes]]) -> None:
         if full:
-            raise StoreError.of(rig.store.path, OSError("full"))
+            raise StorageError.of(rig.store.path, OSError("full"))
         write(recorder, entries)
 
     monkeypatch.setattr(TurnRecorder, "_write", fails)
     monkeypatch.setattr(recorder_module, "RETRY_SECONDS", 0.01)
     await rig.ask(session_id="1")
     await rig.ask(session_id="2")
-    with pytest.raises(StoreError):
+    with pytest.raises(StorageError):
         rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
     assert "2 events wait in memory" in rig.recorder.problem and rig.events() == []
     running = asyncio.create_task(rig.recorder.run())

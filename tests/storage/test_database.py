@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from openclaw_rl.storage import database as store_module
-from openclaw_rl.storage.database import FORMAT, KEEP_DAMAGED, Store, StoreError
+from openclaw_rl.storage.database import FORMAT, KEEP_DAMAGED, Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY, data BLOB);"
@@ -23,12 +24,12 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY, data BLOB);
 
 @pytest.fixture(params=["group", "strict"])
 def store(tmp_path, request):
-    store = Store(tmp_path / "new folder" / "state.db", durability=request.param, schema=SCHEMA)
+    store = Database(tmp_path / "new folder" / "state.db", durability=request.param, schema=SCHEMA)
     yield store
     store.close()
 
 
-def count(store: Store) -> int:
+def count(store: Database) -> int:
     return store.query("SELECT COUNT(*) AS n FROM things")[0]["n"]
 
 
@@ -93,7 +94,7 @@ def test_close_keeps_everything_and_may_be_repeated(store):
         db.execute("INSERT INTO things (data) VALUES ('a')")
     store.close()
     store.close()
-    again = Store(store.path, store.durability, SCHEMA)
+    again = Database(store.path, store.durability, SCHEMA)
     assert count(again) == 1 and again.problems == []
     again.close()
 
@@ -102,7 +103,7 @@ def test_group_mode_syncs_behind_the_commits(tmp_path, monkeypatch):
     synced = threading.Event()
     real = os.fdatasync
     monkeypatch.setattr(store_module.os, "fdatasync", lambda fd: (real(fd), synced.set()))
-    store = Store(tmp_path / "state.db", schema=SCHEMA)
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
     time.sleep(2 * store_module.GROUP_SECONDS)
     synced.clear()
     with store.transaction() as db:
@@ -116,7 +117,7 @@ def test_group_mode_syncs_behind_the_commits(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", ["not a database", "a page of it", "cut short"])
 def test_a_damaged_file_is_set_aside_and_reported(tmp_path, damage, caplog):
     path = tmp_path / "state.db"
-    store = Store(path, schema=SCHEMA)
+    store = Database(path, schema=SCHEMA)
     with store.transaction() as db:
         db.executemany("INSERT INTO things (data) VALUES (?)", [(b"x" * 3000,) for _ in range(100)])
     store.close()
@@ -129,7 +130,7 @@ def test_a_damaged_file_is_set_aside_and_reported(tmp_path, damage, caplog):
         with path.open("r+b") as file:
             file.seek(4096)
             file.write(os.urandom(8 * 4096))
-    store = Store(path, schema=SCHEMA)
+    store = Database(path, schema=SCHEMA)
     assert count(store) == 0
     [problem] = store.problems
     [aside] = [p for p in tmp_path.glob("state.db.corrupt-*") if not p.name.endswith(("-wal", "-shm"))]
@@ -139,17 +140,32 @@ def test_a_damaged_file_is_set_aside_and_reported(tmp_path, damage, caplog):
     store.close()
 
 
+@pytest.mark.parametrize("name", [b"things", b"quoted"])
+def test_damage_whose_message_is_no_utf_8_is_set_aside(tmp_path: Path, name: bytes) -> None:
+    """SQLite quotes the damaged bytes of a name in its message, which Python can't decode then."""
+    path = tmp_path / "state.db"
+    schema = SCHEMA + "CREATE INDEX IF NOT EXISTS quoted ON things (data);"
+    Database(path, schema=schema).close()
+    path.write_bytes(path.read_bytes().replace(name + b"things", b"\xff" + name[1:] + b"things"))  # type, name, table
+    with pytest.raises(UnicodeDecodeError), contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    store = Database(path, schema=schema)
+    assert count(store) == 0 and len(store.problems) == 1 and "\n" not in store.problems[0]
+    assert len([file for file in tmp_path.glob("state.db.corrupt-*") if not file.name.endswith(("-wal", "-shm"))]) == 1
+    store.close()
+
+
 def test_damage_that_shows_later_is_an_error_with_advice(tmp_path):
     path = tmp_path / "state.db"
-    store = Store(path, schema=SCHEMA)
+    store = Database(path, schema=SCHEMA)
     with store.transaction() as db:
         db.executemany("INSERT INTO things (data) VALUES (?)", [(b"x" * 3000,) for _ in range(2000)])
     store.close()
-    store = Store(path, schema=SCHEMA)
+    store = Database(path, schema=SCHEMA)
     with path.open("r+b") as file:
         file.seek(8 * 4096)
         file.write(b"\xff" * (path.stat().st_size - 9 * 4096))
-    with pytest.raises(StoreError, match="damaged; a restart") as caught:
+    with pytest.raises(StorageError, match="damaged; a restart") as caught:
         for _ in range(3):
             store.query("SELECT SUM(LENGTH(data)), MAX(data) FROM things")
             with store.transaction() as db:
@@ -166,7 +182,7 @@ def test_a_full_file_is_an_error_that_passes(store):
         try:
             with store.transaction() as db:
                 db.execute("INSERT INTO things (data) VALUES (?)", (b"x" * 4000,))
-        except StoreError as error:
+        except StorageError as error:
             outbox_error = error
             break
     assert outbox_error is not None and outbox_error.reason == "DISK_FULL" and outbox_error.retryable
@@ -185,10 +201,10 @@ def test_a_really_full_disk(tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
     try:
-        store = Store(disk / "state.db")
+        store = Database(disk / "state.db")
         outbox = Outbox(store, "turns")
         put = 0
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(StorageError) as caught:
             for put in range(10_000):
                 outbox.put(f"t{put}", b"x" * 5000)
         assert caught.value.reason == "DISK_FULL" and outbox.stats().pending == put > 20
@@ -198,7 +214,7 @@ def test_a_really_full_disk(tmp_path):
         outbox.put("afterwards", b"x" * 5000)
         assert outbox.stats().pending == put + 1
         store.close()
-        store = Store(disk / "state.db")
+        store = Database(disk / "state.db")
         assert Outbox(store, "turns").stats().pending == put + 1 and store.problems == []
         store.close()
     finally:
@@ -207,15 +223,15 @@ def test_a_really_full_disk(tmp_path):
 
 def test_a_place_that_cant_be_used_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError) as caught:
-        Store(tmp_path / "file" / "state.db")
+    with pytest.raises(StorageError) as caught:
+        Database(tmp_path / "file" / "state.db")
     assert str(tmp_path / "file" / "state.db") in str(caught.value)
 
 
 def test_a_folder_in_the_files_place_is_set_aside(tmp_path):
     (tmp_path / "state.db").mkdir()
     (tmp_path / "state.db" / "letter.txt").write_text("mine")
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     [aside] = tmp_path.glob("state.db.corrupt-*")
     assert (aside / "letter.txt").read_text() == "mine" and str(aside) in store.problems[0]
     store.close()
@@ -223,19 +239,19 @@ def test_a_folder_in_the_files_place_is_set_aside(tmp_path):
 
 def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path):
     path = tmp_path / "state.db"
-    Store(path).close()
+    Database(path).close()
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone()[0] == FORMAT
         db.execute(f"PRAGMA user_version = {FORMAT + 1}")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(StoreError, match=f"newer release .format {FORMAT + 1}.*left as it is") as caught:
-        Store(path)
+    with pytest.raises(StorageError, match=f"newer release .format {FORMAT + 1}.*left as it is") as caught:
+        Database(path)
     assert caught.value.reason == "STORE_NEWER"
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_a_newer_format_that_stands_in_the_log_only_is_refused_too(tmp_path):
-    store = Store(tmp_path / "state.db", schema=SCHEMA)
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
     with contextlib.closing(sqlite3.connect(store.path)) as db:
         db.execute(f"PRAGMA user_version = {FORMAT + 1}")
         copy = tmp_path / "copy"
@@ -243,8 +259,8 @@ def test_a_newer_format_that_stands_in_the_log_only_is_refused_too(tmp_path):
         for file in tmp_path.glob("state.db*"):
             shutil.copy(file, copy)
     store.close()
-    with pytest.raises(StoreError, match="newer release"):
-        Store(copy / "state.db")
+    with pytest.raises(StorageError, match="newer release"):
+        Database(copy / "state.db")
 
 
 def test_a_file_of_another_program_is_set_aside(tmp_path):
@@ -252,7 +268,7 @@ def test_a_file_of_another_program_is_set_aside(tmp_path):
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE bookmarks (url TEXT)")
         db.execute("PRAGMA application_id = 1234")
-    store = Store(path, schema=SCHEMA)
+    store = Database(path, schema=SCHEMA)
     assert "another program" in store.problems[0]
     assert len(list(tmp_path.glob("state.db.corrupt-*"))) == 1
     assert not store.query("SELECT name FROM sqlite_master WHERE name = 'bookmarks'")
@@ -263,7 +279,7 @@ def test_damaged_files_are_kept_in_bounds(tmp_path):
     for number in range(KEEP_DAMAGED):
         (tmp_path / f"state.db.corrupt-2025010{number}T000000").write_text("old")
     (tmp_path / "state.db").write_text("no database" * 1000)
-    Store(tmp_path / "state.db").close()
+    Database(tmp_path / "state.db").close()
     there = sorted(path.name for path in tmp_path.glob("state.db.corrupt-*"))
     assert len(there) == KEEP_DAMAGED and "state.db.corrupt-20250100T000000" not in there
 
@@ -272,7 +288,7 @@ def test_the_log_stays_small_while_commits_never_pause(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "SOFT_WAL", 2**18)
     monkeypatch.setattr(store_module, "HARD_WAL", 2**20)
     monkeypatch.setattr(store_module, "GROUP_SECONDS", 0.01)
-    store = Store(tmp_path / "state.db", schema=SCHEMA)
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
     largest = written = 0
     while written < 120 * 2**20:
         with store.transaction() as db:
@@ -288,14 +304,14 @@ def test_the_log_stays_small_while_commits_never_pause(tmp_path, monkeypatch):
 
 def test_a_file_whose_backlog_is_gone_is_opened_small(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "FREE_PAGES", 32)
-    store = Store(tmp_path / "state.db", schema=SCHEMA)
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
     with store.transaction() as db:
         db.executemany("INSERT INTO things (data) VALUES (?)", [(b"x" * 4000,) for _ in range(1000)])
     with store.transaction() as db:
         db.execute("DELETE FROM things WHERE id > 2")
     store.close()
     assert (tmp_path / "state.db").stat().st_size > 2**20
-    store = Store(tmp_path / "state.db", schema=SCHEMA)
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
     assert (tmp_path / "state.db").stat().st_size < 2**17 and count(store) == 2
     store.close()
 
@@ -303,8 +319,8 @@ def test_a_file_whose_backlog_is_gone_is_opened_small(tmp_path, monkeypatch):
 CHILD = """
 import sys
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.database import Store
-outbox = Outbox(Store(sys.argv[1]), "turns")
+from openclaw_rl.storage.database import Database
+outbox = Outbox(Database(sys.argv[1]), "turns")
 i = 0
 while True:
     outbox.put(f"t{i}", b"x" * 2000)
@@ -321,7 +337,7 @@ def test_kill_9_loses_nothing_that_was_put(tmp_path):
     lines += child.stdout.readlines()
     last = int(lines[-1] if lines[-1].endswith("\n") else lines[-2])
     child.wait()
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     outbox = Outbox(store, "turns")
     ids = [row.id for row in outbox.window(0, 10**6, 2**30)]
     assert ids[:last + 1] == [f"t{i}" for i in range(last + 1)] and len(ids) <= last + 2

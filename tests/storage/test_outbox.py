@@ -10,7 +10,7 @@ import pytest
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.storage import inbox as inbox_module
 from openclaw_rl.storage import outbox as outbox_module
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, turn_pb2
@@ -24,7 +24,7 @@ from openclaw_rl.v1.common_pb2 import (
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(tmp_path / "state.db")
+    store = Database(tmp_path / "state.db")
     yield store
     store.close()
 
@@ -135,7 +135,7 @@ def test_a_window_of_damaged_rows_is_not_the_end(tmp_path, store, outbox):
 
 
 def test_streams_of_one_store_and_of_two_stores_are_apart(tmp_path, store):
-    second_store = Store(tmp_path / "b" / "state.db")
+    second_store = Database(tmp_path / "b" / "state.db")
     boxes = [Outbox(store, "turns"), Outbox(store, "samples"), Outbox(second_store, "turns")]
     for i, box in enumerate(boxes):
         box.put("same id", bytes([i]))

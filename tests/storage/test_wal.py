@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 
 _CHILD = """
@@ -19,7 +19,7 @@ import sys, time
 from openclaw_rl.storage import database as module
 from openclaw_rl.storage.outbox import Outbox
 module.GROUP_SECONDS = 1000.0  # no checkpoint of its own
-outbox = Outbox(module.Store(sys.argv[1]), "turns")
+outbox = Outbox(module.Database(sys.argv[1]), "turns")
 for i in range(50):
     outbox.put(f"t{i}", b"x" * 3000)
 print("ready", flush=True)
@@ -55,10 +55,10 @@ def killed(tmp_path: Path) -> Path:
 
 
 def test_a_sound_log_is_no_problem(killed: Path) -> None:
-    store = Store(killed)
+    store = Database(killed)
     assert store.problems == [] and Outbox(store, "turns").stats().pending == 50
     store.close()
-    store = Store(killed)
+    store = Database(killed)
     assert store.problems == []
     store.close()
 
@@ -66,12 +66,12 @@ def test_a_sound_log_is_no_problem(killed: Path) -> None:
 @pytest.mark.parametrize("damage", [_cut, _flip, _empty, os.unlink])
 def test_a_log_whose_end_is_gone_is_told_once(killed: Path, damage: Callable[[Path], None]) -> None:
     damage(Path(f"{killed}-wal"))
-    store = Store(killed)
+    store = Database(killed)
     assert len(store.problems) == 1 and "its write-ahead log was damaged or lost" in store.problems[0]
     outbox = Outbox(store, "turns")
     assert outbox.stats().pending < 50
     outbox.put("new", b"goes on")
     store.close()
-    store = Store(killed)
+    store = Database(killed)
     assert store.problems == [] and Outbox(store, "turns").window(0, 1000, 2**30)[-1].id == "new"
     store.close()

@@ -122,7 +122,7 @@ def test_a_policy_server_with_other_weights_than_it_claims(board: Board) -> None
 def test_messages_set_aside_are_an_alarm_for_an_hour(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     board.store.accept([make_sample("a\n")])
     assert "`openclaw-rl set-aside`" in board.raised()["samples_set_aside"]
-    monkeypatch.setattr(board.store.aside, "last", 0.0)
+    monkeypatch.setattr(board.store.quarantine, "last", 0.0)
     assert board.raised() == {}
 
 

@@ -42,7 +42,7 @@ def test_a_second_sample_of_a_turn_is_refused_and_the_first_stands(store: Traine
     acks = store.accept([make_sample("a", -1), make_sample("a", -1), make_sample("a", 1)])
     assert [ack.status for ack in acks] == [ACCEPTED, DUPLICATE, REJECTED]
     assert "that one stands" in acks[2].reason
-    assert [(id, text == acks[2].reason) for id, text in store.aside.recent()] == [("a", True)]
+    assert [(id, text == acks[2].reason) for id, text in store.quarantine.recent()] == [("a", True)]
     assert store.batch(9) == [make_sample("a", -1)]
     store.commit(weights_pb2.VersionManifest(version=1, parent=0, turn_ids=["a"]), {})
     assert store.accept([make_sample("a", 1)])[0].status == REJECTED, "also when it was trained on"
@@ -53,7 +53,7 @@ def test_a_second_sample_of_a_turn_is_refused_and_the_first_stands(store: Traine
 def test_impossible_ids_are_refused_and_kept_aside(store: TrainerStore, turn_id: str) -> None:
     [ack] = store.accept([make_sample(turn_id)])
     assert ack.status == REJECTED and ack.reason.startswith("transition.turn.turn_id: ")
-    assert store.aside.count == 1 and store.pending().total == 0
+    assert store.quarantine.count == 1 and store.pending().total == 0
 
 
 def _spoil(change: Callable[[turn_pb2.TokenRecord], None]) -> turn_pb2.Sample:
@@ -77,7 +77,7 @@ def test_a_record_that_does_not_fit_together_is_dropped_and_kept_aside(
     good, spoilt = make_sample("b"), _spoil(change)
     assert [ack.status for ack in store.accept([spoilt, good])] == [ACCEPTED, ACCEPTED]
     assert reason(store, "a").startswith("bad token record: ") and text in reason(store, "a")
-    assert store.aside.recent() == [("a", reason(store, "a"))]
+    assert store.quarantine.recent() == [("a", reason(store, "a"))]
     assert store.batch(9) == [good], "nothing else is disturbed"
 
 
@@ -90,7 +90,7 @@ def test_a_flipped_bit_in_a_sample_that_can_still_be_read_is_never_trained_on(st
         db.execute("UPDATE samples SET payload = ? WHERE turn_id = 'a'", (flipped,))
     assert store.batch(9) == [make_sample("b")]
     assert reason(store, "a") == "damaged on disk"
-    assert store.aside.recent() == [("a", "the sample's record on the trainer's disk is damaged")]
+    assert store.quarantine.recent() == [("a", "the sample's record on the trainer's disk is damaged")]
 
 
 def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_samples_of_versions_that_never_were_and_of_other_models_are_dropped(rig
     rig.store.accept([make_sample("c", version=2), make_sample("future2", version=7)])
     assert rig.version().turn_ids == ["c"]
     assert reason(rig.store, "future2") == "bad token record: sampled from version 7, but the newest is 2"
-    assert [id for id, _ in rig.store.aside.recent()] == ["future2", "other"]
+    assert [id for id, _ in rig.store.quarantine.recent()] == ["future2", "other"]
 
 
 def test_a_foreign_version_is_set_aside_and_not_deleted(rig: Rig) -> None:

@@ -208,7 +208,7 @@ def test_no_byte_of_it_stays_on_the_disk(rig: Rig, tmp_path: Path) -> None:
     rig.forget("a")
     rig.store.file.scrub()
     assert not found(tmp_path, "a" * 9) and found(tmp_path, "b" * 9)
-    assert rig.store.aside.count == 0
+    assert rig.store.quarantine.count == 0
     rig.forget("b")
     rig.store.file.scrub()
     assert not found(tmp_path, MARK)

@@ -253,7 +253,7 @@ def test_what_cannot_be_is_refused_and_changes_no_group(rig: Rig, sample: turn_p
     rig.take(bad)
     assert rig.fates()["bad"] == reason
     assert [dict(row) for row in rig.store.file.query("SELECT * FROM episodes")] == [dict(row) for row in before[0]]
-    assert rig.store.aside.count == 1
+    assert rig.store.quarantine.count == 1
 
 
 def test_another_content_of_a_known_turn_brings_no_outcome(rig: Rig) -> None:

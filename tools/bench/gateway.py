@@ -92,12 +92,12 @@ def serve(pipe: Connection, model: str, step: float) -> None:
     from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
     from openclaw_rl.serving.text.template import ChatTemplate
     from openclaw_rl.serving.token_policy import TokenPolicy
-    from openclaw_rl.storage.database import Store
+    from openclaw_rl.storage.database import Database
     from openclaw_rl.storage.outbox import Outbox
 
     async def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            store = Store(Path(folder) / "state.db", "group", SCHEMA)
+            store = Database(Path(folder) / "state.db", "group", SCHEMA)
             desk = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
             desk.mark_ready(TokenPolicy(StepEngine(step), ChatTemplate(Path(model))))  # type: ignore[arg-type]
             http = HttpServer("127.0.0.1", 0)

@@ -33,7 +33,7 @@ from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home, read_record
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, environment_pb2_grpc, trainer_pb2_grpc
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, Ack, VersionSpan
@@ -92,7 +92,7 @@ class Ring:
         self._config.write_text(yaml.safe_dump({"components": {
             "env_server": {"port": 0}, "prm_judge": {"port": 0, "judge": "rules"}, "trainer": {"port": 0}}}))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.store = Store(folder / "policy.db")
+        self.store = Database(folder / "policy.db")
         self.outbox = Outbox(self.store, "turns")
         self._sender = Sender(self.outbox, lambda: self._address("env_server"),
                               lambda channel: environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns,

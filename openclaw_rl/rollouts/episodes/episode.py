@@ -21,7 +21,7 @@ from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import MeshError, failed_precondition
 from openclaw_rl.rpc.messages import new_id, to_timestamp
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, turn_pb2
 
@@ -44,7 +44,7 @@ class Stage:
     type: str
     pool: Pool
     tracker: SessionTracker
-    store: Store
+    store: Database
     policy: PolicyCaller
     settings: EpisodesConfig
     max_steps: int  #: 0: the task's, else the configuration's

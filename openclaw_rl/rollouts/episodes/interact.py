@@ -10,7 +10,7 @@ from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import invalid, unavailable
 from openclaw_rl.rpc.messages import now
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, turn_pb2
 
@@ -28,7 +28,8 @@ class LiveSession:
         user: who calls. For the policy server the turns are this client's, as if it had asked there itself.
     """
 
-    def __init__(self, policy: PolicyCaller, tracker: SessionTracker, store: Store, user: turn_pb2.OnBehalfOf) -> None:
+    def __init__(self, policy: PolicyCaller, tracker: SessionTracker, store: Database,
+                 user: turn_pb2.OnBehalfOf) -> None:
         self._policy, self._tracker, self._store, self._user = policy, tracker, store, user
         self._options: turn_pb2.TurnOptions | None = None
         self._done = False

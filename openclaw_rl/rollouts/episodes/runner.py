@@ -17,7 +17,7 @@ from openclaw_rl.rollouts.leases.pool import Pool
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import failed_precondition, unavailable
 from openclaw_rl.rpc.messages import new_id
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1.turn_pb2 import OnBehalfOf
 
@@ -51,7 +51,7 @@ class _Run:
 class Episodes:
     """Runs episodes, any number of runs beside one another."""
 
-    def __init__(self, pool: Pool, tracker: SessionTracker, store: Store, policy: PolicyCaller,
+    def __init__(self, pool: Pool, tracker: SessionTracker, store: Database, policy: PolicyCaller,
                  settings: EpisodesConfig) -> None:
         self._pool, self._tracker, self._store, self._policy, self._settings = pool, tracker, store, policy, settings
         self._runs: dict[str, _Run] = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.rpc.errors import invalid
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import turn_pb2
 
@@ -159,7 +159,7 @@ def message(row: sqlite3.Row) -> pb.Episode:
     return result
 
 
-def page(store: Store, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
+def page(store: Database, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
     """A page of episodes, newest first.
 
     Raises:

@@ -21,7 +21,7 @@ from openclaw_rl.rollouts.tracking.next_state import as_text
 from openclaw_rl.rollouts.tracking.validation import keys_differ
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextState, NextStateKind
 
@@ -38,11 +38,11 @@ class TurnCloser:
 
     Args:
         outbox: receives the transitions.
-        aside: receives turns whose record on disk is damaged.
+        quarantine: receives turns whose record on disk is damaged.
     """
 
-    def __init__(self, outbox: Outbox, aside: Aside, journal: Journal) -> None:
-        self._outbox, self._aside, self._journal = outbox, aside, journal
+    def __init__(self, outbox: Outbox, quarantine: Quarantine, journal: Journal) -> None:
+        self._outbox, self._quarantine, self._journal = outbox, quarantine, journal
 
     def close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: Effects,
               outcome: turn_pb2.EpisodeOutcome | None = None) -> bool:
@@ -122,7 +122,7 @@ class TurnCloser:
             turn = turn_pb2.Turn.FromString(data)
         except (DecodeError, TypeError):
             logger.error("the record of turn %s is damaged; the turn is not judged", turn_id)
-            self._aside.keep(db, turn_id, "the turn's record on disk is damaged; it is not judged", data)
+            self._quarantine.keep(db, turn_id, "the turn's record on disk is damaged; it is not judged", data)
             tables.settle(db, turn_id, tables.REJECTED, "its record on disk is damaged")
             return None
         turn.branch_id = branch

@@ -27,8 +27,8 @@ from openclaw_rl.rollouts.tracking.next_state import Outline, as_text, messages_
 from openclaw_rl.rollouts.tracking.validation import keys_differ, validate_event
 from openclaw_rl.runtime.rejection import Rejection
 from openclaw_rl.storage.checksum import content_key, sound
-from openclaw_rl.storage.inbox import Forged, Inbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.inbox import IdConflict, Inbox
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import common_pb2, environment_pb2, turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextState
 
@@ -42,13 +42,13 @@ class EventHandler:
     """Takes events in: turns, feedback, ends of sessions and signs of life.
 
     Args:
-        aside: receives rejected events.
+        quarantine: receives rejected events.
         debug: log how each turn is classified.
     """
 
-    def __init__(self, inbox: Inbox, aside: Aside, tombstones: Tombstones, closer: TurnCloser, journal: Journal,
-                 config: SessionAwareness) -> None:
-        self._inbox, self._aside, self._tombstones = inbox, aside, tombstones
+    def __init__(self, inbox: Inbox, quarantine: Quarantine, tombstones: Tombstones, closer: TurnCloser,
+                 journal: Journal, config: SessionAwareness) -> None:
+        self._inbox, self._quarantine, self._tombstones = inbox, quarantine, tombstones
         self._closer, self._journal = closer, journal
         self._classifier = Classifier(config)
         self._debug = config.debug
@@ -62,10 +62,10 @@ class EventHandler:
         rejection, new = validate_event(event, ack.id), False
         try:
             new = rejection is None and self._inbox.accept(db, ack.id, content_key(event))
-        except Forged as error:
+        except IdConflict as error:
             rejection = Rejection(RejectionCode.ID_CONFLICT, f"{kind}: {error}")
         if rejection is not None:
-            self._aside.keep(db, ack.id, f"{kind or 'message'} refused: {rejection}", event.SerializeToString())
+            self._quarantine.keep(db, ack.id, f"{kind or 'message'} refused: {rejection}", event.SerializeToString())
             ack.status, ack.reason = common_pb2.ACK_STATUS_REJECTED, rejection.message
         elif not new:
             ack.status = common_pb2.ACK_STATUS_DUPLICATE

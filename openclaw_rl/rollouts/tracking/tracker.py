@@ -31,10 +31,10 @@ from openclaw_rl.rollouts.tracking.closing import TurnCloser
 from openclaw_rl.rollouts.tracking.deadlines import Deadlines
 from openclaw_rl.rollouts.tracking.effects import Effects
 from openclaw_rl.rollouts.tracking.event_handler import EventHandler
-from openclaw_rl.storage.database import Store, StoreError
+from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import common_pb2, environment_pb2, turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextStateKind
 
@@ -56,18 +56,19 @@ class SessionTracker:
     Thread-safe. Everything survives a restart: it is in the store before an event is acknowledged.
 
     Attributes:
-        aside: rejected events, and records that were damaged on disk.
+        quarantine: rejected events, and records that were damaged on disk.
         policy_version: the newest that a turn came from.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, journal: Journal, config: SessionAwareness) -> None:
+    def __init__(self, store: Database, outbox: Outbox, journal: Journal, config: SessionAwareness) -> None:
         self._store, self._outbox, self._journal = store, outbox, journal
         with store.transaction() as db:
             tables.add_missing_columns(db)
-        self.aside = Aside(store, "events")
+        self.quarantine = Quarantine(store, "events")
         self._tombstones = Tombstones(store)
-        self._closer = TurnCloser(outbox, self.aside, journal)
-        self._events = EventHandler(Inbox(store, "events"), self.aside, self._tombstones, self._closer, journal, config)
+        self._closer = TurnCloser(outbox, self.quarantine, journal)
+        self._events = EventHandler(Inbox(store, "events"), self.quarantine, self._tombstones, self._closer, journal,
+                                    config)
         self._deadlines = Deadlines(config.session_timeout)
         self._lock = threading.Lock()
         self.trainability = Trainability()
@@ -96,7 +97,7 @@ class SessionTracker:
             One answer for each, in order; everything that follows from an accepted event is then in the store.
 
         Raises:
-            StoreError: the store can't be written.
+            StorageError: the store can't be written.
         """
         with self._transaction() as (db, effects):
             return [self._events.handle(db, event, effects) for event in events]
@@ -113,7 +114,7 @@ class SessionTracker:
         """Begin an episode: the turns of its session are its steps, and only its end ends the session.
 
         Raises:
-            StoreError: the store can't be written.
+            StorageError: the store can't be written.
         """
         with self._lock, self._store.transaction() as db:
             episodes.begin(db, episode)
@@ -125,7 +126,7 @@ class SessionTracker:
             False if no such episode is running.
 
         Raises:
-            StoreError: the store can't be written.
+            StorageError: the store can't be written.
         """
         with self._transaction() as (db, effects):
             row = episodes.end(db, episode_id, end)
@@ -151,7 +152,7 @@ class SessionTracker:
         """End idle sessions. A damaged one does not keep the others open; it is retried later."""
         try:
             self._end_all(sessions, turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT)
-        except StoreError:
+        except StorageError:
             raise
         except Exception:
             if len(sessions) > 1:
@@ -174,12 +175,12 @@ class SessionTracker:
             The target with the ids of its turns, and how much was deleted, by kind.
 
         Raises:
-            StoreError, OSError: the store or the journal can't be written.
+            StorageError, OSError: the store or the journal can't be written.
         """
         def work() -> tuple[Target, dict[str, int]]:
             with self._lock:
                 with self._store.transaction() as db:
-                    known, removed, gone = forget(db, target, self._outbox, self.aside)
+                    known, removed, gone = forget(db, target, self._outbox, self.quarantine)
                     self._tombstones.add(db, known)
                 if gone:
                     self._deadlines.drop(target.session_id)

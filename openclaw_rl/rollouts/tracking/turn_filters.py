@@ -6,7 +6,7 @@ import sqlite3
 
 from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rpc.errors import invalid
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 #: Rows that one search for a text looks through (some 20 ms); the next page goes on behind them.
@@ -32,7 +32,7 @@ def check(request: environment_pb2.ListTurnsRequest) -> None:
         raise invalid("text", request.text, "without a NUL character")
 
 
-def find(store: Store, request: environment_pb2.ListTurnsRequest, before: int, count: int, conditions: list[str],
+def find(store: Database, request: environment_pb2.ListTurnsRequest, before: int, count: int, conditions: list[str],
          params: list[int | str]) -> tuple[list[sqlite3.Row], int]:
     """The newest turns below `before` that the request's class, version and text, and these conditions, are true of.
 

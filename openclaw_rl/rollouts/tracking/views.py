@@ -6,7 +6,7 @@ import sqlite3
 
 from openclaw_rl.rollouts.tracking import tables, turn_filters
 from openclaw_rl.rpc.errors import invalid, not_found
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 DEFAULT_PAGE, LARGEST_PAGE = 200, 1000
@@ -14,7 +14,7 @@ DEFAULT_PAGE, LARGEST_PAGE = 200, 1000
 SESSION_TURNS = 5000
 
 
-def row_of_session(store: Store, session_id: str) -> sqlite3.Row:
+def row_of_session(store: Database, session_id: str) -> sqlite3.Row:
     """What is kept of a session.
 
     Raises:
@@ -26,7 +26,7 @@ def row_of_session(store: Store, session_id: str) -> sqlite3.Row:
     return rows[0]
 
 
-def feedback(store: Store, session_id: str) -> list[turn_pb2.Feedback]:
+def feedback(store: Database, session_id: str) -> list[turn_pb2.Feedback]:
     """Explicit feedback on a session's turns, by turn, as far as it is kept."""
     with store.reading() as db:
         turns = [row["turn"] for row in db.execute(
@@ -35,7 +35,7 @@ def feedback(store: Store, session_id: str) -> list[turn_pb2.Feedback]:
         return [given for turn in turns for given in tables.feedback_on(db, turn)]
 
 
-def session(store: Store, session_id: str) -> tuple[environment_pb2.Session, list[environment_pb2.TurnSummary]]:
+def session(store: Database, session_id: str) -> tuple[environment_pb2.Session, list[environment_pb2.TurnSummary]]:
     """A session and its turns, oldest first, superseded ones included.
 
     Raises:
@@ -53,7 +53,7 @@ def session(store: Store, session_id: str) -> tuple[environment_pb2.Session, lis
     return result, [tables.summary(row) for row in reversed(turns)]
 
 
-def turns(store: Store, request: environment_pb2.ListTurnsRequest) -> environment_pb2.ListTurnsResponse:
+def turns(store: Database, request: environment_pb2.ListTurnsRequest) -> environment_pb2.ListTurnsResponse:
     """A page of turns, newest first. Turns that are asked for by their ids come whatever became of them. A search for
     a text may give a page that is not full and say where it goes on.
 

@@ -17,7 +17,7 @@ class EpisodeSampleTable(SampleTable):
     """Those in the trainer's state.db. Any thread.
 
     Raises (all methods):
-        StoreError: the file can't be read or written.
+        StorageError: the file can't be read or written.
     """
 
     def settle(self, now: float) -> None:

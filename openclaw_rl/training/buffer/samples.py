@@ -15,9 +15,9 @@ from openclaw_rl.delivery.validation import validate_id
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.privacy import Tombstones
 from openclaw_rl.storage.checksum import content_key, crc, sound
-from openclaw_rl.storage.database import Store
-from openclaw_rl.storage.inbox import Forged
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.database import Database
+from openclaw_rl.storage.inbox import IdConflict
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.training.buffer import groups
 from openclaw_rl.training.buffer.examples import problem, sampled_from, truncated, unwanted
 from openclaw_rl.training.buffer.groups import Groups
@@ -68,15 +68,15 @@ class SampleTable:
     """The samples in the trainer's state.db. Any thread.
 
     Raises (all methods):
-        StoreError: the file can't be read or written.
+        StorageError: the file can't be read or written.
     """
 
-    def __init__(self, db: Store, config: TrainerConfig, tokens: bool = True) -> None:
+    def __init__(self, db: Database, config: TrainerConfig, tokens: bool = True) -> None:
         """`tokens`: samples without token ids can't be trained on."""
         self._db = db
         self._add_columns()
         self._tombstones = Tombstones(db)
-        self.aside = Aside(db, "samples")  #: samples that can't be ours, and those that were damaged on disk
+        self.quarantine = Quarantine(db, "samples")  #: samples that can't be ours, and those that were damaged on disk
         self._accepted = 0  # since old fates were last deleted
         self._config, self._tokens = config, tokens
         self.groups = Groups(config)  #: of episodes
@@ -118,10 +118,10 @@ class SampleTable:
                     continue
                 try:
                     if rejection := validate_id("transition.turn.turn_id", turn_id):
-                        raise Forged(rejection.message)
+                        raise IdConflict(rejection.message)
                     new = self._insert(db, turn_id, sample, gone)
-                except Forged as error:
-                    self.aside.keep(db, turn_id, str(error), sample.SerializeToString())
+                except IdConflict as error:
+                    self.quarantine.keep(db, turn_id, str(error), sample.SerializeToString())
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_REJECTED, reason=str(error)))
                     continue
                 acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED if new
@@ -158,11 +158,11 @@ class SampleTable:
         if not done.rowcount:
             first = db.execute("SELECT content FROM samples WHERE turn_id = ?", (turn_id,)).fetchone()["content"]
             if first not in (None, content):
-                raise Forged("transition.turn.turn_id: a sample of this id and another content came before; that one "
-                             "stands")
+                raise IdConflict("transition.turn.turn_id: a sample of this id and another content came before; "
+                                 "that one stands")
             return False
         if reason and _reason_class(reason) in _ASIDE:
-            self.aside.keep(db, turn_id, reason, payload)
+            self.quarantine.keep(db, turn_id, reason, payload)
         if of_episode and self._tokens and not (misfit or "").startswith("bad episode"):
             gone += self._note_episode(db, sample, penalised, stale=_reason_class(reason or "") == "stale")
         self._accepted += 1
@@ -279,13 +279,13 @@ class SampleTable:
     def _keep_aside(self, damaged: dict[str, bytes]) -> None:
         with self._db.transaction() as db:
             for turn_id, payload in damaged.items():
-                self.aside.keep(db, turn_id, "the sample's record on the trainer's disk is damaged", payload)
+                self.quarantine.keep(db, turn_id, "the sample's record on the trainer's disk is damaged", payload)
 
     def refuse(self, sample: turn_pb2.Sample, reason: str) -> None:
         """Drop a pending sample that can't be ours, and keep it aside."""
         turn_id = sample.transition.turn.turn_id
         with self._db.transaction() as db:
-            self.aside.keep(db, turn_id, reason, sample.SerializeToString())
+            self.quarantine.keep(db, turn_id, reason, sample.SerializeToString())
         self.drop([turn_id], reason)
 
     def _read(self, turn_id: str, payload: bytes | None, crc: int | None) -> turn_pb2.Sample | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import turn_pb2
 
 SCHEMA = """
@@ -64,10 +64,10 @@ class LiveScores:
     """Reads the counts. Any thread.
 
     Raises (all methods):
-        StoreError: the file can't be read.
+        StorageError: the file can't be read.
     """
 
-    def __init__(self, db: Store) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def all(self) -> dict[int, Scores]:

@@ -7,7 +7,7 @@ import logging
 
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.alarms import Raised
-from openclaw_rl.storage.database import StoreError
+from openclaw_rl.storage.database import StorageError
 from openclaw_rl.training.events import Events
 from openclaw_rl.training.release.policy_client import PolicyDoor
 from openclaw_rl.training.release.regression import Watch
@@ -79,7 +79,7 @@ class Watcher:
             except Exception as error:  # it is tried again; whatever it was, the trainer goes on
                 self._problem = str(error)
                 log.error("the watch can't look or go back now: %s", error,
-                          exc_info=not isinstance(error, MeshError | StoreError))
+                          exc_info=not isinstance(error, MeshError | StorageError))
                 self._again = asyncio.get_running_loop().call_later(RETRY, self._news.set)
 
     async def _look(self, policy: PolicyDoor) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from openclaw_rl.storage.checksum import add_columns, crc, sound
-from openclaw_rl.storage.database import Store
-from openclaw_rl.storage.quarantine import Aside
+from openclaw_rl.storage.database import Database
+from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.training.tables import raise_to, set_value
 from openclaw_rl.v1 import weights_pb2
 
@@ -73,12 +73,12 @@ class VersionTable:
     """The versions and single values in the trainer's state.db. Any thread.
 
     Raises (all methods):
-        StoreError: the file can't be read or written.
+        StorageError: the file can't be read or written.
     """
 
-    def __init__(self, db: Store) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._manifests_aside = Aside(db, "manifests")
+        self._manifests_aside = Quarantine(db, "manifests")
         self._parents: dict[int, int | None] = {}  # what was read of them; they never change
         self._parents_lock = threading.Lock()
         #: Versions whose record was damaged on disk when the file was opened; see `restore`.

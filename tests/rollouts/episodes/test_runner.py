@@ -17,7 +17,7 @@ from openclaw_rl.privacy import Target
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rpc.errors import CATALOGUE, MeshError, exhausted, unavailable
-from openclaw_rl.storage.database import StoreError
+from openclaw_rl.storage.database import StorageError
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import ChatRequest
 from openclaw_rl.v1.turn_pb2 import (
@@ -254,7 +254,7 @@ async def test_episodes_that_cannot_be_written_down_are_told_all_the_same(
     rig: Rig, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(*_: object) -> None:
-        raise StoreError(*CATALOGUE["DISK_FULL"][:1], "DISK_FULL", "the disk is full")
+        raise StorageError(*CATALOGUE["DISK_FULL"][:1], "DISK_FULL", "the disk is full")
 
     monkeypatch.setattr(rig.harness.tracker, "begin_episode", full)
     events = await rig.run(group_size=2)

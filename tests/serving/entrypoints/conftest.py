@@ -27,7 +27,7 @@ from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
@@ -88,7 +88,7 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
         async def open_one(api_keys: tuple[str, ...] = (), ready: bool = True, ring: KeyRing | None = None,
                            patience: ClientTimeouts | None = None, **limits: Any) -> Door:
             engine = StubEngine(lambda _prompt: [EOS])
-            store = Store(tmp_path / "state.db", "group", SCHEMA)
+            store = Database(tmp_path / "state.db", "group", SCHEMA)
             stack.callback(store.close)
             outbox = Outbox(store, "turns")
             desk = ChatService(TurnRecorder(store, outbox), "stub", frozenset({"default"}))

@@ -19,7 +19,7 @@ from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import turn_pb2
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
@@ -42,7 +42,7 @@ async def main(folder: Path) -> None:
     template = ChatTemplate(write_tokenizer(folder / "tokenizer"))
     long, short = [*template.encode("word " * 8) * 4000], [*template.encode("Hello!"), EOS]
     engine = StubEngine(lambda prompt: long if len(prompt) > 100 else short, context=200_000)
-    outbox = Outbox(Store(folder / "state.db", "group", SCHEMA), "turns")
+    outbox = Outbox(Database(folder / "state.db", "group", SCHEMA), "turns")
     recorder = Recorder(outbox._store, outbox)
     desk = ChatService(recorder, "stub")
     desk.mark_ready(TokenPolicy(engine, template))

@@ -27,7 +27,7 @@ from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
-from openclaw_rl.storage.database import Store
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from tests.serving.entrypoints.certificates import make_certificate
 from tests.serving.stub import EOS, StubEngine
@@ -48,7 +48,7 @@ def config(host: str = "127.0.0.1", policy: dict[str, Any] | None = None, **secu
 @asynccontextmanager
 async def opened(settings: Config, home: Home, template: ChatTemplate) -> AsyncIterator[HttpEntrypoint]:
     door = HttpEntrypoint(settings, home, {})
-    store = Store(home.root / "state.db", "group", SCHEMA)
+    store = Database(home.root / "state.db", "group", SCHEMA)
     desk = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
     desk.mark_ready(TokenPolicy(StubEngine(lambda _prompt: [EOS]), template))
     door.start(desk, client_digest, Metrics())
