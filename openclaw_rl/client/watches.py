@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from typing import Any, TypeVar, cast
 
 from openclaw_rl.rpc.errors import MeshError, unavailable
+from openclaw_rl.rpc.reconnect import LASTED
+from openclaw_rl.runtime.backoff import Backoff
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Seconds of the first pause, and of the longest one.
-FIRST, LONGEST = 0.1, 5.0
 #: Told of each break; the watch goes on behind it.
 OnBreak = Callable[[MeshError], None]
 
 
 class _Pauses:
-    """Growing ones, with some chance in them, that start afresh once something came."""
+    """Growing pauses between the streams of one watch, which begin anew after a stream that lasted."""
 
-    def __init__(self) -> None:
-        self._next = FIRST
+    def __init__(self, on_break: OnBreak | None) -> None:
+        self._on_break, self._backoff = on_break, Backoff()
+        self._began = time.monotonic()
 
-    def reset(self) -> None:
-        self._next = FIRST
+    def begin(self) -> None:
+        """Note that a stream is opened."""
+        self._began = time.monotonic()
 
-    def after(self, error: MeshError, on_break: OnBreak | None) -> float:
-        """Seconds to wait behind a break.
+    def after(self, error: MeshError) -> float:
+        """Seconds to wait after a break.
 
         Raises:
             MeshError: the error, when repeating makes no sense.
         """
         if not error.retryable:
             raise error
-        if on_break is not None:
-            on_break(error)
-        pause, self._next = self._next, min(2 * self._next, LONGEST)
-        return max(pause, min(error.retry_after or 0, LONGEST)) * random.uniform(0.8, 1.2)
+        if self._on_break is not None:
+            self._on_break(error)
+        if time.monotonic() - self._began >= LASTED:
+            self._backoff.reset()
+        return self._backoff.next(error.retry_after)
 
 
 def follow(open_stream: Callable[[], Iterator[T]], tell: Callable[[T], R],
@@ -55,28 +57,28 @@ def follow(open_stream: Callable[[], Iterator[T]], tell: Callable[[T], R],
     Raises:
         MeshError: a failure that doesn't go away by itself (wrong key, another component, ...).
     """
-    pauses = _Pauses()
+    pauses = _Pauses(on_break)
     while True:
+        pauses.begin()
         try:
             with closing(cast("Any", open_stream())) as stream:
                 for message in stream:
-                    pauses.reset()
                     yield tell(message)
             raise unavailable("the component has ended the watch")
         except MeshError as error:
-            time.sleep(pauses.after(error, on_break))
+            time.sleep(pauses.after(error))
 
 
 async def follow_async(open_stream: Callable[[], AsyncIterator[T]], tell: Callable[[T], R],
                        on_break: OnBreak | None = None) -> AsyncIterator[R]:
     """As `follow`. Its `aclose` cancels the call at once; leaving a loop over it does so a moment later."""
-    pauses = _Pauses()
+    pauses = _Pauses(on_break)
     while True:
+        pauses.begin()
         try:
             async with aclosing(cast("Any", open_stream())) as stream:
                 async for message in stream:
-                    pauses.reset()
                     yield tell(message)
             raise unavailable("the component has ended the watch")
         except MeshError as error:
-            await asyncio.sleep(pauses.after(error, on_break))
+            await asyncio.sleep(pauses.after(error))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -15,14 +14,13 @@ from openclaw_rl.dashboard.figures import Rates, figures
 from openclaw_rl.dashboard.history import Figures, History
 from openclaw_rl.dashboard.mesh import MeshData
 from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain
 from openclaw_rl.runtime.home import COMPONENTS
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import environment_pb2, trainer_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: Seconds between two attempts to reach a component: the first, and the longest that it grows to.
-_FIRST, _LONGEST = 0.5, 5.0
 #: Seconds beyond the interval after which a component that says nothing is down.
 _SILENCE = 5.0
 #: Seconds between two looks at the environments.
@@ -39,6 +37,7 @@ class Collector:
     def __init__(self, mesh: MeshData, history: History, interval: float) -> None:
         self._mesh, self._history, self._interval = mesh, history, interval
         self._rates = Rates()
+        self._live = {name: asyncio.Event() for name in COMPONENTS}  # set while it answers
         self._began = time.time()
         self.latest: Figures = history.latest()  #: the newest figures by name; see figures.py
         self.ticks = 0  #: how many there were; changes with them
@@ -50,12 +49,12 @@ class Collector:
         try:
             self._rates.seed(self._history)
         except Exception:  # the first minute's counts are missing, and no more
-            log.exception("the figures of before can't be used")
+            logger.exception("the figures of before can't be used")
         async with asyncio.TaskGroup() as group:
             for name in COMPONENTS:
-                group.create_task(self._forever(name, self._stats))
-            group.create_task(self._beside("trainer", self._training))
-            group.create_task(self._beside("env_server", self._environments))
+                group.create_task(self._follow(name))
+            group.create_task(self._follow_live("trainer", self._training))
+            group.create_task(self._follow_live("env_server", self._environments))
             group.create_task(self._tick())
 
     async def _tick(self) -> None:
@@ -65,7 +64,7 @@ class Collector:
             try:
                 self.take(time.time())
             except Exception:  # one figure that can't be made must not end them all
-                log.exception("the figures could not be taken")
+                logger.exception("the figures could not be taken")
             due = max(due + self._interval, time.monotonic() - self._interval)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
@@ -77,57 +76,53 @@ class Collector:
 
     # -- streams
 
-    async def _forever(self, name: str, read: Callable[[str], Awaitable[str]]) -> None:
-        pause = _FIRST
-        while True:
-            absent, heard = False, self._mesh.status(name).heard
+    async def _follow(self, name: str) -> None:
+        """Follow a component's status, forever."""
+        async def one_stream() -> None:
+            absent = True
             try:
-                try:
-                    self._mesh.address(name)
-                except MeshError:
-                    absent = True
-                    raise
-                problem = await read(name)
-            except (MeshError, ConfigError) as error:
-                problem = error.message if isinstance(error, MeshError) else str(error)
+                self._mesh.address(name)
+                absent = False
+                await self._stats(name, stream)
             except Exception as error:
-                log.exception("%s can't be followed", name)
-                problem = f"{type(error).__name__}: {error}"
-            if self._mesh.status(name).heard != heard:
-                pause = _FIRST
-            self._changed(name, self._mesh.silent(name, problem, absent))
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(_LONGEST, pause * 1.5)
+                self._live[name].clear()
+                self._changed(name, self._mesh.silent(name, _problem(error), absent))
+                if isinstance(error, ConfigError):
+                    raise TryAgain(str(error)) from error
+                raise
 
-    async def _beside(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
-        """What is only asked of a component that answers, and isn't the measure of whether it does."""
-        pause = _FIRST
-        while True:
-            if self._mesh.status(name).live:
-                began = time.monotonic()
-                try:
-                    await read()
-                except (MeshError, ConfigError) as error:
-                    log.debug("%s: %s", name, error)
-                except Exception:
-                    log.exception("%s can't be followed", name)
-                pause = _FIRST if time.monotonic() - began > 10 else min(_LONGEST * 2, pause * 1.5)
-            await asyncio.sleep(pause)
+        stream = ReconnectingStream(f"figures of {name}", one_stream, level=logging.DEBUG)
+        await stream.run()
 
-    async def _stats(self, name: str) -> str:
-        """Follow a component's status; gives why that ended."""
+    async def _follow_live(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
+        """Follow what is only asked of a component that answers, and isn't the measure of whether it does."""
+        async def one_stream() -> None:
+            await self._live[name].wait()
+            stream.answered()
+            try:
+                await read()
+            except ConfigError as error:
+                raise TryAgain(str(error)) from error
+            raise TryAgain("it ended the stream")
+
+        stream = ReconnectingStream(f"events of {name}", one_stream, level=logging.DEBUG)
+        await stream.run()
+
+    async def _stats(self, name: str, stream: ReconnectingStream) -> None:
         request = pb.WatchStatsRequest()
         request.interval.FromMilliseconds(max(100, round(self._interval * 1000)))
         client = self._mesh.component(name)
-        async with contextlib.aclosing(_closing(client.watch_stats(request))) as stream:
+        async with contextlib.aclosing(_closing(client.watch_stats(request))) as answers:
             while True:
                 try:
                     async with asyncio.timeout(self._interval + _SILENCE):
-                        answer = await anext(stream)
+                        answer = await anext(answers)
                 except TimeoutError:
-                    return f"it said nothing for {self._interval + _SILENCE:.0f} s"
+                    raise TryAgain(f"it said nothing for {self._interval + _SILENCE:.0f} s") from None
                 except StopAsyncIteration:
-                    return "it ended the stream"
+                    raise TryAgain("it ended the stream") from None
+                stream.answered()
+                self._live[name].set()
                 self._changed(name, self._mesh.answered(name, answer.status, client.address))
 
     def _changed(self, name: str, before: str) -> None:
@@ -157,6 +152,11 @@ class Collector:
             raise
         finally:
             self.environments = [] if not self._mesh.status("env_server").live else self.environments
+
+
+def _problem(error: Exception) -> str:
+    """Why a component can't be followed, for a person."""
+    return str(error) if isinstance(error, MeshError | ConfigError | TryAgain) else f"{type(error).__name__}: {error}"
 
 
 async def _closing(stream: AsyncIterator[Any]) -> Any:

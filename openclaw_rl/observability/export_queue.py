@@ -18,12 +18,14 @@ from itertools import islice
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
-log = logging.getLogger(__name__)
+from openclaw_rl.runtime.backoff import Backoff
+
+logger = logging.getLogger(__name__)
 
 #: Times that a batch is offered before it is dropped, in case that it is the batch that is refused.
 _ATTEMPTS = 8
-#: Seconds between two of them at most.
-_LONGEST_PAUSE = 5.0
+#: Seconds between two of them: at first, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
 
 def _setting(name: str, default: int) -> int:
@@ -110,10 +112,11 @@ class SpanQueue(SpanProcessor):
             self._waiting.clear()
 
     def _run(self) -> None:
-        attempts = 0
+        attempts, pause = 0, 0.0
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
-            if attempts:  # a full queue is no reason to try sooner
-                self._ending.wait(min(0.5 * 2**(attempts - 1), _LONGEST_PAUSE))
+            if pause:  # a full queue is no reason to try sooner
+                self._ending.wait(pause)
             else:
                 self._wake.wait(self._delay)
             self._wake.clear()
@@ -126,7 +129,11 @@ class SpanQueue(SpanProcessor):
                 if not spans:
                     break
                 error = self._try(spans)
-                attempts = attempts + 1 if error else 0
+                if error:
+                    attempts, pause = attempts + 1, backoff.next()
+                else:
+                    attempts, pause = 0, 0.0
+                    backoff.reset()
                 given_up = attempts >= _ATTEMPTS
                 with self._lock:
                     self._busy = False
@@ -135,7 +142,7 @@ class SpanQueue(SpanProcessor):
                             self._waiting.popleft()
                         if error:
                             self.dropped += len(spans)
-                            attempts = 1
+                            attempts = 0
                         else:
                             self.delivered += len(spans)
                 if error:
@@ -149,8 +156,8 @@ class SpanQueue(SpanProcessor):
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
         if error and not self.error:
-            log.warning("spans can't be delivered to %s, which costs nothing but the spans: %s", self._name, error)
+            logger.warning("spans can't be delivered to %s, which costs nothing but the spans: %s", self._name, error)
         elif self.error and not error:
-            log.info("spans are delivered to %s again", self._name)
+            logger.info("spans are delivered to %s again", self._name)
         self.error = error
         return error

@@ -106,7 +106,7 @@ class ReconnectingStream:
     def _failed(self, error: Exception) -> None:
         known = isinstance(error, grpc.RpcError | MeshError | TryAgain | OSError)
         text, self.reason = error_text(error) if known else f"{type(error).__name__}: {error}", ""
-        level = self._level if self._down_since is not None else logging.INFO
+        level = self._level if self._down_since is not None else min(self._level, logging.INFO)
         stuck = isinstance(error, TryAgain) and error.stuck
         if isinstance(error, grpc.RpcError | MeshError):
             status = from_rpc_error(error) if isinstance(error, grpc.RpcError) else error

@@ -9,16 +9,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import grpc
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.runtime.backoff import Backoff
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_UNSPECIFIED, ChatMessage, FinishReason
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: Seconds between two tries: at first, and at most.
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+#: Seconds of the first pause between two attempts.
+_FIRST_PAUSE = 0.2
 #: Tries of a request on which the policy fails in a way that need not pass.
 _TRIES = 3
 _FAULTS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
@@ -77,24 +79,28 @@ class PolicyCaller:
     async def ask(self, request: policy_pb2.ChatRequest) -> Answer:
         """Ask until there is an answer. Bound it by a timeout.
 
-        A request is repeated as it is, so that its attempts are one turn (see environment/sessions.py).
+        A request is repeated as it is, so that its attempts are one turn (see rollouts/tracking).
 
         Raises:
             MeshError: the request can't be answered.
         """
-        pause, faults, told = FIRST_PAUSE, 0, ""
-        while True:
-            try:
-                return await self._once(request)
-            except MeshError as error:
-                faults += error.code in _FAULTS
-                if error.code not in _AWAY and (error.code not in _FAULTS or faults >= _TRIES):
-                    raise
-                if error.message != told:
-                    told = error.message
-                    log.info("an episode waits for the policy: %s", told)
-                await asyncio.sleep(min(max(pause, error.retry_after or 0.0), LONGEST_PAUSE))
-                pause = min(2 * pause, LONGEST_PAUSE)
+        faults, reported = 0, ""
+
+        def passes(error: BaseException) -> bool:
+            nonlocal faults
+            if not isinstance(error, MeshError):
+                return False
+            faults += error.code in _FAULTS
+            return error.code in _AWAY or (error.code in _FAULTS and faults < _TRIES)
+
+        def report(state: RetryCallState) -> None:
+            nonlocal reported
+            if state.outcome is not None and (text := str(state.outcome.exception())) != reported:
+                reported = text
+                logger.info("an episode waits for the policy: %s", text)
+
+        return await AsyncRetrying(retry=retry_if_exception(passes), wait=Backoff(_FIRST_PAUSE), before_sleep=report,
+                                   reraise=True)(self._once, request)
 
     async def _once(self, request: policy_pb2.ChatRequest) -> Answer:
         answer: Answer | None = None

@@ -15,6 +15,7 @@ from openclaw_rl.rollouts.leases.actions import Checker
 from openclaw_rl.rollouts.leases.queue import FairQueue, Ticket
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rpc.errors import MeshError, failed_precondition, unavailable
+from openclaw_rl.runtime.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Supply:
         self._look: asyncio.Task[None] | None = None
         self._ready: deque[Environment] = deque()
         self._out: set[Environment] = set()
-        self._starting = self._closing = self._failures = 0
+        self._starting = self._closing = 0
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._retry_at = 0.0
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[Any]] = set()  # may be cancelled
@@ -222,7 +224,7 @@ class Supply:
             if self._retry is None:
                 self._retry = loop.call_later(pause, self._again)
             return
-        for _ in range(number if not self._failures else 1):
+        for _ in range(number if not self._backoff.failures else 1):
             self._starting += 1
             self._spawn(self._make(), "make")
 
@@ -252,7 +254,8 @@ class Supply:
                 making.add_done_callback(self._made_for_nobody)
             self._starting -= 1
         if environment is not None:
-            self._failures, self.failure = 0, ""
+            self._backoff.reset()
+            self.failure = ""
             self._ready.append(environment)
         else:
             await self._failed(failure)
@@ -263,8 +266,7 @@ class Supply:
             self._discard(making.result())
 
     async def _failed(self, failure: str) -> None:
-        pause = min(FIRST_PAUSE * 2 ** self._failures, LONGEST_PAUSE)
-        self._failures = min(self._failures + 1, 20)
+        pause = self._backoff.next()
         self._retry_at = asyncio.get_running_loop().time() + pause
         if failure != self.failure:
             log.warning("no environment %r can be made; the next try is in %.1f s: %s", self.name, pause, failure)

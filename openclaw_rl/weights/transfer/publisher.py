@@ -13,16 +13,19 @@ import grpc
 
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.channel import connect, with_true_status
+from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain, error_text, together
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.weights.format.safetensors import CorruptFile
 from openclaw_rl.weights.identity import TRAINER_KEY, identity
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.reconnecting_stream import Line, TryAgain, said, together
 from openclaw_rl.weights.transfer.sender import CHUNK, Phase, Transfer, base_for
 
 logger = logging.getLogger(__name__)
+
+#: Chunks that are worth connecting again at once after a break.
+_PROGRESS_CHUNKS = 8
 
 
 class WeightPublisher:
@@ -71,22 +74,24 @@ class WeightPublisher:
         self._transfer: Transfer | None = None
         self._state: PolicyState | None = None  # None while there is no connection
         self._active: int | None = None  # version that the policy server said is active, at its last connection
+        self._opened: int | None = None  # version that was last begun, and the most bytes of it that had arrived
+        self._furthest = 0
         self._superseded = 0
         self._bytes_sent = 0
         self._wake = asyncio.Event()
-        self._line = Line(f"weight stream to {name}", self._stream)
+        self._connection = ReconnectingStream(f"weight stream to {name}", self._stream)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect; returns at once."""
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._line.run())
+        self._task = asyncio.create_task(self._connection.run())
 
     async def stop(self, grace: float = 5.0) -> None:
         """Tell the policy server that a running transfer is given up (it keeps what it has), and close the stream. A
         commit under way is waited for, at most `grace` seconds."""
-        self._line.stopping.set()
+        self._connection.stopping.set()
         self._wake.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=grace)
@@ -123,7 +128,7 @@ class WeightPublisher:
 
     def down(self) -> float:
         """Seconds for which there has been no connection; 0 while there is one."""
-        return self._line.down()
+        return self._connection.down()
 
     def status(self) -> dict[str, Any]:
         """`connected`; `active_version` of the policy server (None while it is not connected) and whether it is
@@ -141,8 +146,8 @@ class WeightPublisher:
                 "waiting": self._wanted if self._wanted != sending else None,
                 "superseded": self._superseded,
                 "bytes_sent": self._bytes_sent,
-                "error": self._line.error,
-                "reason": self._line.reason if self._line.error else ""}
+                "error": self._connection.error,
+                "reason": self._connection.reason if self._connection.error else ""}
 
     def _want(self, version: int) -> None:
         self._taken_back.discard(version)  # an operator may have gone forward to it again
@@ -169,10 +174,10 @@ class WeightPublisher:
                     await together([self._receive(call), self._send(call)], "the policy server cancelled the stream")
                 finally:
                     call.cancel()
-            if not self._line.stopping.is_set():
+            if not self._connection.stopping.is_set():
                 raise TryAgain("the policy server closed the stream")
         except Exception as error:
-            ended = said(error)
+            ended = error_text(error)
             raise
         finally:
             if self._transfer is not None:
@@ -182,7 +187,7 @@ class WeightPublisher:
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:
         """Write what is due until the publisher stops or the stream has ended; `_receive` tells how it ended."""
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.InternalError):  # gRPC: the call is over
-            while not self._line.stopping.is_set():
+            while not self._connection.stopping.is_set():
                 self._wake.clear()
                 message = await self._next()
                 if message is None:
@@ -222,6 +227,8 @@ class WeightPublisher:
         if version is None or state is None or state.pinned:
             return None
         try:
+            if version != self._opened:
+                self._opened, self._furthest = version, 0
             ancestor = self._withdrawn_ancestor(version)
             if ancestor is None:
                 self._transfer = await asyncio.to_thread(self._prepare, version, state)
@@ -260,7 +267,7 @@ class WeightPublisher:
         async for response in call:
             await self._take(response)
             self._wake.set()
-        if not self._line.stopping.is_set():
+        if not self._connection.stopping.is_set():
             raise TryAgain("the policy server closed the stream")
 
     async def _take(self, response: SyncWeightsResponse) -> None:
@@ -280,10 +287,11 @@ class WeightPublisher:
                 except ValueError as error:
                     raise TryAgain(str(error)) from None
             case "progress":
-                self._line.got_on = self._line.got_on or message.received_bytes > transfer.received
                 transfer.progress(message)
+                if transfer.received > self._furthest:
+                    self._connection.progressed((transfer.received - self._furthest) / (_PROGRESS_CHUNKS * self._chunk))
+                    self._furthest = transfer.received
             case "staged":
-                self._line.got_on = True
                 transfer.phase = Phase.STAGED
             case "activated":
                 await self._done(message)
@@ -293,7 +301,7 @@ class WeightPublisher:
     async def _take_state(self, state: PolicyState) -> None:
         self.connections += self._state is None
         self._state, self._active = state, state.active_version
-        self._line.answered()
+        self._connection.answered()
         lost = self._activated
         if (lost is not None and state.active_version < lost and lost not in state.withdrawn_versions
                 and lost not in self._taken_back and self._wanted is None and lost in self._store.versions()):
@@ -315,7 +323,7 @@ class WeightPublisher:
             await self._reject(rejected)
 
     async def _done(self, activated: pb.WeightActivated) -> None:
-        self._line.got_on = True
+        self._connection.progressed()
         self._activated = activated.version
         self._active = activated.version
         if self._state is not None and activated.version in self._store.versions():  # the next update builds on it

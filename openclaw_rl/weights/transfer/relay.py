@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import grpc
 
 from openclaw_rl.rpc.channel import connect
+from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain, together
 from openclaw_rl.runtime.alarms import WAITING_SECONDS
 from openclaw_rl.v1 import policy_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
@@ -17,7 +18,6 @@ from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.weights.transfer.fetch import changed
 from openclaw_rl.weights.transfer.receiver import WeightReceiver, WeightTarget
-from openclaw_rl.weights.transfer.reconnecting_stream import Line, TryAgain, together
 from openclaw_rl.weights.transfer.sender import WANTS_DENSE
 from openclaw_rl.weights.transfer.staging import INCOMING
 
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 #: Seconds without an answer after which the other policy server is reported as unreachable.
 UNREACHABLE = WAITING_SECONDS
 _DEADLINE = 30.0  # seconds for GetPolicy
+_PROGRESS_BYTES = 8 << 20  # bytes that are worth connecting again at once after a break
 
 
 class RelayTarget(WeightTarget, Protocol):
@@ -62,12 +63,12 @@ class WeightRelay:
         self._whole = -1  # version that is fetched whole, since its differences were not taken
         self._apart = ""
         self._wake = asyncio.Event()
-        self._line = Line(f"versions from {address}", self._connection)
+        self._stream = ReconnectingStream(f"versions from {address}", self._connection)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to connect; returns at once."""
-        self._task = asyncio.create_task(self._line.run(), name="relay")
+        self._task = asyncio.create_task(self._stream.run(), name="relay")
 
     async def stop(self) -> None:
         """End. What has arrived stays on disk."""
@@ -79,13 +80,14 @@ class WeightRelay:
         """`connected`; `peer_version`, the version active there (None while it is not connected); the version
         `fetching`, with `received_bytes`; `error`, the last one of the line ("" when all is well)."""
         return {"connected": self._peer is not None, "peer_version": self._peer.active_version if self._peer else None,
-                "fetching": self._fetching, "received_bytes": self._received, "error": self._line.error}
+                "fetching": self._fetching, "received_bytes": self._received, "error": self._stream.error}
 
     def problems(self) -> list[str]:
         """What keeps this policy server from the version of the other one, for a person."""
-        if self._line.down() > UNREACHABLE:
+        if self._stream.down() > UNREACHABLE:
             return [f"weights_from: the policy server at {self.address} has not been reached for "
-                    f"{self._line.down():.0f} s ({self._line.error}); this one goes on with the version that it has"]
+                    f"{self._stream.down():.0f} s ({self._stream.error}); this one goes on with the version that "
+                    "it has"]
         return [f"weights_from: the policy server at {self.address} {self._apart}"] if self._apart else []
 
     async def _connection(self) -> None:
@@ -101,7 +103,7 @@ class WeightRelay:
     async def _watch(self, stub: Any) -> None:
         async for response in stub.WatchPolicy(policy_pb2.WatchPolicyRequest()):
             self._peer = response.state
-            self._line.answered()
+            self._stream.answered()
             self._wake.set()
         raise TryAgain("it ended the stream")
 
@@ -130,7 +132,7 @@ class WeightRelay:
             return False
         elif version in own.kept_versions and self._target.store.manifest(version).digest == peer.active_digest:
             await self._target.activate(version, f"the policy server at {self.address} answers with it")
-            self._line.got_on = True
+            self._stream.progressed()
             return True
         elif version <= max(own.active_version, *own.withdrawn_versions, 0):
             self._apart = (f"answers with version {version}, which is not kept here and not newer than what was active "
@@ -198,7 +200,7 @@ class WeightRelay:
                 if response is grpc.aio.EOF:
                     raise TryAgain(f"version {version} ended too soon")
                 self._received += len(response.chunk.data)
-                self._line.got_on = True
+                self._stream.progressed(len(response.chunk.data) / _PROGRESS_BYTES)
                 _, done, rejected = await self._handle(SyncWeightsRequest(chunk=response.chunk))
         finally:
             call.cancel()

@@ -1,4 +1,4 @@
-"""A conversation that is begun again when it breaks."""
+"""Streams that are opened again when they break."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import grpc
 import pytest
 
 from openclaw_rl.rpc.errors import unavailable
-from openclaw_rl.weights.transfer.reconnecting_stream import Line, TryAgain, together
+from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain, together
 
 
 def rpc_error(code: grpc.StatusCode, trailing: tuple[tuple[str, bytes], ...] = ()) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), "no")
 
 
-async def run(line: Line, until: Callable[[], bool]) -> None:
-    task = asyncio.create_task(line.run())
+async def run(stream: ReconnectingStream, until: Callable[[], bool]) -> None:
+    task = asyncio.create_task(stream.run())
     deadline = time.monotonic() + 10
     while not until():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
-    line.stopping.set()
+    stream.stopping.set()
     await task
 
 
@@ -33,13 +33,13 @@ async def test_pauses_grow_until_something_comes_of_it() -> None:
 
     async def converse() -> None:
         began.append(time.monotonic())
-        line.got_on = len(began) == 3
+        stream.progressed(0.3 if len(began) < 3 else 0.6)
         raise TryAgain("not yet")
 
-    line = Line("talk", converse)
-    await run(line, lambda: len(began) == 4)
+    stream = ReconnectingStream("talk", converse)
+    await run(stream, lambda: len(began) == 4)
     gaps = [b - a for a, b in pairwise(began)]
-    assert gaps[0] > 0.09 and gaps[1] > 0.19 and gaps[2] < gaps[1] and line.error == "not yet"
+    assert gaps[0] > 0.09 and gaps[1] > 0.19 and gaps[2] < gaps[1] and stream.error == "not yet"
 
 
 async def test_pauses_grow_while_it_is_stuck_whatever_came_of_it() -> None:
@@ -48,11 +48,11 @@ async def test_pauses_grow_while_it_is_stuck_whatever_came_of_it() -> None:
     async def converse() -> None:
         began.append(time.monotonic())
         await asyncio.sleep(0)
-        line.got_on = True
+        stream.progressed()
         raise TryAgain("the disk is full", stuck=True)
 
-    line = Line("talk", converse)
-    await run(line, lambda: len(began) == 3)
+    stream = ReconnectingStream("talk", converse)
+    await run(stream, lambda: len(began) == 3)
     gaps = [b - a for a, b in pairwise(began)]
     assert gaps[0] > 0.09 and gaps[1] > 0.19
 
@@ -65,23 +65,23 @@ async def test_one_that_is_getting_ready_is_not_down() -> None:
 
     async def converse() -> None:
         began.append(time.monotonic())
-        downs.append(line.down())
+        downs.append(stream.down())
         raise errors[min(len(downs), 3) - 1]
 
-    line = Line("talk", converse)
-    await run(line, lambda: len(downs) == 4)
+    stream = ReconnectingStream("talk", converse)
+    await run(stream, lambda: len(downs) == 4)
     assert downs[2] >= began[2] - began[0] > 0.25
     assert downs[3] < began[3] - began[2] + 0.05, "counted from the third on, in which it answered"
-    assert line.error == "no" and line.reason == "UNAVAILABLE"
+    assert stream.error == "no" and stream.reason == "UNAVAILABLE"
 
 
 async def test_a_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async def converse() -> None:
         raise ZeroDivisionError
 
-    line = Line("talk", converse)
-    await run(line, lambda: "Traceback" in caplog.text)
-    assert "the talk failed" in caplog.text
+    stream = ReconnectingStream("talk", converse)
+    await run(stream, lambda: "Traceback" in caplog.text)
+    assert "talk failed" in caplog.text
 
 
 async def test_the_parts_of_a_conversation_end_together() -> None:
