@@ -111,4 +111,4 @@ async def make_policy(settings: PolicyServerConfig, home: Home, tell: Callable[[
     return policy, engine, folder
 
 
-_MODULES = {"embedded": "embedded", "sglang": "sglang.engine"}
+_MODULES = {"embedded": "embedded.engine", "sglang": "sglang.engine"}
