@@ -34,7 +34,7 @@ def models() -> Path:
     return ensure_model(EMBEDDED_MODEL, Home(cache).create())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """One mesh for all tests of this folder. Each leaves it as well as it found it."""
     with running_mesh(tmp_path_factory.mktemp("mesh") / "home", models) as mesh:

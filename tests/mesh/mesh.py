@@ -139,17 +139,25 @@ def make_home(root: Path, models: Path, components: dict[str, Any], **sections: 
 
 
 @contextmanager
+def running(mesh: Mesh, *options: str) -> Iterator[Mesh]:
+    """Start a mesh; nothing is left of it afterwards, also when it does not start."""
+    try:
+        mesh.cli("local-start", *options)
+        yield mesh
+    finally:
+        mesh.cli("stop-all")
+    left = mesh.processes()
+    assert not left, f"stop-all left {left}"
+    assert not list(mesh.home.run.glob("*.json"))
+
+
+@contextmanager
 def running_mesh(root: Path, models: Path) -> Iterator[Mesh]:
-    """A mesh with the embedded model, all ports free ones; nothing is left of it afterwards."""
+    """A mesh with the embedded model, all ports free ones."""
     home = make_home(root, models, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
         "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
                                               "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}})
-    mesh = Mesh(home)
-    mesh.cli("local-start")
-    yield mesh
-    mesh.cli("stop-all")
-    left = mesh.processes()
-    assert not left, f"stop-all left {left}"
-    assert not [file for file in home.run.iterdir() if file.suffix == ".json"]
+    with running(Mesh(home)) as mesh:
+        yield mesh

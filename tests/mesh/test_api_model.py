@@ -13,7 +13,7 @@ import yaml
 
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import environment_pb2
-from tests.mesh.mesh import Mesh, make_home, until
+from tests.mesh.mesh import Mesh, make_home, running, until
 
 CONFIG = Path(__file__).parents[1] / "examples/local_config.yaml"
 KEY = "sk-marker-of-the-test"
@@ -27,9 +27,8 @@ def api(models: Path, tmp_path: Path) -> Iterator[Mesh]:
     mesh = Mesh(make_home(tmp_path / "api", models, {
         "policy_server": {"port": 0, "grpc_port": 0, "aliases": ["glm-4-flash"], "api_keys": [KEY], "max_tokens": 24},
         "env_server": off, "prm_judge": off, "trainer": off}))
-    mesh.cli("local-start")
-    yield mesh
-    mesh.cli("stop-all")
+    with running(mesh):
+        yield mesh
 
 
 def received(api: Mesh, text: str) -> list[Any]:

@@ -17,7 +17,7 @@ from openclaw_rl.rpc.channel import sync_connect
 from openclaw_rl.rpc.errors import from_rpc_error
 from openclaw_rl.runtime.home import COMPONENTS
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
-from tests.mesh.mesh import Mesh, make_home, until
+from tests.mesh.mesh import Mesh, make_home, running, until
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +29,8 @@ def secure(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[M
     refused = mesh.command("local-start")
     assert refused.returncode == 1 and "`openclaw-rl init` makes" in refused.stderr, refused.stderr
     mesh.command("init")  # which leaves the configuration
-    mesh.cli("local-start")
-    yield mesh
-    mesh.cli("stop-all")
-    assert not mesh.processes()
+    with running(mesh):
+        yield mesh
 
 
 def post(mesh: Mesh, path: str, **fields: object) -> httpx.Response:

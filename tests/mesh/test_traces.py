@@ -14,7 +14,7 @@ import pytest
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.launch import jaeger
-from tests.mesh.mesh import Mesh, make_home, until
+from tests.mesh.mesh import Mesh, make_home, running, until
 from tests.support.required import left_out
 
 CALLER = "ab" * 16  #: the caller's trace
@@ -30,12 +30,8 @@ def traced(models: Path, tmp_path: Path) -> Iterator[Mesh]:
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 16}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 2, "update_interval": 2,
                                               "gate": {"enabled": False}}}))
-    mesh.cli("local-start", "--jaeger")
-    yield mesh
-    mesh.cli("stop-all")
-    left = mesh.processes()
-    assert not left, f"stop-all left {left}"
-    assert not list(mesh.home.run.glob("*.json"))
+    with running(mesh, "--jaeger"):
+        yield mesh
 
 
 class Query:

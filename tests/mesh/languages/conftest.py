@@ -11,7 +11,7 @@ import yaml
 
 from openclaw_rl.runtime.home import Home
 from tests.mesh.languages.bad_peers import BadPeers
-from tests.mesh.mesh import Mesh, running_mesh, until
+from tests.mesh.mesh import Mesh, running, running_mesh, until
 
 
 @pytest.fixture(scope="package")
@@ -23,9 +23,8 @@ def secure_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         "prm_judge": {"port": 0, "keys_port": 0}, "policy_server": off, "env_server": off, "trainer": off}}))
     mesh = Mesh(home)
     mesh.command("init")
-    mesh.cli("local-start")
-    yield mesh
-    mesh.cli("stop-all")
+    with running(mesh):
+        yield mesh
 
 
 @pytest.fixture(scope="package")

@@ -1,7 +1,8 @@
-"""How the clients and servers in other languages are checked, tested, built and run."""
+"""Checks, tests, builds and processes of the clients and servers in other languages."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -23,8 +24,8 @@ CHECKS: dict[str, tuple[str, list[Command]]] = {
         (CLIENTS / "go", 'test -z "$(gofmt -l .)" && go vet ./... && go test -race -count=1 .'),
         (SERVERS / "judge_go", 'test -z "$(gofmt -l .)" && go vet ./... && go test -count=1 ./...')]),
     "typescript": ("npm", [
-        (CLIENTS / "typescript", "npm ci --silent && npm run --silent lint && npm test --silent"),
-        (SERVERS / "environment_typescript", "npm ci --silent && npm run --silent lint && npm test --silent")]),
+        (CLIENTS / "typescript", "npm run --silent lint && npm test --silent"),
+        (SERVERS / "environment_typescript", "npm run --silent lint && npm test --silent")]),
     "java": ("mvn", [(SERVERS / "trainer_java", "mvn -q -B -f reactor.xml package")]),
     "rust": ("cargo", [
         (CLIENTS / "rust", "cargo fmt --all --check && cargo clippy -q --workspace --all-features --all-targets -- "
@@ -32,12 +33,14 @@ CHECKS: dict[str, tuple[str, list[Command]]] = {
 }
 
 
-def needs(language: str) -> None:
-    """Leave a test out where the language's tools are missing, or fail when nothing may be left out."""
+@functools.cache
+def build(language: str) -> None:
+    """Build what the tests of a language run, and what they compile themselves; leave the test that asks out where the
+    language's tools are missing, or fail it when nothing may be left out."""
     program = CHECKS[language][0]
     if shutil.which(program) is None:
-        why = f"{program} is missing; the README says which version of {language} is needed"
-        left_out(why)
+        left_out(f"{program} is missing; the README says which version of {language} is needed")
+    shell(ROOT, f"tools/languages {language}")
 
 
 def shell(folder: Path, command: str, variables: Mapping[str, str] | None = None, seconds: float = 900) -> str:
@@ -48,16 +51,12 @@ def shell(folder: Path, command: str, variables: Mapping[str, str] | None = None
     return done.stdout
 
 
-#: Builds the server of a language; what is started then, beside its options.
-BUILDS: dict[str, tuple[list[Command], list[str]]] = {
-    "go": ([(SERVERS / "judge_go", "go build -o judge_go .")], [str(SERVERS / "judge_go/judge_go")]),
-    "typescript": ([(CLIENTS / "typescript", "npm ci --silent && npm run --silent build"),
-                    (SERVERS / "environment_typescript", "npm ci --silent && npm run --silent build")],
-                   ["node", str(SERVERS / "environment_typescript/dist/main.js")]),
-    "java": ([(SERVERS / "trainer_java", "mvn -q -B -Dmaven.test.skip=true -f reactor.xml package")],
-             ["java", "-jar", str(SERVERS / "trainer_java/target/openclaw-rl-trainer.jar")]),
-    "rust": ([(CLIENTS / "rust", "cargo build -q -p openclaw-rl-policy")],
-             [str(CLIENTS / "rust/target/debug/openclaw-rl-policy")]),
+#: Starts the server of a language, beside its options.
+PROGRAMS: dict[str, list[str]] = {
+    "go": [str(SERVERS / "judge_go/judge_go")],
+    "typescript": ["node", str(SERVERS / "environment_typescript/dist/main.js")],
+    "java": ["java", "-jar", str(SERVERS / "trainer_java/target/openclaw-rl-trainer.jar")],
+    "rust": [str(CLIENTS / "rust/target/debug/openclaw-rl-policy")],
 }
 
 
@@ -70,12 +69,9 @@ class Foreign:
     """
 
     def __init__(self, language: str, name: str, folder: Path, *options: str, **variables: str) -> None:
-        needs(language)
-        commands, program = BUILDS[language]
-        for where, command in commands:
-            shell(where, command)
+        build(language)
         self.name, self._env = name, {**os.environ, **variables}
-        self._command = [*program, "--data", str(folder / f"{name}-data"), *options]
+        self._command = [*PROGRAMS[language], "--data", str(folder / f"{name}-data"), *options]
         self.log = folder / f"{name}.log"
         self.address = "127.0.0.1:0"
         self.start()

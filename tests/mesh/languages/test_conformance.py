@@ -9,7 +9,7 @@ import pytest
 from openclaw_rl.rpc.auth import ca
 from openclaw_rl.rpc.auth.certificates import ROLES
 from tests.conformance.reports import conforming
-from tests.mesh.languages.stacks import BUILDS, needs, shell
+from tests.mesh.languages.stacks import build
 
 _SERVERS = {"go": "judge_go", "typescript": "environment_typescript", "java": "trainer_java", "rust": "policy_rust"}
 #: What one may leave out over plain text, and why.
@@ -19,9 +19,7 @@ _ALLOWED = ("needs --certs", "not implemented here, which the contract allows", 
 @pytest.mark.timeout(1200)
 def test_they_conform(tmp_path: Path) -> None:
     for language in _SERVERS:
-        needs(language)
-        for folder, command in BUILDS[language][0]:
-            shell(folder, command)
+        build(language)
     reports = conforming(tmp_path, *_SERVERS.values(), jobs=4)
     for server, report in reports.items():
         assert len(report.checks) > 60 and not report.warned, (server, report.warned)
@@ -31,9 +29,7 @@ def test_they_conform(tmp_path: Path) -> None:
 
 def test_over_tls(tmp_path: Path) -> None:
     """The kit has the certificates of the neighbours, as caller and as the one that is called."""
-    needs("go")
-    for folder, command in BUILDS["go"][0]:
-        shell(folder, command)
+    build("go")
     certs = tmp_path / "certs"
     ca.make_authority(certs)
     for role in ROLES:

@@ -1,0 +1,58 @@
+"""Collection: what a run leaves out is not imported, and tests that share what is slow to start share a worker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+#: Folders whose conftest marks every test as slow.
+_SLOW_FOLDERS = (TESTS / "mesh", TESTS / "hosts")
+_SLOW_MODULE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+#: What slow tests share, by the start of their path: one worker runs all of a group (`--dist loadgroup`), and the
+#: groups that take longest are begun first. Other slow tests are a group per file.
+_GROUPS = (
+    ("mesh/languages", "languages"),
+    ("mesh/test_real_engines.py", "real engines"),
+    ("mesh/test_policy_servers.py", "policy servers"),
+    ("mesh/test_api_model.py", "API model"),
+    ("mesh/test_secure.py", "secure mesh"),
+    ("mesh/test_forget.py", "forgetting mesh"),
+    ("mesh/test_traces.py", "traced mesh"),
+    ("mesh", "mesh"),
+    ("hosts", "hosts"),
+    ("training/backends/megatron", "megatron"),
+    ("conformance", "conformance"),
+    ("dashboard", "chromium"),
+    ("launch", "supervisor"),
+    ("rollouts/sandboxes", "docker"),
+    ("servers/test_container.py", "docker"),
+)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out wholly slow modules when no slow test is asked for: to import them takes longer than many tests."""
+    if "not slow" not in config.option.markexpr:
+        return None
+    if collection_path in _SLOW_FOLDERS:
+        return True
+    if collection_path.suffix == ".py" and _SLOW_MODULE.search(collection_path.read_text()):
+        return True
+    return None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests their group, and put them before the others, which fill the gaps at the end."""
+    rank: dict[str, int] = {group: number for number, (_, group) in reversed(list(enumerate(_GROUPS)))}
+    order: dict[str, int] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            continue
+        path = item.path.relative_to(TESTS).as_posix()
+        group = next((group for start, group in _GROUPS if path.startswith(start)), path)
+        item.add_marker(pytest.mark.xdist_group(group))
+        order[item.nodeid] = rank.get(group, len(_GROUPS))
+    items.sort(key=lambda item: order.get(item.nodeid, len(_GROUPS) + 1))
