@@ -13,9 +13,9 @@ from nicegui.element import Element
 from nicegui.elements import echart
 
 from openclaw_rl.dashboard.context import dash
-from openclaw_rl.dashboard.history import POINTS, Curves
 from openclaw_rl.dashboard.i18n import t
 from openclaw_rl.dashboard.layout import clock, tag
+from openclaw_rl.monitoring.series import POINTS, Curves
 
 #: Spans of time that a reader can choose, seconds, by the key of their name in locale/.
 SPANS = {"15m": 900, "1h": 3600, "24h": 86400, "7d": 7 * 86400}
@@ -88,7 +88,7 @@ class Chart:
 
     def advance(self) -> None:
         """Go on to now: call it every second."""
-        newest = dash().history.newest(self._span)
+        newest = dash().history.series.newest(self._span)
         at, curves = newest.times[0], self._curves
         values = [newest.values.get(line.figure, [None])[0] for line in self._lines]
         while curves.times and curves.times[-1] < at:
@@ -105,7 +105,7 @@ class Chart:
         self._tell()
 
     def _load(self) -> None:
-        self._curves = dash().history.curves([line.figure for line in self._lines], self._span)
+        self._curves = dash().history.series.curves([line.figure for line in self._lines], self._span)
 
     def _spec(self) -> dict[str, Any]:
         offset = time.localtime().tm_gmtoff  # times are the server's everywhere

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
     from openclaw_rl.dashboard.access import Access
-    from openclaw_rl.dashboard.collect import Collector
-    from openclaw_rl.dashboard.history import History
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.collector import Collector
+    from openclaw_rl.monitoring.history import History
+    from openclaw_rl.monitoring.mesh import MeshData
     from openclaw_rl.runtime.home import Home
 
 

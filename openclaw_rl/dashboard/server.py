@@ -15,10 +15,10 @@ import uvicorn
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.dashboard.access import Access, secret_in
-from openclaw_rl.dashboard.collect import Collector
 from openclaw_rl.dashboard.context import Dashboard
-from openclaw_rl.dashboard.history import History
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.collector import Collector
+from openclaw_rl.monitoring.history import History
+from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.rpc.auth.keys import KeyRing
 from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import Home

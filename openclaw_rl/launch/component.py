@@ -47,13 +47,19 @@ def run(name: str, config: Config, home: Home) -> int:
     Returns:
         0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
     """
+    from openclaw_rl.monitoring.recorder import recording
     from openclaw_rl.observability import telemetry
     from openclaw_rl.rpc.errors import MeshError
 
     server = importlib.import_module(SERVERS[name])
     telemetry.setup(name, config.telemetry, home)
+
+    async def serve() -> None:
+        async with recording(name, config, home):
+            await server.run(config, home)
+
     try:
-        asyncio.run(server.run(config, home))
+        asyncio.run(serve())
     except KeyboardInterrupt:
         return 0
     except (MeshError, OSError, ConfigError) as error:

@@ -52,10 +52,16 @@ def of_status(status: component_pb2.ComponentStatus) -> tuple[Figures, Figures]:
     return counts, gauges
 
 
+def environment_gauge(name: str) -> tuple[str, str] | None:
+    """Type of an environment and what a gauge of a status says of it, such as "leased"; None for other gauges."""
+    found = _OF_ENVIRONMENT.fullmatch(name)
+    return None if found is None else (found[1], found[2])
+
+
 def _gauge(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Name and labels of a gauge of a status: those of environments are told apart by a label."""
-    if found := _OF_ENVIRONMENT.fullmatch(name):
-        return f"openclaw.environment.{found[2]}", (("environment", found[1]),)
+    if (found := environment_gauge(name)) is not None:
+        return f"openclaw.environment.{found[1]}", (("environment", found[0]),)
     return f"openclaw.{name}", ()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.runtime.home import Home
 from tests.dashboard.fakes import FakeMesh
 from tests.dashboard.pages_mesh import PagesMesh

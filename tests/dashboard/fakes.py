@@ -31,7 +31,12 @@ class _Component(component_pb2_grpc.ComponentServiceServicer):
 
     async def WatchStats(self, request: component_pb2.WatchStatsRequest, context: Any) -> AsyncIterator[Any]:
         while True:
-            yield component_pb2.WatchStatsResponse(status=self._mesh.status[self._name])
+            status = self._mesh.status[self._name]
+            if self._name == "env_server":
+                for one in self._mesh.environments:
+                    status.gauges.update({f"env_{one.type}_{figure}": getattr(one, figure)
+                                          for figure in ("capacity", "leased", "warm", "waiting")})
+            yield component_pb2.WatchStatsResponse(status=status)
             await asyncio.sleep(request.interval.ToMilliseconds() / 1000 or 1.0)
 
 

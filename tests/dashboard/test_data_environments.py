@@ -8,7 +8,7 @@ import json
 import pytest
 
 from openclaw_rl.dashboard.data import environments, live
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.v1.environment_pb2 import Episode
 from tests.dashboard.pages_mesh import PagesMesh, eventually, png
 

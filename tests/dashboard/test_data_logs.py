@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw_rl.dashboard.data import logs
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.mesh import MeshData
 from tests.dashboard.pages_mesh import PagesMesh, eventually
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from openclaw_rl.client.traces import Node
 from openclaw_rl.dashboard.data import trace
-from openclaw_rl.dashboard.mesh import MeshData
 from openclaw_rl.launch import jaeger
+from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.runtime.home import Home
 from tests.dashboard.pages_mesh import trace as write_trace
 

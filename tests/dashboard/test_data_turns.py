@@ -6,7 +6,7 @@ import pytest
 
 from openclaw_rl.dashboard.data import story, turns
 from openclaw_rl.dashboard.data.turns import Filters
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1 import turn_pb2
 from tests.dashboard.pages_mesh import HOSTILE, LONG, PagesMesh, turn

@@ -6,7 +6,7 @@ import pytest
 
 from openclaw_rl.client.facts import Version
 from openclaw_rl.dashboard.data import versions
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.rpc.errors import MeshError, failed_precondition
 from tests.dashboard.pages_mesh import PagesMesh
 

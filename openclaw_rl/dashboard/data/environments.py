@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from openclaw_rl.dashboard.data.parts import WAIT
 
 if TYPE_CHECKING:
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
     from openclaw_rl.v1.environment_pb2 import EnvironmentInfo, Episode, Lease, ListEpisodesResponse, TaskInfo
 
 #: Episodes of a page, and most that a single one is looked for among.

@@ -19,7 +19,7 @@ from openclaw_rl.dashboard.data import texts
 from openclaw_rl.dashboard.data.parts import FAILURES, reason
 
 if TYPE_CHECKING:
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
     from openclaw_rl.v1.environment_pb2 import Lease, WatchLeaseResponse
 
 #: Seconds between two views of a lease that is looked at.

@@ -16,7 +16,7 @@ from openclaw_rl.runtime.home import COMPONENTS
 from openclaw_rl.v1 import component_pb2
 
 if TYPE_CHECKING:
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
 
 JOURNAL = "journal"
 #: What can be followed: each component's log, and the journal.

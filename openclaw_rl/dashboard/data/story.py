@@ -17,7 +17,7 @@ from openclaw_rl.rpc.errors import not_found
 from openclaw_rl.v1 import component_pb2
 
 if TYPE_CHECKING:
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
     from openclaw_rl.v1.environment_pb2 import Episode, Session, TurnSummary
     from openclaw_rl.v1.turn_pb2 import Feedback
 

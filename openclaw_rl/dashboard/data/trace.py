@@ -16,7 +16,7 @@ from openclaw_rl.runtime.running_config import running_config
 
 if TYPE_CHECKING:
     from openclaw_rl.client.traces import Node
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
 
 #: Spans that are shown; a trace of more says how many are left out.
 SHOWN = 1000

@@ -15,7 +15,7 @@ from openclaw_rl.dashboard.data.parts import WAIT, part
 from openclaw_rl.v1 import turn_pb2
 
 if TYPE_CHECKING:
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
     from openclaw_rl.v1.environment_pb2 import TurnSummary
     from openclaw_rl.v1.trainer_pb2 import SampleStatus
     from openclaw_rl.v1.turn_pb2 import Judgement

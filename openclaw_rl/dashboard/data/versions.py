@@ -17,7 +17,7 @@ from openclaw_rl.v1 import trainer_pb2, weights_pb2
 if TYPE_CHECKING:
     from openclaw_rl.client.facts import Version
     from openclaw_rl.client.versions import VersionDiff, VersionStory
-    from openclaw_rl.dashboard.mesh import MeshData
+    from openclaw_rl.monitoring.mesh import MeshData
     from openclaw_rl.v1.trainer_pb2 import PolicyVersion
 
 #: Figures of a step that a list shows, the first of them that there are.

@@ -10,11 +10,11 @@ from nicegui import ui
 from openclaw_rl.dashboard.access import visitor
 from openclaw_rl.dashboard.charts import SPANS, Chart, Line, number
 from openclaw_rl.dashboard.context import dash
-from openclaw_rl.dashboard.figures import waits_for
-from openclaw_rl.dashboard.history import Event
 from openclaw_rl.dashboard.i18n import t
 from openclaw_rl.dashboard.layout import Tag, clock, heading, tag
 from openclaw_rl.dashboard.pages import Page
+from openclaw_rl.monitoring.figures import waits_for
+from openclaw_rl.monitoring.history_file import Event
 
 _CHIPS = {"RUNNING": "good", "STARTING": "warn", "DEGRADED": "warn", "DRAINING": "warn", "DOWN": "bad", "ABSENT": ""}
 #: Colours of environments, in the order of their names.

@@ -1,4 +1,4 @@
-"""The four components, as the pages reach them: a client for each service, and what was last heard of each."""
+"""The four components as their operators reach them: a client for each service, and the last status of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Client = TypeVar("_Client", bound=Any)
 
 
 @dataclass
-class Seen:
+class ComponentView:
     """What is known of one component now.
 
     Attributes:
@@ -80,7 +80,7 @@ class MeshData:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self._seen = {name: Seen(name, since=time.time()) for name in COMPONENTS}
+        self._views = {name: ComponentView(name, since=time.time()) for name in COMPONENTS}
         self._clients: dict[tuple[type[Any], str], Any] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -93,18 +93,18 @@ class MeshData:
         """
         return find(name, self.home)
 
-    def status(self, name: str) -> Seen:
+    def status(self, name: str) -> ComponentView:
         """What is known of a component."""
-        return self._seen[name]
+        return self._views[name]
 
-    def all(self) -> list[Seen]:
+    def all(self) -> list[ComponentView]:
         """All four, in the order of the ring."""
-        return [self._seen[name] for name in COMPONENTS]
+        return [self._views[name] for name in COMPONENTS]
 
     @property
     def version(self) -> int | None:
         """The policy version that answers now; None when that isn't known."""
-        seen = self._seen["policy_server"]
+        seen = self._views["policy_server"]
         return int(seen.status.policy_version) if seen.live and seen.status is not None \
             and seen.status.HasField("policy_version") else None
 
@@ -135,20 +135,21 @@ class MeshData:
 
     def answered(self, name: str, status: ComponentStatus, address: str) -> str:
         """Take a component's word. Gives its state before."""
-        before = self._seen[name]
+        before = self._views[name]
         state = _BY_STATE.get(status.state, "DEGRADED")
         now = time.time()
         # One that is seen for the first time has been as it is for as long as it runs, as far as anybody knows.
         began = now if before.heard or not status.HasField("started_at") else status.started_at.ToNanoseconds() / 1e9
-        self._seen[name] = Seen(name, state, before.since if before.state == state else began, now, status, address)
+        since = before.since if before.state == state else began
+        self._views[name] = ComponentView(name, state, since, now, status, address)
         return before.state
 
     def silent(self, name: str, problem: str, absent: bool) -> str:
         """A component does not answer; `absent`: nothing says where it would be. Gives its state before."""
-        before = self._seen[name]
+        before = self._views[name]
         state = "ABSENT" if absent and not before.heard else "DOWN"
-        self._seen[name] = Seen(name, state, before.since if before.state == state else time.time(), before.heard,
-                                before.status, before.address, problem)
+        since = before.since if before.state == state else time.time()
+        self._views[name] = ComponentView(name, state, since, before.heard, before.status, before.address, problem)
         return before.state
 
     def _client(self, kind: type[_Client], name: str) -> _Client:

@@ -1,4 +1,4 @@
-"""What the dashboard hears of the mesh: one connection to each component, however many pages look."""
+"""Follow the components' status streams and events: one connection to each, however many read the result."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from openclaw_rl.config import ConfigError
-from openclaw_rl.dashboard.figures import Rates, figures
-from openclaw_rl.dashboard.history import Figures, History
-from openclaw_rl.dashboard.mesh import MeshData
+from openclaw_rl.monitoring.figures import Rates, figures
+from openclaw_rl.monitoring.history import History
+from openclaw_rl.monitoring.mesh import MeshData
+from openclaw_rl.monitoring.series import Figures
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain
 from openclaw_rl.runtime.home import COMPONENTS
@@ -28,18 +29,22 @@ _LOOK = 2.0
 
 
 class Collector:
-    """Follows the components' own streams, and keeps what they tell.
+    """Follows the components' streams and adds to the history.
 
     Args:
-        interval: seconds between two figures.
+        interval: seconds between two rows of figures.
+        environments: look at the environments' own state too, for who shows it.
+        training: follow the trainer's events too.
     """
 
-    def __init__(self, mesh: MeshData, history: History, interval: float) -> None:
+    def __init__(self, mesh: MeshData, history: History, interval: float, *, environments: bool = True,
+                 training: bool = True) -> None:
         self._mesh, self._history, self._interval = mesh, history, interval
+        self._follow_environments, self._follow_training = environments, training
         self._rates = Rates()
         self._live = {name: asyncio.Event() for name in COMPONENTS}  # set while it answers
         self._began = time.time()
-        self.latest: Figures = history.latest()  #: the newest figures by name; see figures.py
+        self.latest: Figures = history.series.latest()  #: the newest figures by name; see figures.py
         self.ticks = 0  #: how many there were; changes with them
         self.environments: list[environment_pb2.EnvironmentInfo] = []
         self.environments_problem = ""  #: why they can't be told, for a person
@@ -47,30 +52,32 @@ class Collector:
     async def run(self) -> None:
         """Until cancelled."""
         try:
-            self._rates.seed(self._history)
+            self._rates.seed(self._history.series)
         except Exception:  # the first minute's counts are missing, and no more
-            logger.exception("the figures of before can't be used")
+            logger.exception("earlier figures can't be used")
         async with asyncio.TaskGroup() as group:
             for name in COMPONENTS:
                 group.create_task(self._follow(name))
-            group.create_task(self._follow_live("trainer", self._training))
-            group.create_task(self._follow_live("env_server", self._environments))
-            group.create_task(self._tick())
+            if self._follow_training:
+                group.create_task(self._follow_live("trainer", self._training))
+            if self._follow_environments:
+                group.create_task(self._follow_live("env_server", self._environments))
+            group.create_task(self._take_regularly())
 
-    async def _tick(self) -> None:
+    async def _take_regularly(self) -> None:
         """Take the figures of all components together, at the interval, whatever that took."""
         due = time.monotonic()
         while True:
             try:
                 self.take(time.time())
             except Exception:  # one figure that can't be made must not end them all
-                logger.exception("the figures could not be taken")
+                logger.exception("figures could not be taken")
             due = max(due + self._interval, time.monotonic() - self._interval)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     def take(self, now: float) -> None:
         """Keep the figures of now."""
-        self.latest = figures(self._mesh, self._rates, self.environments)
+        self.latest = figures(self._mesh, self._rates)
         self._history.add(self.latest, now)
         self.ticks += 1
 

@@ -1,4 +1,4 @@
-"""The figures that are kept and drawn, made of what the components tell. Units are in the names' table below.
+"""Figures of a mesh, made of the components' status. Their names and units:
 
     policy.qps                  requests per second, mean of ten seconds (the policy server's own)
     policy.p50 p95 p99          milliseconds from request to the end of its response, live requests of the last minute
@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from openclaw_rl.dashboard.history import Figures, History
-from openclaw_rl.dashboard.mesh import MeshData, Seen
-from openclaw_rl.v1 import environment_pb2
+from openclaw_rl.monitoring.mesh import ComponentView, MeshData
+from openclaw_rl.monitoring.series import Figures, Series
+from openclaw_rl.observability.metrics import environment_gauge
 
 if TYPE_CHECKING:
     from openclaw_rl.v1.component_pb2 import ComponentStatus
@@ -38,6 +37,7 @@ _JUDGE_RATES = {"positive": "positive", "neutral": "neutral", "negative": "negat
                 "votes": "votes", "votes_failed": "votes_failed"}
 _TRAINER = {"updates_h": "updates_per_hour", **{
     name: name for name in ("loss", "kl", "grad_norm", "staleness", "pending", "training", "paused")}}
+_ENVIRONMENT = ("leased", "capacity", "waiting", "warm")
 #: Seconds between two readings of a counter beyond which what was counted in between belongs to no single minute.
 _APART = 15.0
 #: Seconds of a counter's window.
@@ -50,14 +50,14 @@ class Rates:
     def __init__(self) -> None:
         self._gains: dict[str, deque[tuple[float, int]]] = {}  # readings of the last minute: when, and the counter
 
-    def seed(self, history: History) -> None:
-        """Know what was counted before the dashboard was started, by one that ran then."""
-        for t, row in history.recent(_MINUTE):
+    def seed(self, series: Series) -> None:
+        """Begin with what an earlier process counted."""
+        for t, row in series.recent(_MINUTE):
             for name in _JUDGE_RATES:
                 if (count := row.get(f"judge.count.{name}")) is not None:
                     self._gains.setdefault(name, deque()).append((float(t), int(count)))
 
-    def last_minute(self, name: str, seen: Seen, counter: str) -> float | None:
+    def last_minute(self, name: str, seen: ComponentView, counter: str) -> float | None:
         """What a counter gained in the minute before it was last heard of; None when it isn't told now. What it gained
         while nobody heard of it belongs to no minute, and is left out."""
         count = seen.counter(counter)
@@ -73,7 +73,7 @@ class Rates:
         return float(count - readings[0][1])
 
 
-def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2.EnvironmentInfo]) -> Figures:
+def figures(mesh: MeshData, rates: Rates) -> Figures:
     """All figures that are known now, by name."""
     policy, judge, trainer = mesh.status("policy_server"), mesh.status("prm_judge"), mesh.status("trainer")
     found: dict[str, float | None] = {f"policy.{name}": policy.gauge(gauge) for name, gauge in _POLICY.items()}
@@ -85,10 +85,11 @@ def figures(mesh: MeshData, rates: Rates, environments: Sequence[environment_pb2
     for seen in mesh.all():
         if seen.state != "ABSENT":
             found[f"up.{seen.name}"] = float(seen.live)
-    if mesh.status("env_server").live:
-        for one in environments:
-            found |= {f"env.{one.type}.leased": float(one.leased), f"env.{one.type}.capacity": float(one.capacity),
-                      f"env.{one.type}.waiting": float(one.waiting), f"env.{one.type}.warm": float(one.warm)}
+    environments = mesh.status("env_server")
+    if environments.live and environments.status is not None:
+        for name, value in environments.status.gauges.items():
+            if (gauge := environment_gauge(name)) is not None and gauge[1] in _ENVIRONMENT:
+                found[f"env.{gauge[0]}.{gauge[1]}"] = value
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 

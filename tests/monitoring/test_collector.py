@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.dashboard.collect import Collector
-from openclaw_rl.dashboard.figures import Rates, waits_for
-from openclaw_rl.dashboard.history import History
-from openclaw_rl.dashboard.mesh import MeshData, Seen
+from openclaw_rl.monitoring.collector import Collector
+from openclaw_rl.monitoring.figures import Rates, waits_for
+from openclaw_rl.monitoring.history import History
+from openclaw_rl.monitoring.mesh import ComponentView, MeshData
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, environment_pb2
 from tests.dashboard.fakes import FakeMesh
@@ -45,7 +45,7 @@ async def test_it_follows_a_component_down_and_up_at_another_port(mesh: FakeMesh
     async with collecting(mesh.home) as collector:
         seen, history = collector._mesh.status, collector._history
         await until(lambda: all(one.state == "RUNNING" for one in collector._mesh.all()))
-        await until(lambda: collector.latest.get("env.terminal.leased") == 3)
+        await until(lambda: collector.latest.get("env.terminal.leased") == 3 and collector.environments)
         assert collector.latest["policy.qps"] == 2.5 and collector.latest["version"] == 7
         await asyncio.to_thread(mesh.stop, "policy_server")
         await until(lambda: seen("policy_server").state == "DOWN")
@@ -76,9 +76,9 @@ async def test_the_trainer_s_events_are_kept(mesh: FakeMesh) -> None:
         assert (event.kind, event.data) == ("version_created", {"version": 8, "turns": 2})
 
 
-def _heard(heard: float, votes: int) -> Seen:
+def _heard(heard: float, votes: int) -> ComponentView:
     status = component_pb2.ComponentStatus(counters={"votes": votes})
-    return Seen("prm_judge", "RUNNING", heard=heard, status=status)
+    return ComponentView("prm_judge", "RUNNING", heard=heard, status=status)
 
 
 def test_counters_are_told_by_the_minute() -> None:
@@ -89,7 +89,7 @@ def test_counters_are_told_by_the_minute() -> None:
     assert rates.last_minute("votes", _heard(1119.0, 595), "votes") == 300  # heard nothing new
     assert rates.last_minute("votes", _heard(1200.0, 9999), "votes") == 0  # nobody knows when those were
     assert rates.last_minute("votes", _heard(1201.0, 3), "votes") == 0  # the judge began anew
-    assert rates.last_minute("votes", Seen("prm_judge", "DOWN"), "votes") is None
+    assert rates.last_minute("votes", ComponentView("prm_judge", "DOWN"), "votes") is None
 
 
 def test_a_restart_of_the_dashboard_goes_on_with_the_minute() -> None:
@@ -97,7 +97,7 @@ def test_a_restart_of_the_dashboard_goes_on_with_the_minute() -> None:
     for second in range(50):
         history.add({"judge.count.votes": float(second)}, now - 50 + second)
     rates = Rates()
-    rates.seed(history)
+    rates.seed(history.series)
     assert rates.last_minute("votes", _heard(now, 50), "votes") == 50
 
 
