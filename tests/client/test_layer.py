@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -25,13 +24,7 @@ from openclaw_rl.v1 import component_pb2, component_pb2_grpc, environment_pb2, e
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceServicer
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_STOP, ChatMessage, ToolDefinition, Turn
 from tests.client.peers import Peer, collect, serving
-
-
-def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.support.waiting import until
 
 
 class Policy(PolicyServiceServicer):

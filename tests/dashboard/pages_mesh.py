@@ -9,7 +9,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -340,13 +340,6 @@ class PagesMesh(FakeMesh):
         self.status[name].address = f"127.0.0.1:{port}"
         write_record(self.home, RunRecord(name, os.getpid(), f"127.0.0.1:{port}"))
         self._servers[name] = server
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until it is true, 20 s at most."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (what is waited for knows no event)
-            await asyncio.sleep(0.01)
 
 
 async def _abort(context: Any, error: MeshError) -> Exception:

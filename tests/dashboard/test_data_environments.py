@@ -10,7 +10,8 @@ import pytest
 from openclaw_rl.dashboard.data import environments, live
 from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.v1.environment_pb2 import Episode
-from tests.dashboard.pages_mesh import PagesMesh, eventually, png
+from tests.dashboard.pages_mesh import PagesMesh, png
+from tests.support.waiting import eventually
 
 
 async def test_what_there_is(clients: MeshData) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from openclaw_rl.dashboard.data import logs
 from openclaw_rl.monitoring.mesh import MeshData
-from tests.dashboard.pages_mesh import PagesMesh, eventually
+from tests.dashboard.pages_mesh import PagesMesh
+from tests.support.waiting import eventually
 
 
 async def test_lines_come_once(clients: MeshData, pages: PagesMesh, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from openclaw_rl.delivery.ids import message_id
@@ -25,14 +24,6 @@ def transition(id: str, text: str = "") -> bytes:
     message.turn.turn_id = id
     message.turn.response.content = text
     return message.SerializeToString()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
-    """Wait for a condition, no longer than `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition has not come true"
-        await asyncio.sleep(0.005)
 
 
 class Neighbour(judge_pb2_grpc.JudgeServiceServicer):

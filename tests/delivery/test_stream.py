@@ -15,7 +15,8 @@ from openclaw_rl.delivery import sender as sender_module
 from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, judge_pb2
-from tests.delivery.neighbour import Neighbour, sender, transition, until
+from tests.delivery.neighbour import Neighbour, sender, transition
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -51,9 +52,9 @@ async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox, ne
     acked: list[str] = []
     out = sender(outbox, neighbour, on_acked=acked.extend)
     out.start()
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     after = put(outbox, range(300, 400))  # the sender is woken by each
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == before + after == acked
     assert max(neighbour.batches) > 1 and neighbour.duplicates == 0
@@ -66,11 +67,11 @@ async def test_messages_that_come_fast_share_requests(outbox, neighbour):
     await neighbour.start()
     out = sender(outbox, neighbour)
     out.start()
-    await until(lambda: outbox.stats().connected)
+    await eventually(lambda: outbox.stats().connected)
     for i in range(300):
         put(outbox, [i])
         await asyncio.sleep(0.001)
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert len(neighbour.batches) < 200
 
@@ -83,10 +84,10 @@ async def test_a_full_disk_of_the_senders_own_is_told_as_such(store, outbox, nei
     broken = StorageError.of(store.path, sqlite3.OperationalError("disk I/O error"))
     monkeypatch.setattr(outbox, "settle", Mock(side_effect=[broken, broken, broken]))
     out.start()
-    await until(lambda: "disk I/O error" in outbox.last_error)
+    await eventually(lambda: "disk I/O error" in outbox.last_error)
     assert outbox.last_error.startswith(str(store.path)) and outbox.stats().pending == 3
     monkeypatch.setattr(outbox, "settle", settle)
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert len(neighbour.got()) == 3
 
@@ -95,22 +96,22 @@ async def test_a_neighbour_that_starts_late_and_moves(outbox, neighbour):
     out = sender(outbox, neighbour)
     out.start()
     ids = put(outbox, range(50))
-    await until(lambda: outbox.last_error != "")
+    await eventually(lambda: outbox.last_error != "")
     stats = outbox.stats()
     assert (stats.pending, stats.connected) == (50, False) and stats.pending_bytes > 50 * 100
     assert stats.HasField("oldest_age") and "has not started" in stats.last_error
     await neighbour.start()
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     assert outbox.stats().connected and outbox.stats().last_error == ""
 
     old = neighbour.address
     await neighbour.stop()  # its old address stays known: the record of a killed process
     ids += put(outbox, range(50, 80))
-    await until(lambda: outbox.last_error != "")
+    await eventually(lambda: outbox.last_error != "")
     assert old in outbox.stats().last_error
     await neighbour.start()
     assert neighbour.address != old
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ids
 
@@ -121,7 +122,7 @@ async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(ou
     out = sender(outbox, neighbour, batch=16)
     out.start()
     ids = put(outbox, range(500))
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ids and neighbour.duplicates > 0
 
@@ -132,7 +133,7 @@ async def test_lost_acks_are_made_up_for(outbox, neighbour):
     out = sender(outbox, neighbour, ack_timeout=0.3)
     out.start()
     ids = put(outbox, range(100))
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ids and neighbour.duplicates >= 2
 
@@ -143,11 +144,11 @@ async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox, neighbour
     out = sender(outbox, neighbour, window=40, batch=16, ack_timeout=1)
     out.start()
     ids = put(outbox, range(200))
-    await until(lambda: neighbour.received == 40)
-    await until(lambda: "no answer to t0" in outbox.last_error)
+    await eventually(lambda: neighbour.received == 40)
+    await eventually(lambda: "no answer to t0" in outbox.last_error)
     assert neighbour.received == 40 and outbox.stats().pending == 200
     neighbour.silent = False
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ids
 
@@ -163,7 +164,7 @@ async def test_late_acks_break_no_stream_and_slow_no_put(outbox, neighbour):
         outbox.put(id, transition(id, "x" * 5000))
         costs.append(time.perf_counter() - begin)
     assert sorted(costs)[len(costs) // 2] < 0.002 and outbox.stats().pending > 16
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ids and neighbour.duplicates == 0
 
@@ -173,7 +174,7 @@ async def test_an_outage_is_logged_once(outbox, neighbour, caplog):
     neighbour.address = "127.0.0.1:1"
     out = sender(outbox, neighbour)
     out.start()
-    await until(lambda: outbox.last_error != "")
+    await eventually(lambda: outbox.last_error != "")
     await asyncio.sleep(0.7)  # several attempts
     await out.stop()
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
@@ -187,7 +188,7 @@ async def test_a_rejected_message_is_kept_aside_with_the_reason(store, neighbour
     out = sender(outbox, neighbour)
     out.start()
     put(outbox, range(3))
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ["t0", "t2"] and refused == outbox.rejected() == [("t1", "not wanted")]
     assert (outbox.stats().rejected, outbox.stats().delivered) == (1, 2)
@@ -203,7 +204,7 @@ async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox, neighbour):
     outbox.put("good2", transition("good2"))
     out = sender(outbox, neighbour)
     out.start()
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ["good1", "good2"]
     reasons = dict(outbox.rejected())
@@ -216,7 +217,7 @@ async def test_large_messages_go_in_several_requests(outbox, neighbour):
         outbox.put(f"t{i}", transition(f"t{i}", "x" * 7 * 2**20))  # two of them are still allowed, three are not
     out = sender(outbox, neighbour)
     out.start()
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == [f"t{i}" for i in range(6)]
 
@@ -227,7 +228,7 @@ async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox, 
     out = sender(outbox, neighbour)
     out.start()
     put(outbox, range(20))
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == [f"t{i}" for i in range(20) if i != 5]
     [(id, reason)] = outbox.rejected()
@@ -241,8 +242,8 @@ async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox, neighb
     out = sender(outbox, neighbour)
     out.start()
     ids = put(outbox, range(5))
-    await until(lambda: "busy on order" in outbox.last_error)
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: "busy on order" in outbox.last_error)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.got() == ids
 
@@ -257,7 +258,7 @@ async def test_a_restarted_sender_sends_what_was_left(tmp_path, neighbour):
     assert outbox.stats().pending == 30
     out = sender(outbox, neighbour)
     out.start()
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     store.close()
     assert neighbour.got() == ids
@@ -274,7 +275,7 @@ async def test_two_streams_to_one_receiver(outbox, neighbour, tmp_path):
         put(outbox, [i])
         put(other, [i + 50])  # half of them are the other one's too
         await asyncio.sleep(0)
-    await until(lambda: outbox.stats().pending == other.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == other.stats().pending == 0)
     for out in outs:
         await out.stop()
     other_store.close()
@@ -298,7 +299,7 @@ async def test_everything_at_once(outbox, neighbour):
         if i % 500 == 250:
             await neighbour.stop()
             await neighbour.start()
-    await until(lambda: outbox.stats().pending == 0, 30)
+    await eventually(lambda: outbox.stats().pending == 0, 30)
     await out.stop()
     got = neighbour.got()
     assert len(got) == len(set(got)) and set(got) == set(ids) - neighbour.reject
@@ -337,6 +338,6 @@ async def test_pauses_begin_anew_once_a_window_was_settled(outbox, neighbour):
     out = sender(outbox, neighbour, window=16)
     begin = time.monotonic()
     out.start()
-    await until(lambda: outbox.stats().pending == 0)
+    await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert neighbour.duplicates > 0 and time.monotonic() - begin < 5

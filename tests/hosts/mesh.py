@@ -15,7 +15,7 @@ import yaml
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from tests.hosts.rig import Host, Rig
-from tests.mesh.mesh import until
+from tests.support.waiting import until
 
 EXAMPLE = """
 mode: "distributed"

@@ -18,7 +18,7 @@ from openclaw_rl.runtime.home import COMPONENTS
 from tests.hosts.mesh import TEXTS, HostsMesh, entries, models, until_answered
 from tests.hosts.rig import Rig
 from tests.hosts.test_rig import send
-from tests.mesh.mesh import until
+from tests.support.waiting import until
 from tools.chaos.books import opened, read_books
 from tools.chaos.checks import check_all
 

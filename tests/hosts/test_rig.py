@@ -15,7 +15,7 @@ import pytest
 
 from tests.hosts.box import BoxError
 from tests.hosts.rig import Host, Rig
-from tests.mesh.mesh import until
+from tests.support.waiting import until
 
 #: argv: address to listen on, port, file; writes what the first client sends into it.
 _LISTEN = ("import socket, sys, shutil; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); c = s.accept()[0];"

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,13 +20,7 @@ from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.status import MeshReport, report
 from openclaw_rl.launch.supervisor import Supervisor, configuration, socket_path
 from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, write_record
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+from tests.support.waiting import until
 
 
 def test_configuration_keeps_keys_and_paths_out(monkeypatch: pytest.MonkeyPatch) -> None:

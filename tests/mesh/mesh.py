@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,11 @@ import yaml
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import Home, RunRecord, read_record
 from tests.support import quick_cli
+from tests.support.waiting import until
 
 #: Commands that ask or tell a running mesh something, often again and again until it is so.
 _ASKING = {"status", "turns", "trace", "versions", "episodes", "environments", "logs", "set-aside", "rollback", "pin",
            "unpin", "pause", "resume", "train-now", "forget"}
-
-
-def until(condition: Callable[[], Any], seconds: float, what: str = "it") -> Any:
-    """Wait until the condition holds and return its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds:.0f} s"
-        time.sleep(0.1)
-    return value
 
 
 class Mesh:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.client import EnvironmentServiceClient
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
 from tests.support.required import left_out
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,8 @@ import yaml
 
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import environment_pb2
-from tests.mesh.mesh import Mesh, make_home, running, until
+from tests.mesh.mesh import Mesh, make_home, running
+from tests.support.waiting import until
 
 CONFIG = Path(__file__).parents[1] / "examples/local_config.yaml"
 KEY = "sk-marker-of-the-test"

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from openclaw_rl.runtime.home import Home, read_record
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
 from tests.protos.examples import SECTIONS, run
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PORTS = {"50051": "policy_server", "50052": "env_server", "50053": "prm_judge", "50054": "trainer"}

@@ -20,7 +20,8 @@ from openclaw_rl.launch.status import report
 from openclaw_rl.runtime.home import Home
 from tests.docs.blocks import ROOT, Block, blocks, documents
 from tests.docs.shell import Reader
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
+from tests.support.waiting import until
 
 _PORTS = {"policy_server": 50051, "env_server": 50052, "prm_judge": 50053, "trainer": 50054}
 

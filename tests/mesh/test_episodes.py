@@ -18,8 +18,9 @@ import pytest
 
 from openclaw_rl.client import episodes as client
 from openclaw_rl.v1.environment_pb2 import Episode
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
 from tests.mesh.test_faults import Users
+from tests.support.waiting import until
 
 #: Of a small run: an episode of two steps at most.
 SMALL = ("--groups", "1", "--group-size", "1", "--max-steps", "2")

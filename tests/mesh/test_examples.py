@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,9 @@ import pytest
 
 from openclaw_rl.launch.supervisor import Supervisor
 from openclaw_rl.runtime.home import COMPONENTS
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
 from tests.mesh.test_ring import COMPLAINT, check_books, check_fates
+from tests.support.waiting import until
 
 
 class Users:

@@ -16,7 +16,8 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, turn_pb2
-from tests.mesh.mesh import Mesh, make_home, until
+from tests.mesh.mesh import Mesh, make_home
+from tests.support.waiting import until
 
 MARK = "Quetzalcoatlus7319"
 ANN, BOB, CAT = "ann-5581", "bob-5582", "cat-5583"

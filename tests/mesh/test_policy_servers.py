@@ -16,9 +16,10 @@ from openclaw_rl.client import PolicyServiceClient
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1.policy_pb2 import PolicyState
-from tests.mesh.mesh import Mesh, make_home, until
+from tests.mesh.mesh import Mesh, make_home
 from tests.mesh.test_ring import COMPLAINT
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 
 @contextmanager

@@ -13,8 +13,9 @@ import yaml
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.training.backends.megatron.frames import TOKEN_VARIABLE
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
 from tests.mesh.test_ring import COMPLAINT, check_books
+from tests.support.waiting import until
 
 NEEDED = 11 << 30  # bytes: SGLang, and one rank with the policy and the frozen model in fp32
 

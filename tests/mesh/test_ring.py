@@ -10,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
+from tests.support.waiting import until
 
 COMPLAINT = "That is wrong. Answer in one short plain sentence, without lists."
 

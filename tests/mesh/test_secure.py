@@ -17,7 +17,8 @@ from openclaw_rl.rpc.channel import sync_connect
 from openclaw_rl.rpc.errors import from_rpc_error
 from openclaw_rl.runtime.home import COMPONENTS
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
-from tests.mesh.mesh import Mesh, make_home, running, until
+from tests.mesh.mesh import Mesh, make_home, running
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

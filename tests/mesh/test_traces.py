@@ -14,8 +14,9 @@ import pytest
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.launch import jaeger
-from tests.mesh.mesh import Mesh, make_home, running, until
+from tests.mesh.mesh import Mesh, make_home, running
 from tests.support.required import left_out
+from tests.support.waiting import until
 
 CALLER = "ab" * 16  #: the caller's trace
 SECRET = "heron4711"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -36,6 +35,7 @@ from tests.reward.factory import transition
 from tests.reward.fake_api import FakeApi, error, serve
 from tests.serving.test_upstream import Api, chunk
 from tests.serving.test_upstream import api as stream_api
+from tests.support.waiting import eventually
 
 KEY = "sk-marker-of-the-calls"
 NAMES = Names.of("components.policy_server", "glm-4-flash", None)
@@ -48,13 +48,6 @@ __all__ = ["stream_api"]
 def api() -> Iterator[FakeApi]:
     with serve() as found:
         yield found
-
-
-async def until(condition: Callable[[], Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 def failed(status: int, **headers: str) -> openai.APIStatusError:
@@ -181,7 +174,7 @@ async def test_turns_wait_for_the_judges_budget(api: FakeApi, tmp_path: Any, mon
             seen = seen or "budget of 2 requests a minute" in service.status().detail
             return service.queue.counters["judgements"] == 4
 
-        await until(judged, 20)
+        await eventually(judged, 20)
         assert service.queue.counters["judgements_failed"] == 0, "waiting is no part of a vote's time"
         assert seen and len(api.requests) == 5  # with the canary's
         assert service.status().gauges["budget_waiting"] == 0
@@ -205,7 +198,7 @@ async def test_the_policy_asks_again_before_the_first_token(stream_api: Api, sta
     stream_api.status, stream_api.headers = status, {"retry-after": "0"}
     stream_api.body = b'{"error": {"message": "later"}}'
     asking = asyncio.create_task(ask(stream_api.url))
-    await until(lambda: len(stream_api.requests) >= 3, 15)
+    await eventually(lambda: len(stream_api.requests) >= 3, 15)
     stream_api.status = 200
     assert (await asyncio.wait_for(asking, 15))[-1].message.content == "Yes."
 
@@ -253,7 +246,7 @@ async def test_the_key_is_nowhere(stream_api: Api, caplog: pytest.LogCaptureFixt
         async for _ in policy.chat(ChatCall(messages=ASK), Transcript()):
             pass
     watching = asyncio.create_task(policy.watch(0.01))
-    await until(lambda: len(stream_api.requests) >= 3, 10)
+    await eventually(lambda: len(stream_api.requests) >= 3, 10)
     watching.cancel()
     assert "refuses the key" in policy.problem
     ours = "".join(record.getMessage() for record in caplog.records if record.name.startswith("openclaw_rl"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,13 +17,7 @@ from openclaw_rl.monitoring.mesh import ComponentView, MeshData
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, environment_pb2
 from tests.dashboard.fakes import FakeMesh
-
-
-async def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+from tests.support.waiting import eventually
 
 
 @asynccontextmanager
@@ -44,34 +38,34 @@ async def test_it_follows_a_component_down_and_up_at_another_port(mesh: FakeMesh
     mesh.environments = [environment_pb2.EnvironmentInfo(type="terminal", capacity=4, leased=3, waiting=2)]
     async with collecting(mesh.home) as collector:
         seen, history = collector._mesh.status, collector._history
-        await until(lambda: all(one.state == "RUNNING" for one in collector._mesh.all()))
-        await until(lambda: collector.latest.get("env.terminal.leased") == 3 and collector.environments)
+        await eventually(lambda: all(one.state == "RUNNING" for one in collector._mesh.all()))
+        await eventually(lambda: collector.latest.get("env.terminal.leased") == 3 and collector.environments)
         assert collector.latest["policy.qps"] == 2.5 and collector.latest["version"] == 7
         await asyncio.to_thread(mesh.stop, "policy_server")
-        await until(lambda: seen("policy_server").state == "DOWN")
+        await eventually(lambda: seen("policy_server").state == "DOWN")
         down = seen("policy_server")
         assert down.problem and time.time() - 20 < down.since <= time.time() and down.status is not None
-        await until(lambda: collector.latest.get("up.policy_server") == 0)
+        await eventually(lambda: collector.latest.get("up.policy_server") == 0)
         assert "policy.qps" not in collector.latest and "version" not in collector.latest
         assert seen("trainer").state == "RUNNING"
         await asyncio.to_thread(mesh.start, "policy_server")
-        await until(lambda: seen("policy_server").state == "RUNNING")
+        await eventually(lambda: seen("policy_server").state == "RUNNING")
         changes = [(e.data["before"], e.data["state"]) for e in history.events() if e.component == "policy_server"]
         assert changes == [("DOWN", "RUNNING"), ("RUNNING", "DOWN")]
 
 
 async def test_a_silent_mesh_is_none_that_fell(home: Home) -> None:
     async with collecting(home) as collector:
-        await until(lambda: collector.ticks > 2)
+        await eventually(lambda: collector.ticks > 2)
         assert {one.state for one in collector._mesh.all()} == {"ABSENT"}
         assert collector._history.events() == []
 
 
 async def test_the_trainer_s_events_are_kept(mesh: FakeMesh) -> None:
     async with collecting(mesh.home) as collector:
-        await until(lambda: mesh.watchers)
+        await eventually(lambda: mesh.watchers)
         await asyncio.to_thread(mesh.tell, "VERSION_CREATED", "version 8 was made", version=8, turn_ids=["a", "b"])
-        await until(collector._history.events)
+        await eventually(collector._history.events)
         event = collector._history.events()[0]
         assert (event.kind, event.data) == ("version_created", {"version": 8, "turns": 2})
 
@@ -109,7 +103,7 @@ async def test_what_was_kept_and_cannot_be_used_ends_nothing(mesh: FakeMesh, mon
     mesh.status["trainer"].gauges["updates_per_hour"] = 3
     mesh.status["trainer"].counters["updates"] = 900
     async with collecting(mesh.home) as collector:
-        await until(lambda: collector.latest.get("trainer.updates_h") == 3)
+        await eventually(lambda: collector.latest.get("trainer.updates_h") == 3)
 
 
 def test_what_a_component_waits_for_is_said_once() -> None:

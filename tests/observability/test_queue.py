@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from openclaw_rl.observability import export_queue as queue_module
 from openclaw_rl.observability.export_queue import SpanQueue
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -27,13 +28,6 @@ def traced(queue: SpanQueue, **options: object) -> Iterator[Callable[[int], None
 
     yield make
     queue.shutdown(1.0)
-
-
-def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_what_is_taken_is_delivered_in_order_and_soon() -> None:

@@ -13,7 +13,8 @@ from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.v1 import common_pb2
 from tests.privacy.test_forgetting import MARK, found
 from tests.reward.factory import transition
-from tests.reward.test_service import ACCEPTED, REJECTED, Desk, Model, statuses, until
+from tests.reward.test_service import ACCEPTED, REJECTED, Desk, Model, statuses
+from tests.support.waiting import eventually
 
 LATER = 4_000_000_000.0  #: seconds since the epoch
 
@@ -56,11 +57,11 @@ async def test_what_waits_or_is_being_judged_goes_and_what_comes_late_is_let_go(
     service.start()
     service.accept([transition(turn_id=f"{session[0]}{i}", session_id=session) for i in range(3)
                     for session in ("ann", "bob")])
-    await until(lambda: len(service._in_hand) == 2)
+    await eventually(lambda: len(service._in_hand) == 2)
     await service.forget(Target("ann", LATER))
     assert service.queue.waiting == 3
     model.gate.set()
-    await until(lambda: len(desk.sent()) == 3)
+    await eventually(lambda: len(desk.sent()) == 3)
     assert {sample.transition.turn.session_id for sample in desk.sent()} == {"bob"} and service.queue.waiting == 0
     assert not service.queue.judgements(["a0", "a1", "a2"])
     await service.stop()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -29,6 +29,7 @@ from openclaw_rl.v1 import (
     turn_pb2,
 )
 from tests.reward.factory import transition
+from tests.support.waiting import eventually
 
 
 class FakeTrainer(trainer_pb2_grpc.TrainerServiceServicer):
@@ -51,12 +52,6 @@ class FakeTrainer(trainer_pb2_grpc.TrainerServiceServicer):
             yield trainer_pb2.SubmitSamplesResponse(acks=acks)
 
 
-async def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 async def trainer() -> AsyncIterator[tuple[FakeTrainer, str]]:
     found, server = FakeTrainer(), grpc.aio.server()
@@ -75,7 +70,7 @@ def settings(trainer_address: str) -> dict[str, object]:
 async def stub(tmp_path: Path, trainer: tuple[FakeTrainer, str]) -> AsyncIterator[judge_pb2_grpc.JudgeServiceStub]:
     home = Home(tmp_path).create()
     task = asyncio.create_task(run(Config.model_validate(settings(trainer[1])), home))
-    await until(lambda: task.done() or read_record(home, NAME))
+    await eventually(lambda: task.done() or read_record(home, NAME))
     if task.done():
         task.result()
     record = read_record(home, NAME)
@@ -100,7 +95,7 @@ async def test_transitions_become_samples(stub: judge_pb2_grpc.JudgeServiceStub,
     acks = await send(stub, transition("thanks", "a"), transition("that's wrong", "b"))
     assert [(ack.id, ack.status) for ack in acks] == [("a", common_pb2.ACK_STATUS_ACCEPTED),
                                                       ("b", common_pb2.ACK_STATUS_ACCEPTED)]
-    await until(lambda: len(trainer[0].samples) == 2)
+    await eventually(lambda: len(trainer[0].samples) == 2)
     assert trainer[0].samples["b"].judgement.score == -1
     listed = await stub.ListJudgements(judge_pb2.ListJudgementsRequest(turn_ids=["b", "zz", "a"]))
     assert [judgement.turn_id for judgement in listed.judgements] == ["b", "a"]
@@ -153,7 +148,7 @@ async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "openclaw_rl.launch.component", NAME, env=environment,
             stderr=asyncio.subprocess.DEVNULL)
-        await until(lambda: (record := read_record(home, NAME)) is not None and record.pid == process.pid)
+        await eventually(lambda: (record := read_record(home, NAME)) is not None and record.pid == process.pid)
         return process
 
     pending = {str(i): transition("that's wrong", str(i)) for i in range(300)}
@@ -180,7 +175,7 @@ async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer:
                 await process.wait()
                 process = await start()
         assert not pending
-        await until(lambda: len(trainer[0].samples) == 300)
+        await eventually(lambda: len(trainer[0].samples) == 300)
         record = read_record(home, NAME)
         assert record is not None
         async with connect(record.address) as channel:

@@ -22,6 +22,7 @@ from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 from tests.reward.factory import feedback, transition
+from tests.support.waiting import eventually
 
 ACCEPTED, DUPLICATE, REJECTED = (common_pb2.ACK_STATUS_ACCEPTED, common_pb2.ACK_STATUS_DUPLICATE,
                                  common_pb2.ACK_STATUS_REJECTED)
@@ -79,12 +80,6 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     found.close()
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 def statuses(acks: list[common_pb2.Ack]) -> list[int]:
     return [ack.status for ack in acks]
 
@@ -140,7 +135,7 @@ async def test_a_model_judges_from_the_queue(desk: Desk) -> None:
     service = desk.service(Model())
     service.start()
     service.accept([transition("x", str(i)) for i in range(10)])
-    await until(lambda: len(desk.sent()) == 10)
+    await eventually(lambda: len(desk.sent()) == 10)
     assert service.queue.waiting == 0 and service.status().gauges["queue"] == 0
     await service.stop()
 
@@ -151,9 +146,9 @@ async def test_workers_judge_at_the_same_time_and_no_turn_twice(desk: Desk) -> N
     service = desk.service(model)
     service.start()
     service.accept([transition("x", str(i)) for i in range(5)])
-    await until(lambda: len(model.asked) == 3)  # the canary and one for each worker
+    await eventually(lambda: len(model.asked) == 3)  # the canary and one for each worker
     model.gate.set()
-    await until(lambda: len(desk.sent()) == 5)
+    await eventually(lambda: len(desk.sent()) == 5)
     assert sorted(model.asked) == sorted(["canary", *map(str, range(5))])
     await service.stop()
 
@@ -164,13 +159,13 @@ async def test_a_killed_judge_goes_on_where_it_was(desk: Desk) -> None:
     first = desk.service(model)
     first.start()
     first.accept([transition("x", str(i)) for i in range(6)])
-    await until(lambda: len(model.asked) == 3)
+    await eventually(lambda: len(model.asked) == 3)
     await first.stop()  # cancelled in the middle of two votes: nothing of them is stored
     second = desk.service(Model())
     assert second.queue.waiting == 6
     assert statuses(second.accept([transition("x", "3")])) == [DUPLICATE]
     second.start()
-    await until(lambda: len(desk.sent()) == 6)
+    await eventually(lambda: len(desk.sent()) == 6)
     assert second.queue.counters["judgements"] == 6 and second.queue.counters["transitions"] == 6
     await second.stop()
 
@@ -181,7 +176,7 @@ async def test_a_transition_that_breaks_the_judge_is_no_obstacle_for_the_others(
     with desk.open[0].transaction() as db:
         db.execute("UPDATE transitions SET turn_id = CAST(x'ff' AS TEXT) WHERE turn_id = 'bad'")
     service.start()
-    await until(lambda: len(desk.sent()) == 3)
+    await eventually(lambda: len(desk.sent()) == 3)
     assert service.queue.waiting == 1  # and the alarm will tell
     await service.stop()
 
@@ -200,7 +195,7 @@ async def test_a_disk_that_cant_be_read_for_a_while_ends_no_work(
 
     monkeypatch.setattr(service.queue, "oldest", oldest)
     service.start()
-    await until(lambda: len(desk.sent()) == 2)
+    await eventually(lambda: len(desk.sent()) == 2)
     await service.stop()
 
 
@@ -209,11 +204,11 @@ async def test_rules_take_over_what_a_model_left(desk: Desk) -> None:
     first = desk.service(model)
     first.start()
     first.accept([transition("thanks", str(i)) for i in range(200)])
-    await until(lambda: first.canary.asked)
+    await eventually(lambda: first.canary.asked)
     await first.stop()
     second = desk.service(RulesJudge())
     second.start()
-    await until(lambda: second.queue.waiting == 0)
+    await eventually(lambda: second.queue.waiting == 0)
     assert [s.judgement.score for s in desk.sent()] == [1] * 200
     await second.stop()
 
@@ -224,15 +219,15 @@ async def test_an_outage_at_the_start_holds_the_queue_and_is_told(desk: Desk) ->
     assert service.status().state == component_pb2.COMPONENT_STATE_STARTING
     service.start()
     service.accept([transition("x", "a")])
-    await until(lambda: service.canary.asked)
+    await eventually(lambda: service.canary.asked)
     status = service.status()
     assert status.state == component_pb2.COMPONENT_STATE_DEGRADED
     assert "judge model does not work: the API can't be reached; 1 turns wait, each for at most 15 min" in status.detail
     assert [alarm.name for alarm in status.alarms] == ["judge_failing"]
-    await until(lambda: model.asked.count("canary") >= 3)
+    await eventually(lambda: model.asked.count("canary") >= 3)
     assert model.asked.count("a") == 0 and not desk.sent()
     model.error = None
-    await until(lambda: len(desk.sent()) == 1)
+    await eventually(lambda: len(desk.sent()) == 1)
     assert desk.sent()[0].judgement.score == 1
     assert service.status().state == component_pb2.COMPONENT_STATE_RUNNING
     await service.stop()
@@ -242,13 +237,13 @@ async def test_an_outage_later_returns_turns_to_the_queue(desk: Desk) -> None:
     model = Model()
     service = desk.service(model, canary_seconds=0.05)
     service.start()
-    await until(lambda: service.canary.asked)
+    await eventually(lambda: service.canary.asked)
     model.error = VoteError("down", outage=True)
     service.accept([transition("x", "a")])
-    await until(lambda: service.canary.problem)
+    await eventually(lambda: service.canary.problem)
     assert not desk.sent()
     model.error = None
-    await until(lambda: desk.sent())
+    await eventually(lambda: desk.sent())
     assert not desk.sent()[0].judgement.failed
     await service.stop()
 
@@ -258,7 +253,7 @@ async def test_a_turn_waits_only_so_long(desk: Desk) -> None:
     service.start()
     started = time.monotonic()
     service.accept([transition("x", "a"), transition("", "b", feedback=[feedback(-1.0, "too long")])])
-    await until(lambda: len(desk.sent()) == 2)
+    await eventually(lambda: len(desk.sent()) == 2)
     assert time.monotonic() - started >= 0.19
     samples = {sample.judgement.turn_id: sample.judgement for sample in desk.sent()}
     assert samples["a"].failed and "not judged within" in samples["a"].votes[0].error
@@ -271,10 +266,10 @@ async def test_a_bad_vote_of_a_judge_that_works_is_a_failed_judgement(desk: Desk
     model = Model()
     service = desk.service(model)
     service.start()
-    await until(lambda: service.canary.asked)
+    await eventually(lambda: service.canary.asked)
     model.error = VoteError("no score in the answer")
     service.accept([transition("x", "a")])
-    await until(lambda: desk.sent())
+    await eventually(lambda: desk.sent())
     assert desk.sent()[0].judgement.failed
     assert service.status().state == component_pb2.COMPONENT_STATE_RUNNING
     await service.stop()
@@ -292,7 +287,7 @@ async def test_a_damaged_row_is_set_aside_and_the_rest_goes_on(desk: Desk, judge
     await first.stop()
     service = desk.service(judge())
     service.start()
-    await until(lambda: service.queue.waiting == 0)
+    await eventually(lambda: service.queue.waiting == 0)
     judged = {sample.judgement.turn_id: sample for sample in desk.sent()}
     assert [judged[id].judgement.failed for id in "abc"] == [True, True, False]
     assert "damaged" in judged["a"].judgement.votes[0].error and not judged["a"].transition.turn.messages
@@ -335,18 +330,18 @@ async def test_judgements_that_fail_again_and_again_are_an_alarm(desk: Desk) -> 
     model = Model()
     service = desk.service(model)
     service.start()
-    await until(lambda: service.canary.asked)
+    await eventually(lambda: service.canary.asked)
     model.error = VoteError("no score in the answer")
     for count in (19, 20):
         service.accept([transition("x", f"t{i}") for i in range(count)])
-        await until(lambda: len(desk.sent()) == count)  # noqa: B023
+        await eventually(lambda: len(desk.sent()) == count)  # noqa: B023
         model.asked.clear()
         assert [alarm.name for alarm in service.status().alarms] == ["judgements_failed"] * (count == 20)
     assert "20 of the last 20 judgements failed" in service.status().detail
     assert "no score in the answer" in service.status().detail
     model.error = None
     service.accept([transition("x", f"good{i}") for i in range(20)])
-    await until(lambda: len(desk.sent()) == 40)
+    await eventually(lambda: len(desk.sent()) == 40)
     assert not service.status().alarms and service.status().state == component_pb2.COMPONENT_STATE_RUNNING
     await service.stop()
 

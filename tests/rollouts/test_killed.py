@@ -21,7 +21,8 @@ from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc
 from openclaw_rl.v1.common_pb2 import Ack
 from openclaw_rl.v1.turn_pb2 import ChatMessage, Transition
 from tests.rollouts.talk import answer, as_event, turn, user
-from tests.rollouts.test_server import FakeJudge, judging, until
+from tests.rollouts.test_server import FakeJudge, judging
+from tests.support.waiting import eventually
 
 KILLS, SESSIONS, TURNS = 5, 40, 10
 
@@ -61,13 +62,13 @@ async def test_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
             for _ in range(KILLS):
                 process = await start(home, config)
                 seen = len(judge.got)
-                await until(lambda seen=seen: len(judge.got) > seen or talking.done())
+                await eventually(lambda seen=seen: len(judge.got) > seen or talking.done())
                 await asyncio.sleep(rng.random() * 0.2)  # any moment
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
             await talking
             process = await start(home, config)
-            await until(lambda: len(judge.got) == SESSIONS * TURNS, 60)
+            await eventually(lambda: len(judge.got) == SESSIONS * TURNS, 60)
         finally:
             if process is not None and process.returncode is None:
                 process.kill()

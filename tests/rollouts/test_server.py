@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from openclaw_rl.v1.environment_pb2_grpc import EnvironmentServiceServicer
 from openclaw_rl.v1.judge_pb2 import JudgeTransitionsResponse
 from openclaw_rl.v1.turn_pb2 import Transition
 from tests.rollouts.talk import answer, as_event, turn, user
+from tests.support.waiting import eventually
 
 
 class FakeJudge(judge_pb2_grpc.JudgeServiceServicer):
@@ -48,13 +48,6 @@ class FakeJudge(judge_pb2_grpc.JudgeServiceServicer):
         return acks
 
 
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Wait until `condition`, which may be asynchronous, holds."""
-    async with asyncio.timeout(seconds):
-        while not (await found if inspect.isawaitable(found := condition()) else found):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def judging(judge: FakeJudge) -> AsyncIterator[str]:
     grpc_server = grpc.aio.server()
@@ -73,7 +66,7 @@ async def serving(home: Home, judge: str, **awareness: object) -> AsyncIterator[
         "components": {"env_server": {"port": 0}, "prm_judge": {"address": judge}}, "session_awareness": awareness})
     task = asyncio.create_task(server.run(config, home))
     try:
-        await until(lambda: task.done() or read_record(home, server.NAME))
+        await eventually(lambda: task.done() or read_record(home, server.NAME))
         record = read_record(home, server.NAME)
         assert record is not None, task.result()
         async with connect(record.address) as channel:
@@ -110,7 +103,7 @@ async def test_turns_reach_the_judge_over_a_restart(home: Home) -> None:
         async with serving(home, address) as channel:
             second = turn("t2", [user("hi"), answer("hello"), user("bye")], "bye", session_done=True)
             assert [ack.id for ack in await record(channel, first, second)] == ["t1", "t2"]
-            await until(lambda: len(judge.got) == 2)
+            await eventually(lambda: len(judge.got) == 2)
             assert [message.content for message in judge.got["t1"].next_state.messages] == ["bye"]
             found = await status(channel)
             assert found.state == component_pb2.COMPONENT_STATE_RUNNING
@@ -131,7 +124,7 @@ async def test_a_judge_that_is_away_slows_nothing_and_is_told(home: Home) -> Non
         async def told() -> bool:
             return "Connection refused" in (await status(channel)).detail
 
-        await until(told)
+        await eventually(told)
         found = await status(channel)
         assert found.detail.startswith("1 transitions wait on disk for prm_judge: ")
         assert found.state == component_pb2.COMPONENT_STATE_RUNNING
@@ -151,7 +144,7 @@ async def test_sessions_and_turns_are_told(home: Home) -> None:
         async def rejected() -> int:
             return (await status(channel)).outboxes[0].rejected
 
-        await until(rejected)
+        await eventually(rejected)
         [second, _] = (await stub.ListTurns(pb.ListTurnsRequest())).turns
         assert second.state == pb.TURN_STATE_REJECTED
         assert second.reason == "the judge refused it: no"
@@ -161,7 +154,7 @@ async def test_an_idle_session_is_reaped(home: Home) -> None:
     judge = FakeJudge()
     async with judging(judge) as address, serving(home, address, session_timeout=0.2) as channel:
         await record(channel, turn("t1", [user("hi")], "hello"))
-        await until(lambda: judge.got)
+        await eventually(lambda: judge.got)
         assert (await status(channel)).counters["sessions_open"] == 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.mesh.mesh import until
+from tests.support.waiting import until
 
 _SYSTEMD = "/lib/systemd/systemd"
 #: What every unit leans on.

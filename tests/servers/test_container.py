@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from openclaw_rl.client import ComponentServiceClient, JudgeServiceClient
-from tests.mesh.mesh import until
 from tests.rollouts.sandboxes import engine
 from tests.servers import slim_image
 from tests.support.required import left_out
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

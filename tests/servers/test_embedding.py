@@ -22,7 +22,7 @@ from openclaw_rl.client import ComponentServiceClient, JudgeServiceClient
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home, read_record
 from tests.mesh.fake_api import FakeApi
-from tests.mesh.mesh import until
+from tests.support.waiting import until
 
 FOLDER = Path(__file__).parents[2] / "servers/embedding"
 

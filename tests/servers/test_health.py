@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from openclaw_rl.runtime.home import COMPONENTS, Home
-from tests.mesh.mesh import until
 from tests.servers.deployed import KUBERNETES, SERVERS, of_kind, pod
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

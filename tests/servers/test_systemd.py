@@ -12,9 +12,9 @@ import yaml
 
 from openclaw_rl.client import ComponentServiceClient
 from openclaw_rl.runtime.home import Home, read_record
-from tests.mesh.mesh import until
 from tests.servers import booted
 from tests.support.required import left_out
+from tests.support.waiting import until
 
 UNITS = Path(__file__).parents[2] / "servers/systemd"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -247,10 +246,3 @@ async def put(server: Server, version: int, parent: int | None = None) -> None:
     server.versions.store.write(weights_pb2.VersionManifest(
         version=version, parent=version - 1 if parent is None else parent, model_id="m"), tensors(version))
     await server.versions.commit(version)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)

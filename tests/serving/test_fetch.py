@@ -17,7 +17,8 @@ from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc, weights_pb2
-from tests.serving.peers import SIZE, Line, Server, put, tensors, until
+from tests.serving.peers import SIZE, Line, Server, put, tensors
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -115,18 +116,18 @@ async def test_a_version_that_is_deleted_meanwhile_is_readable_to_the_end_and_a_
         call = stub.FetchWeights(pb.PolicyServiceFetchWeightsRequest(version=3))
         await call.read()
         line.flowing.clear()
-        await until(lambda: mapped() > before)
+        await eventually(lambda: mapped() > before)
         await asyncio.to_thread(server.versions.store.remove, 3)
         line.flowing.set()
         pieces = []
         while (response := await call.read()) is not grpc.aio.EOF:
             pieces.append(response.chunk.data)
         assert b"".join(pieces) == data.tobytes()
-        await until(lambda: mapped() == before)
+        await eventually(lambda: mapped() == before)
         call = stub.FetchWeights(pb.PolicyServiceFetchWeightsRequest(version=4))
         await call.read()
         line.flowing.clear()
-        await until(lambda: mapped() > before)
+        await eventually(lambda: mapped() > before)
         call.cancel()
-        await until(lambda: mapped() == before)
+        await eventually(lambda: mapped() == before)
     await line.stop()

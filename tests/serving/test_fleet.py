@@ -16,7 +16,8 @@ from openclaw_rl.v1.trainer_pb2 import VersionDelivery
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import replicas as fleet_module
 from openclaw_rl.weights.transfer.replicas import Fleet
-from tests.serving.peers import SIZE, Line, Server, put, tensors, until
+from tests.serving.peers import SIZE, Line, Server, put, tensors
+from tests.support.waiting import eventually
 
 
 class Farm:
@@ -80,11 +81,11 @@ class Farm:
 
     async def all_at(self, version: int, *servers: Server) -> None:
         for server in servers or self.servers:
-            await until(lambda s=server: s.address is not None and s.active == version)  # type: ignore[misc]
+            await eventually(lambda s=server: s.address is not None and s.active == version)  # type: ignore[misc]
             assert server.digest == self.store.manifest(version).digest
             if server.weights_from is None:  # else the trainer is not told
                 publisher = self.fleet._publishers()[self.servers.index(server)]
-                await until(lambda p=publisher: p.status()["active_version"] == version)  # type: ignore[misc]
+                await eventually(lambda p=publisher: p.status()["active_version"] == version)  # type: ignore[misc]
 
     async def stop(self) -> None:
         await self.fleet.stop(1)
@@ -118,14 +119,14 @@ async def test_a_slow_one_holds_nobody_back_and_is_told_of(farm: Farm) -> None:
         farm.offer(version)
         await farm.all_at(version, farm.own, quick)
     assert slow.active == 1 and {1, 2} <= farm.fleet.needed(), "what is on its way, and what it has"
-    await until(lambda: farm.delivery(4).active)
+    await eventually(lambda: farm.delivery(4).active)
     assert farm.delivery(4).activated_at.seconds > 0 and not farm.delivery(4).detail
     late = farm.delivery(2, 2)
     assert late.address == line.address and late.detail.startswith("being sent: ") and not late.HasField("activated_at")
     assert farm.delivery(4, 2).detail == "waits for its turn"
     line.flowing.set()
     await farm.all_at(4)
-    await until(lambda: [v for v, text, _ in farm.events if line.address in text] == [1, 2, 4])
+    await eventually(lambda: [v for v, text, _ in farm.events if line.address in text] == [1, 2, 4])
     assert farm.delivery(3, 2).detail == "not sent" and farm.delivery(2, 2).detail == "another one is active"
     assert farm.alarms() == ""
 
@@ -173,12 +174,12 @@ async def test_a_version_that_this_trainer_never_made(farm: Farm) -> None:
     await farm.start()
     farm.offer(1)
     await farm.all_at(1, farm.own)
-    await until(lambda: "answers with version 7, which this trainer never made" in farm.alarms())
+    await eventually(lambda: "answers with version 7, which this trainer never made" in farm.alarms())
     assert line.address in farm.alarms() and foreign.active == 7 and farm.numbers == 7
     assert farm.delivery(1).detail.startswith("it answers with version 7")
     farm.offer(8, parent=1)  # the trainer numbers on from 7
     await farm.all_at(8)
-    await until(lambda: farm.alarms() == "")
+    await eventually(lambda: farm.alarms() == "")
 
 
 async def test_other_weights_of_the_same_number_are_seen(farm: Farm) -> None:
@@ -188,7 +189,7 @@ async def test_other_weights_of_the_same_number_are_seen(farm: Farm) -> None:
     await foreign.versions.commit(1)
     await farm.start()
     farm.offer(1)
-    await until(lambda: "has other weights than the mesh's policy server's" in farm.alarms())
+    await eventually(lambda: "has other weights than the mesh's policy server's" in farm.alarms())
     farm.offer(2)
     await farm.all_at(2)
 
@@ -210,7 +211,7 @@ async def test_rollbacks_of_the_own_one_reach_all(farm: Farm) -> None:
     await farm.all_at(2)
     farm.offer(4, parent=2)
     await farm.all_at(4)
-    await until(lambda: farm.alarms() == "")
+    await eventually(lambda: farm.alarms() == "")
 
 
 async def test_one_that_is_ahead_of_the_own_one_goes_back_with_it(farm: Farm) -> None:
@@ -241,17 +242,18 @@ async def test_what_is_on_its_way_when_it_is_taken_back_is_given_up(farm: Farm) 
     await farm.start()
     farm.offer(1)
     await farm.all_at(1)
-    await until(lambda: any(line.address in text for _, text, _ in farm.events))  # the line must not stop the answer
+    # The line must not stop the answer.
+    await eventually(lambda: any(line.address in text for _, text, _ in farm.events))
     line.flowing.clear()
     farm.offer(2)
     await farm.all_at(2, farm.own)
     await farm.activate(farm.own, version=1)
-    await until(lambda: farm.states[-1].active_version == 1)
+    await eventually(lambda: farm.states[-1].active_version == 1)
     line.flowing.set()
     farm.offer(3, parent=1)
     await farm.all_at(3)
     assert 2 not in slow.versions.state().kept_versions
-    await until(lambda: [version for version, text, _ in farm.events if line.address in text] == [1, 3])
+    await eventually(lambda: [version for version, text, _ in farm.events if line.address in text] == [1, 3])
 
 
 async def test_a_rollback_to_what_is_not_kept_is_told_until_the_next_version(farm: Farm) -> None:
@@ -262,12 +264,12 @@ async def test_a_rollback_to_what_is_not_kept_is_told_until_the_next_version(far
         farm.offer(version)
         await farm.all_at(version)
     await farm.activate(farm.own, version=1)
-    await until(lambda: "is not kept there and is older" in farm.alarms())
+    await eventually(lambda: "is not kept there and is older" in farm.alarms())
     assert f"policy_server_apart: the policy server at {line.address}: it answers with version 3" in farm.alarms()
     assert further.active == 3
     farm.offer(4, parent=1)
     await farm.all_at(4)
-    await until(lambda: farm.alarms() == "")
+    await eventually(lambda: farm.alarms() == "")
 
 
 async def test_a_refusal_is_told_and_holds_nobody_back(farm: Farm) -> None:
@@ -277,7 +279,7 @@ async def test_a_refusal_is_told_and_holds_nobody_back(farm: Farm) -> None:
     await farm.start()
     farm.offer(1)
     await farm.all_at(1, farm.own)
-    await until(lambda: "policy_server_rejects" in farm.alarms())
+    await eventually(lambda: "policy_server_rejects" in farm.alarms())
     assert f"{line.address} rejected version 1: it belongs to the base model 'm'; here is 'n'" in farm.alarms()
     assert farm.delivery(1).detail.startswith("rejected: it belongs to the base model 'm'")
     assert farm.events[-1][0] == 1 and farm.events[-1][2]
@@ -286,7 +288,7 @@ async def test_a_refusal_is_told_and_holds_nobody_back(farm: Farm) -> None:
     await other.kill()
     await other.start()  # with the right model now
     await farm.all_at(2)
-    await until(lambda: farm.alarms() == "")
+    await eventually(lambda: farm.alarms() == "")
 
 
 async def test_a_pin_is_waited_out_in_peace(farm: Farm) -> None:
@@ -297,11 +299,11 @@ async def test_a_pin_is_waited_out_in_peace(farm: Farm) -> None:
     await farm.all_at(1)
     for server in farm.servers:
         await farm.activate(server, pin=True, reason="a demonstration")
-    await until(lambda: all(p.status()["pinned"] for p in farm.fleet._publishers()))
+    await eventually(lambda: all(p.status()["pinned"] for p in farm.fleet._publishers()))
     connections = line.connections
     for version in (2, 3):
         farm.offer(version)
-    await until(lambda: "pinned" in farm.delivery(3).detail)
+    await eventually(lambda: "pinned" in farm.delivery(3).detail)
     assert [server.active for server in farm.servers] == [1, 1] and line.connections == connections
     assert farm.alarms() == "", "who pins a version knows what comes of it"
     for server in farm.servers:
@@ -319,7 +321,7 @@ async def test_a_pin_that_comes_while_a_version_is_on_its_way(farm: Farm) -> Non
     await farm.all_at(1, farm.own)
     await farm.activate(further, pin=True)
     line.flowing.set()
-    await until(lambda: farm.fleet._publishers()[1].status()["pinned"])
+    await eventually(lambda: farm.fleet._publishers()[1].status()["pinned"])
     assert further.active == 0
     await farm.activate(further, pin=False)
     await farm.all_at(1)
@@ -331,7 +333,7 @@ async def test_one_that_can_t_be_reached_is_named(farm: Farm, monkeypatch: pytes
     await farm.start()
     farm.offer(1)
     await farm.all_at(1, farm.own)
-    await until(lambda: f"policy_server_unreachable: the policy server at {line.address} has not" in farm.alarms())
+    await eventually(lambda: f"policy_server_unreachable: the policy server at {line.address} has not" in farm.alarms())
 
 
 async def test_one_that_copies_another_says_so(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +345,7 @@ async def test_one_that_copies_another_says_so(farm: Farm, monkeypatch: pytest.M
     await farm.start()
     farm.offer(1)
     await farm.all_at(1)
-    await until(lambda: f"copies its versions from {farm.own.address}" in farm.alarms())
+    await eventually(lambda: f"copies its versions from {farm.own.address}" in farm.alarms())
 
 
 def test_a_log_that_was_edited_is_no_obstacle(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc
 from openclaw_rl.weights.transfer import fetch as fetch_module
 from openclaw_rl.weights.transfer import relay as relay_module
-from tests.serving.peers import CHUNK, SIZE, Line, Server, put, until
+from tests.serving.peers import CHUNK, SIZE, Line, Server, put
+from tests.support.waiting import eventually
 
 
 class Tree:
@@ -66,11 +67,11 @@ async def test_versions_run_down_a_tree(tree: Tree) -> None:
     leaf, _ = await tree.copy(middle)
     for version in (1, 2):
         await put(root, version)
-        await until(lambda v=version: leaf.active == v)  # type: ignore[misc]
+        await eventually(lambda v=version: leaf.active == v)  # type: ignore[misc]
         assert root.digest == middle.digest == leaf.digest and leaf.versions.store.verify(version)
     relay = leaf.relay
     assert leaf.engine.active_version == 2 and relay is not None
-    await until(lambda: relay.status()["fetching"] is None)  # told a moment after the activation
+    await eventually(lambda: relay.status()["fetching"] is None)  # told a moment after the activation
     status = relay.status()
     assert (status["connected"], status["peer_version"], status["fetching"], status["error"]) == (True, 2, None, "")
     assert leaf.relay.problems() == []
@@ -81,7 +82,7 @@ async def test_one_that_comes_late_gets_the_newest_alone(tree: Tree) -> None:
     for version in (1, 2, 3):
         await put(root, version)
     copy, line = await tree.copy(root)
-    await until(lambda: copy.active == 3)
+    await eventually(lambda: copy.active == 3)
     assert copy.versions.state().kept_versions == [0, 3] and line.bytes < 1.2 * SIZE
 
 
@@ -93,7 +94,7 @@ async def test_a_line_that_breaks_costs_little(tree: Tree, seed: int, monkeypatc
     root = await tree.root()
     await put(root, 1)
     copy, line = await tree.copy(root, limits)
-    await until(lambda: copy.active == 1, 30)
+    await eventually(lambda: copy.active == 1, 30)
     assert copy.digest == root.digest and copy.versions.store.verify(1) and line.connections > 3
 
 
@@ -102,10 +103,10 @@ async def test_a_copy_that_is_killed_goes_on_from_what_it_has(tree: Tree) -> Non
     await put(root, 1)
     copy, line = await tree.copy(root)
     assert copy.relay is not None
-    await until(lambda: copy.relay.status()["received_bytes"] > 0 or copy.active == 1)
+    await eventually(lambda: copy.relay.status()["received_bytes"] > 0 or copy.active == 1)
     await copy.kill()
     await copy.start()
-    await until(lambda: copy.active == 1)
+    await eventually(lambda: copy.active == 1)
     assert copy.digest == root.digest and line.bytes < 2.2 * SIZE
 
 
@@ -114,27 +115,27 @@ async def test_rollbacks_are_followed_and_the_way_forward_again(tree: Tree) -> N
     copy, line = await tree.copy(root)
     for version in (1, 2):
         await put(root, version)
-        await until(lambda v=version: copy.active == v)  # type: ignore[misc]
+        await eventually(lambda v=version: copy.active == v)  # type: ignore[misc]
     sent = line.bytes
     for version in (1, 2, 0):
         await activate(root, version=version)
-        await until(lambda v=version: copy.active == v)  # type: ignore[misc]
+        await eventually(lambda v=version: copy.active == v)  # type: ignore[misc]
     assert copy.versions.state().withdrawn_versions == [1, 2] and line.bytes < sent + 100_000
     await put(root, 3, parent=0)
-    await until(lambda: copy.active == 3)
+    await eventually(lambda: copy.active == 3)
 
 
 async def test_a_rollback_stops_what_is_on_its_way(tree: Tree) -> None:
     root = await tree.root()
     await put(root, 1)
     copy, line = await tree.copy(root)
-    await until(lambda: copy.active == 1)
+    await eventually(lambda: copy.active == 1)
     line.flowing.clear()
     await put(root, 2)
     await activate(root, version=1, reason="worse")
     line.flowing.set()
     await put(root, 3, parent=1)
-    await until(lambda: copy.active == 3)
+    await eventually(lambda: copy.active == 3)
     assert 2 not in copy.versions.state().kept_versions
 
 
@@ -143,14 +144,14 @@ async def test_a_rollback_to_what_is_not_kept_is_reported_until_the_next_version
     copy, _ = await tree.copy(root, keep=1)
     for version in (1, 2, 3):
         await put(root, version)
-        await until(lambda v=version: copy.active == v)  # type: ignore[misc]
+        await eventually(lambda v=version: copy.active == v)  # type: ignore[misc]
     assert 1 not in copy.versions.state().kept_versions
     await activate(root, version=1)
     assert copy.relay is not None
-    await until(lambda: copy.relay.problems() != [])
+    await eventually(lambda: copy.relay.problems() != [])
     assert "answers with version 1, which is not kept here" in copy.relay.problems()[0] and copy.active == 3
     await put(root, 4, parent=1)
-    await until(lambda: copy.active == 4)
+    await eventually(lambda: copy.active == 4)
     assert copy.relay.problems() == []
 
 
@@ -159,14 +160,14 @@ async def test_while_the_other_one_is_down_it_serves_and_says_so(tree: Tree, mon
     root = await tree.root()
     copy, _ = await tree.copy(root)
     await put(root, 1)
-    await until(lambda: copy.active == 1)
+    await eventually(lambda: copy.active == 1)
     await root.kill()
     assert copy.relay is not None
-    await until(lambda: copy.relay.problems() != [])
+    await eventually(lambda: copy.relay.problems() != [])
     assert "has not been reached for" in copy.relay.problems()[0] and copy.active == 1
     await root.start()
     await put(root, 2)
-    await until(lambda: copy.active == 2)
+    await eventually(lambda: copy.active == 2)
     assert copy.relay.problems() == [] and copy.relay.status()["error"] == ""
 
 
@@ -174,15 +175,15 @@ async def test_a_pin_holds_until_it_is_lifted(tree: Tree) -> None:
     root = await tree.root()
     copy, _ = await tree.copy(root)
     await put(root, 1)
-    await until(lambda: copy.active == 1)
+    await eventually(lambda: copy.active == 1)
     await activate(copy, pin=True, reason="a demonstration")
     await put(root, 2)
-    await until(lambda: copy.relay is not None and copy.relay.status()["peer_version"] == 2)
+    await eventually(lambda: copy.relay is not None and copy.relay.status()["peer_version"] == 2)
     assert copy.active == 1
     await activate(copy, pin=False)
-    await until(lambda: copy.active == 2)
+    await eventually(lambda: copy.active == 2)
     await activate(copy, version=1)  # without a pin the other one's version comes back
-    await until(lambda: copy.active == 2)
+    await eventually(lambda: copy.active == 2)
 
 
 async def test_an_engine_that_recovers_gets_the_version(tree: Tree) -> None:
@@ -190,9 +191,9 @@ async def test_an_engine_that_recovers_gets_the_version(tree: Tree) -> None:
     copy, line = await tree.copy(root)
     copy.engine.fail = True
     await put(root, 1)
-    await until(lambda: copy.relay is not None and "out of memory" in copy.relay.status()["error"])
+    await eventually(lambda: copy.relay is not None and "out of memory" in copy.relay.status()["error"])
     copy.engine.fail = False
-    await until(lambda: copy.active == 1)
+    await eventually(lambda: copy.active == 1)
     assert line.bytes < 1.2 * SIZE
 
 
@@ -201,7 +202,7 @@ async def test_another_model_is_not_copied(tree: Tree) -> None:
     root.engine.info = type(root.engine.info)("embedded", "other", "n", 128, 100, (2,), True)
     copy, _ = await tree.copy(root)
     assert copy.relay is not None
-    await until(lambda: copy.relay.problems() != [])
+    await eventually(lambda: copy.relay.problems() != [])
     assert "serves another model (other, n) than this one (tiny, m)" in copy.relay.problems()[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,9 @@ from openclaw_rl.v1 import (
     policy_pb2_grpc,
 )
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
+from tests.support.waiting import eventually
 
 ASK: list[Any] = [{"role": "user", "content": "Hi"}]
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    return found
 
 
 def config(home: Home, **settings: Any) -> Config:
@@ -51,7 +45,7 @@ async def running(settings: Config, home: Home) -> AsyncIterator[RunRecord]:
     """A policy server in this process, until the block ends."""
     task = asyncio.create_task(server.run(settings, home))
     try:
-        record = await until(lambda: task.done() or read_record(home, "policy_server"))
+        record = await eventually(lambda: task.done() or read_record(home, "policy_server"))
         if task.done():
             task.result()
         yield record
@@ -131,7 +125,7 @@ async def test_from_start_to_stop(tmp_path: Path, gate: asyncio.Event) -> None:
         await neighbour.start()
         from openclaw_rl.runtime.home import write_record
         write_record(home, RunRecord("env_server", 1, f"127.0.0.1:{port}"))
-        event, = await until(lambda: environment.events, 15)
+        event, = await eventually(lambda: environment.events, 15)
         assert event.turn.turn_id == answer.id.removeprefix("chatcmpl-")
         await neighbour.stop(0)
     assert read_record(home, "policy_server") is None

@@ -33,13 +33,6 @@ def count(store: Database) -> int:
     return store.query("SELECT COUNT(*) AS n FROM things")[0]["n"]
 
 
-def wait_until(condition, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition has not come true"
-        time.sleep(0.01)
-
-
 def test_a_transaction_is_all_or_nothing(store):
     called = []
     with store.transaction() as db:

@@ -12,8 +12,9 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.alarms import IN_A_ROW, NEWEST, TrainerAlarms
 from openclaw_rl.training.store import REJECTED, TrainerStore
 from openclaw_rl.v1 import component_pb2, policy_pb2, weights_pb2
+from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
-from tests.training.test_service import trainer, until
+from tests.training.test_service import trainer
 
 
 class Board:
@@ -135,7 +136,7 @@ async def test_a_policy_server_that_went_back_to_other_weights_is_told_of(tmp_pa
     async with trainer(tmp_path, model, min_samples=1) as rig:
         for version in (1, 2):
             await rig.submit(make_sample(f"t{version}"))
-            await until(lambda v=version: rig.store.head == v)
+            await eventually(lambda v=version: rig.store.head == v)
         known = rig.store.version(1)
         assert known is not None
         went_back = state(1, "forged", rig.store.version(0).manifest.model_id)

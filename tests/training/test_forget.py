@@ -21,9 +21,10 @@ from openclaw_rl.training.release.version_table import VOID
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from tests.privacy.test_forgetting import MARK, found
+from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
 from tests.training.test_service import FakePublisher as _FakePublisher
-from tests.training.test_service import trainer, until
+from tests.training.test_service import trainer
 
 CONFIG = TrainerConfig(min_samples=1, max_per_session=100, max_per_branch=100)
 TRAINED, DROPPED, PENDING = (trainer_pb2.SAMPLE_FATE_TRAINED, trainer_pb2.SAMPLE_FATE_DROPPED,
@@ -239,7 +240,7 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         rig.publisher = FakePublisher()
         rig.service._publisher = rig.publisher
         await rig.submit(sample("a1"), sample("b1"))
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
         watch = rig.service.events.watch()
 
         async def forgotten() -> trainer_pb2.WatchTrainingResponse:
@@ -260,7 +261,7 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         event = await told
         assert (event.kind, event.version, list(event.turn_ids)) == (
             trainer_pb2.TRAINING_EVENT_KIND_FORGOTTEN, 0, ["a1"])
-        await until(lambda: rig.publisher.offered == [1, 2])  # min_samples are 2, and one is there
+        await eventually(lambda: rig.publisher.offered == [1, 2])  # min_samples are 2, and one is there
         assert rig.publisher.taken_back == {1}
         assert list(rig.learner.versions.manifest(2).turn_ids) == ["b1"] and rig.store.head == 2
         assert rig.status.gauges["rebuilding"] == 0
@@ -298,7 +299,7 @@ async def test_training_goes_back_no_further_than_the_policy_server_can(tmp_path
         rig.service.on_state(policy_pb2.PolicyState(kept_versions=[0]))
         for number, session in enumerate("abc", 1):
             await rig.submit(sample(f"{session}1"), sample(f"{session}2"))
-            await until(lambda number=number: rig.store.head == number)
+            await eventually(lambda number=number: rig.store.head == number)
         rig.service.pause("")
         kept = [0, 2, 3]
         assert (await forget(rig, "c")).base_version == 2
@@ -312,13 +313,13 @@ async def test_while_training_is_paused_nothing_is_rebuilt_and_the_answer_says_s
         rig.publisher = FakePublisher()
         rig.service._publisher = rig.publisher
         await rig.submit(sample("a1"), sample("b1"))
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
         rig.service.pause("a demonstration")
         done = await forget(rig, "a")
         assert done.base_version == 0 and "when training is resumed" in done.message
         assert rig.store.head == 0 and rig.store.pending().total == 1
         rig.service.resume()
-        await until(lambda: rig.publisher.offered == [1, 2])
+        await eventually(lambda: rig.publisher.offered == [1, 2])
 
 
 async def test_before_the_versions_are_known_it_is_asked_for_again(tmp_path: Path, model: Path) -> None:

@@ -24,16 +24,10 @@ from openclaw_rl.training.service import TrainerService
 from openclaw_rl.training.servicer import SERVICE, TrainerServicer
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, trainer_pb2_grpc, weights_pb2
+from tests.support.waiting import eventually
 from tests.training.fakes import AbnormalStep, FakeBackend, make_sample
 
 pb = trainer_pb2
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        await asyncio.sleep(0.005)
 
 
 class FakePublisher:
@@ -115,7 +109,7 @@ async def test_min_samples_make_a_version(tmp_path: Path, model: Path) -> None:
         assert [ack.status for ack in await rig.submit(make_sample("a"))] == [common_pb2.ACK_STATUS_ACCEPTED]
         assert rig.status.detail.startswith("needs 1 more sample or ")
         await rig.submit(make_sample("b", 1))
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
         listed = (await rig.stub.ListVersions(pb.ListVersionsRequest())).versions
         assert [v.manifest.version for v in listed] == [0, 1]
         assert list(listed[1].manifest.turn_ids) == ["a", "b"]
@@ -135,7 +129,7 @@ async def test_min_samples_make_a_version(tmp_path: Path, model: Path) -> None:
 async def test_the_interval_makes_a_version_of_fewer(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model, update_interval=0.3) as rig:
         await rig.submit(make_sample("a"))
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
 
 
 async def test_neutral_samples_alone_are_not_trained(tmp_path: Path, model: Path) -> None:
@@ -144,7 +138,7 @@ async def test_neutral_samples_alone_are_not_trained(tmp_path: Path, model: Path
         assert rig.status.detail == "has 3 neutral samples; needs one with a score or a hint"
         assert not (await rig.stub.TrainNow(pb.TrainNowRequest())).samples
         await rig.submit(make_sample("d"))
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=1))).version.manifest
         assert list(manifest.turn_ids) == ["d", "a"]
 
@@ -164,16 +158,16 @@ async def test_engine_and_trainer_that_differ_are_an_alarm_until_they_agree(tmp_
     async with trainer(tmp_path, model) as rig:
         FakeBackend.apart, FakeBackend.compared = 1.7, 20
         await make_versions(rig, 1)
-        await until(lambda: rig.status.gauges["logprob_diff"] == 1.7)
+        await eventually(lambda: rig.status.gauges["logprob_diff"] == 1.7)
         assert rig.status.state == component_pb2.COMPONENT_STATE_RUNNING, "a few tokens say little"
         FakeBackend.compared = 400
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED)
+        await eventually(lambda: rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED)
         assert rig.status.detail.startswith("the log-probabilities of engine and trainer were 1.70 nats apart in the "
                                             "last step, logprob_alarm is 1: check")
         FakeBackend.apart = 0.1
         await rig.submit(make_sample("c"), make_sample("d"))
-        await until(lambda: rig.status.gauges["logprob_diff"] == 0.1)
+        await eventually(lambda: rig.status.gauges["logprob_diff"] == 0.1)
         assert rig.status.state == component_pb2.COMPONENT_STATE_RUNNING
 
 
@@ -183,11 +177,11 @@ async def test_a_session_with_much_to_say_waits_its_turn(tmp_path: Path, model: 
         assert rig.status.detail.startswith("needs 1 more sample or ")
         assert rig.status.detail.endswith(" s (3 samples of the same sessions must wait for later steps)")
         await rig.submit(make_sample("o", session="other"))
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
         assert list((await rig.stub.GetVersion(pb.GetVersionRequest(version=1))).version.manifest.turn_ids) == [
             "s0", "s1", "o"]
         assert (await rig.stub.TrainNow(pb.TrainNowRequest())).samples == 2
-        await until(lambda: rig.publisher.offered == [1, 2])
+        await eventually(lambda: rig.publisher.offered == [1, 2])
 
 
 async def test_train_now_waits_for_nothing(tmp_path: Path, model: Path) -> None:
@@ -196,7 +190,7 @@ async def test_train_now_waits_for_nothing(tmp_path: Path, model: Path) -> None:
         await rig.submit(make_sample("a"))
         answer = await rig.stub.TrainNow(pb.TrainNowRequest())
         assert (answer.samples, answer.message) == (1, "a step on 1 samples begins")
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
 
 
 async def test_a_pause_holds_until_it_is_resumed(tmp_path: Path, model: Path) -> None:
@@ -210,7 +204,7 @@ async def test_a_pause_holds_until_it_is_resumed(tmp_path: Path, model: Path) ->
         assert rig.status.detail == "paused: an experiment (`openclaw-rl resume` ends it)"
         assert rig.publisher.offered == []
         await rig.stub.Resume(pb.ResumeRequest())
-        await until(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.publisher.offered == [1])
 
 
 async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
@@ -218,7 +212,7 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
         events: list[pb.WatchTrainingResponse] = []
         call = rig.stub.WatchTraining(pb.WatchTrainingRequest())
         await call.initial_metadata()
-        await until(lambda: bool(rig.service.events._watchers))
+        await eventually(lambda: bool(rig.service.events._watchers))
 
         async def watch() -> None:
             async for event in call:
@@ -226,13 +220,13 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
 
         task = asyncio.create_task(watch())
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: len(events) == 2)
+        await eventually(lambda: len(events) == 2)
         FakeBackend.fail = AbnormalStep("the loss is nan")
         await rig.submit(make_sample("c"), make_sample("d"))
-        await until(lambda: len(events) == 4)
+        await eventually(lambda: len(events) == 4)
         rig.service.on_activated(1, weights_pb2.WeightActivated(version=1, pause_ms=7, pause_steps=1))
         rig.service.on_rejected(1, weights_pb2.WeightRejected(version=1, message="no room"))
-        await until(lambda: len(events) == 6)
+        await eventually(lambda: len(events) == 6)
         assert [event.kind for event in events] == [
             pb.TRAINING_EVENT_KIND_STEP_STARTED, pb.TRAINING_EVENT_KIND_VERSION_CREATED,
             pb.TRAINING_EVENT_KIND_STEP_STARTED, pb.TRAINING_EVENT_KIND_STEP_SKIPPED,
@@ -242,7 +236,7 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
         assert (manifest.metrics["pause_ms"], manifest.metrics["pause_steps"], manifest.metrics["loss"]) == (7, 1, 0.5)
         assert (events[3].message, list(events[3].turn_ids)) == ("abnormal step: the loss is nan", ["c", "d"])
         call.cancel()
-        await until(lambda: not rig.service.events._watchers)
+        await eventually(lambda: not rig.service.events._watchers)
         task.cancel()
 
 
@@ -255,7 +249,7 @@ def state(active: int, *, highest: int, withdrawn: tuple[int, ...] = ()) -> poli
 async def make_versions(rig: Rig, count: int) -> None:
     for number in range(1, count + 1):
         await rig.submit(make_sample(f"{number}a"), make_sample(f"{number}b"))
-        await until(lambda number=number: rig.publisher.offered == list(range(1, number + 1)))  # type: ignore[misc]
+        await eventually(lambda number=number: rig.publisher.offered == list(range(1, number + 1)))  # type: ignore[misc]
 
 
 async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path: Path, model: Path) -> None:
@@ -264,7 +258,7 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
         events: list[pb.WatchTrainingResponse] = []
         call = rig.stub.WatchTraining(pb.WatchTrainingRequest())
         await call.initial_metadata()
-        await until(lambda: bool(rig.service.events._watchers))
+        await eventually(lambda: bool(rig.service.events._watchers))
 
         async def watch() -> None:
             async for event in call:
@@ -273,7 +267,7 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
         task = asyncio.create_task(watch())
         FakeBackend.says = ("no no no", [5, 6] * 10, 12.0)
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: len(events) == 3)
+        await eventually(lambda: len(events) == 3)
         assert (events[2].kind, events[2].version, list(events[2].turn_ids)) == (
             pb.TRAINING_EVENT_KIND_VERSION_REFUSED, 2, ["a", "b"])
         assert (rig.publisher.offered, rig.store.head) == ([1], 1)
@@ -288,8 +282,8 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
         assert from_rpc_error(failure.value).reason == "REFUSED_BY_GATE"
         FakeBackend.says = ("a fair answer", list(range(10)), 12.0)
         await rig.submit(make_sample("c"), make_sample("d"))
-        await until(lambda: rig.publisher.offered == [1, 3])
-        await until(lambda: rig.status.state == component_pb2.COMPONENT_STATE_RUNNING)
+        await eventually(lambda: rig.publisher.offered == [1, 3])
+        await eventually(lambda: rig.status.state == component_pb2.COMPONENT_STATE_RUNNING)
         call.cancel()
         task.cancel()
 
@@ -308,7 +302,7 @@ async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> No
         rig.service.on_state(state(2, highest=3, withdrawn=(3,)))
         assert rig.store.head == 2
         await rig.submit(make_sample("x"), make_sample("y"))
-        await until(lambda: rig.publisher.offered[-1] == 4)
+        await eventually(lambda: rig.publisher.offered[-1] == 4)
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=4))).version.manifest
         assert manifest.parent == 2
 
@@ -355,7 +349,7 @@ async def test_a_policy_server_that_knows_more_is_never_sent_an_old_number(tmp_p
     async with trainer(tmp_path, model) as rig:
         rig.service.on_state(state(7, highest=9))
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: rig.publisher.offered == [10])
+        await eventually(lambda: rig.publisher.offered == [10])
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=10))).version.manifest
         assert manifest.parent == 0
 
@@ -373,12 +367,12 @@ async def test_a_model_that_cannot_be_had_is_told_and_tried_again(
     async with trainer(tmp_path, model) as rig:
         rig.learner._create = create  # type: ignore[assignment]
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED)
+        await eventually(lambda: rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED)
         assert "can't train: OSError: no such model" in rig.status.detail
         assert (await rig.submit(make_sample("c")))[0].status == common_pb2.ACK_STATUS_ACCEPTED
         failing = False
-        await until(lambda: rig.publisher.offered == [1])
-        await until(lambda: rig.status.state == component_pb2.COMPONENT_STATE_RUNNING)
+        await eventually(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.status.state == component_pb2.COMPONENT_STATE_RUNNING)
 
 
 async def test_the_model_is_given_back_when_idle(
@@ -386,15 +380,15 @@ async def test_the_model_is_given_back_when_idle(
     monkeypatch.setattr(service_module, "IDLE_RELEASE", 0.05)
     async with trainer(tmp_path, model) as rig:
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: rig.publisher.offered == [1])
-        await until(lambda: rig.learner._backend is None)
+        await eventually(lambda: rig.publisher.offered == [1])
+        await eventually(lambda: rig.learner._backend is None)
 
 
 async def test_a_stop_does_not_wait_for_a_step_to_end(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         FakeBackend.during = staticmethod(lambda: _wait(lambda: rig.learner._stopping))
         await rig.submit(make_sample("a"), make_sample("b"))
-        await until(lambda: rig.status.gauges["training"] == 1)
+        await eventually(lambda: rig.status.gauges["training"] == 1)
     async with trainer(tmp_path, model, min_samples=9) as rig:
         assert rig.status.counters["samples_pending"] == 2
 

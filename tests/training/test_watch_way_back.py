@@ -24,8 +24,8 @@ from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.replicas import Fleet
 from tests.serving import peers
+from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
-from tests.training.test_service import until
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ class Rig:
     async def version(self, number: int) -> None:
         """Make the next version, and wait until it answers."""
         self.judged(0, 1, 1)  # of version 0, which is not looked at any more
-        await until(lambda: self.policy.active == number)
-        await until(lambda: self.store.get("active") == str(number))
+        await eventually(lambda: self.policy.active == number)
+        await eventually(lambda: self.store.get("active") == str(number))
 
     def judged(self, version: int, *scores: int) -> None:
         self.service.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
@@ -110,12 +110,12 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         await rig.version(2)
         rig.live(1, *[1, 1, 0] * 8)
         rig.live(2, *[-1, -1, 0] * 8)
-        await until(lambda: policy.active == 1)
-        await until(lambda: rig.store.head == 1)
-        await until(lambda: rig.service._watcher.watch.going is None)
+        await eventually(lambda: policy.active == 1)
+        await eventually(lambda: rig.store.head == 1)
+        await eventually(lambda: rig.service._watcher.watch.going is None)
         assert policy.versions.state().withdrawn_versions == [2]
         went = pb.TRAINING_EVENT_KIND_WATCH_WENT_BACK
-        await until(lambda: any(event.kind == went for event in rig.events))
+        await eventually(lambda: any(event.kind == went for event in rig.events))
         assert [(event.version, event.message.partition("(")[0]) for event in rig.events if event.kind == went] == [
             (1, "watch: mean score of live turns fell from 0.67 ")]
         status = rig.service.status()
@@ -129,10 +129,10 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         await rig.version(3)
         assert rig.store.version(3).manifest.parent == 1
         rig.live(3, *[1, 1, 0] * 7)
-        await until(lambda: "watch" not in rig.service.status().detail)
+        await eventually(lambda: "watch" not in rig.service.status().detail)
         # An operator who goes forward again has the last word.
         await policy.versions.activate(2, "I know better")
-        await until(lambda: rig.store.get("active") == "2")
+        await eventually(lambda: rig.store.get("active") == "2")
         rig.live(2, *[-1] * 60)
         for _ in range(50):
             await asyncio.sleep(0.01)
@@ -155,13 +155,13 @@ async def test_nothing_goes_back_while_pinned(tmp_path: Path, model: Path, polic
         rig.service._watcher._policy.state = counted  # type: ignore[method-assign,union-attr]
         rig.live(1, *[1] * 24)
         rig.live(2, *[-1] * 24)
-        await until(lambda: looks > 0)
+        await eventually(lambda: looks > 0)
         for _ in range(20):
             await asyncio.sleep(0.01)
         assert (policy.active, rig.service._watcher.watch.alarm) == (2, "")
         # The turns are not forgotten: they count when the pin is lifted.
         await policy.versions.activate(None, pin=False)
-        await until(lambda: policy.active == 1)
+        await eventually(lambda: policy.active == 1)
 
 
 async def test_a_policy_server_that_is_away_is_asked_again(
@@ -173,7 +173,7 @@ async def test_a_policy_server_that_is_away_is_asked_again(
         await policy.kill()
         rig.live(1, *[1] * 24)
         rig.live(2, *[-1] * 24)
-        await until(lambda: "the watch can't look or go back now" in rig.service.status().detail)
+        await eventually(lambda: "the watch can't look or go back now" in rig.service.status().detail)
         await policy.start()
-        await until(lambda: policy.active == 1, 20)
-        await until(lambda: rig.store.head == 1, 20)
+        await eventually(lambda: policy.active == 1, 20)
+        await eventually(lambda: rig.store.head == 1, 20)

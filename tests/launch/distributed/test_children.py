@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from openclaw_rl.launch.distributed import children, ray_node
 from openclaw_rl.launch.distributed.children import RotatingLog
 from openclaw_rl.launch.distributed.host_agent import Agent, hosts_file
 from openclaw_rl.runtime.home import Home, read_record
+from tests.support.waiting import until
 
 CONFIG = "components: {policy_server: {port: 0, grpc_port: 0}, prm_judge: {port: 0}, trainer: {port: 0}}\n"
 #: argv: home; an agent with a trainer, until it is killed.
@@ -27,13 +27,6 @@ _AGENT = ("import sys, time\nfrom openclaw_rl.launch import supervisor\n"
           "supervisor.COMPONENT_MODULE = 'fake_component'\n"
           "from openclaw_rl.launch.distributed.host_agent import Agent\n"
           "a = Agent(sys.argv[1], '10.0.0.4'); a.tick(['trainer'], {'run/config.yaml': sys.argv[2]}); time.sleep(600)")
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture

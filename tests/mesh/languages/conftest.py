@@ -11,7 +11,8 @@ import yaml
 
 from openclaw_rl.runtime.home import Home
 from tests.mesh.languages.bad_peers import BadPeers
-from tests.mesh.mesh import Mesh, running, running_mesh, until
+from tests.mesh.mesh import Mesh, running, running_mesh
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="package")

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.mesh.mesh import until
 from tests.support.required import left_out
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 CLIENTS, SERVERS = ROOT / "clients", ROOT / "servers"

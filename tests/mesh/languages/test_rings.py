@@ -13,8 +13,9 @@ import yaml
 from openclaw_rl.runtime.home import Home
 from tests.mesh.fake_api import FakeApi
 from tests.mesh.languages.stacks import Foreign
-from tests.mesh.mesh import Mesh, make_home, until
+from tests.mesh.mesh import Mesh, make_home
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 HINT = "Answer in one short sentence"
 Start = Callable[..., Foreign]

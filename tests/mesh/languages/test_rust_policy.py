@@ -12,7 +12,8 @@ import yaml
 from openclaw_rl.runtime.home import Home
 from tests.mesh.fake_api import FakeApi
 from tests.mesh.languages.test_rings import HINT, Start, active, fates, foreign, free_port
-from tests.mesh.mesh import Mesh, until
+from tests.mesh.mesh import Mesh
+from tests.support.waiting import until
 
 __all__ = ["foreign"]
 

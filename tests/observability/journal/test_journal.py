@@ -19,6 +19,7 @@ from openclaw_rl.observability.journal import Journal
 from openclaw_rl.observability.journal import journal as journal_module
 from openclaw_rl.observability.journal.file import JournalFile
 from openclaw_rl.observability.journal.line import lines
+from tests.support.waiting import until
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
@@ -38,20 +39,13 @@ def written(folder: Path) -> list[str]:
     return [line for path in files(folder) for line in path.read_text().split("\n")[:-1]]
 
 
-def wait_until(condition, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition has not come true"
-        time.sleep(0.005)
-
-
 def test_the_four_kinds_of_lines(journal, tmp_path):
     journal.action("abc123", 42, "MAIN", "Here you are.")
     journal.next_state("abc123", 42, "No!")
     journal.score("abc123", 42, -1, "dissatisfied")
     journal.hint("abc123", 42, "Be brief.")
     journal.action("abc123", 42, "SIDE", "title")
-    wait_until(lambda: len(written(tmp_path)) == 5)  # the writer comes by itself
+    until(lambda: len(written(tmp_path)) == 5)  # the writer comes by itself
     expected = ['[VERSION: 42] [MAIN] Action: "Here you are."', '[VERSION: 42] NextState: "No!"',
                 "[VERSION: 42] [PRM] Score: -1 (dissatisfied)", '[VERSION: 42] [OPD] Hint: "Be brief."',
                 '[VERSION: 42] [SIDE] Action: "title"']
@@ -224,10 +218,10 @@ def test_a_full_disk_stops_nobody_and_nothing_is_lost_or_doubled(tmp_path, monke
     for i in range(1, 2000):
         journal.action("s", i, "MAIN", "x")
         if i % 500 == 0:
-            wait_until(lambda: "No space left" in journal.problem)
+            until(lambda: "No space left" in journal.problem)
     assert len(written(tmp_path)) == 1 and files(tmp_path)[0].read_bytes().endswith(b"\n")
     full = False
-    wait_until(lambda: journal.stats["written"] == 2000)
+    until(lambda: journal.stats["written"] == 2000)
     journal.close()
     assert [int(re.search(r"VERSION: (\d+)", line)[1]) for line in written(tmp_path)] == list(range(2000))
     assert journal.problem == "" and journal.stats["lost"] == 0

@@ -21,7 +21,7 @@ from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc
 from tests.rollouts.episodes.rig import Rig, call, steps
-from tests.rollouts.leases.fake import until
+from tests.support.waiting import eventually
 
 
 class Mesh:
@@ -112,7 +112,7 @@ async def test_environments_tasks_and_leases(mesh: Mesh) -> None:
     [lease] = await mesh.json("environments", "leases")
     assert (lease["lease"], lease["holder"], lease["task"]) == ("mine", "me", "t0")
     watching = asyncio.create_task(mesh.run("environments", "watch", "mine"))
-    await until(lambda: any(environment.views for environment in mesh.rig.kind.alive))  # one is the leased one
+    await eventually(lambda: any(environment.views for environment in mesh.rig.kind.alive))  # one is the leased one
     await mesh.rig.pool.release("mine")
     code, output = await watching
     assert code == 0 and "the lease has ended" in output
@@ -128,10 +128,10 @@ async def test_ctrl_c_cancels_the_run(mesh: Mesh) -> None:
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).parent / "openclaw-rl"), "episodes", "run", "--type", "fake", "--groups", "1",
         "--json", env=dict(os.environ), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-    await until(lambda: mesh.rig.policy.running == 4, 60)
+    await eventually(lambda: mesh.rig.policy.running == 4, 60)
     process.send_signal(signal.SIGINT)
     output, errors = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 130 and b"their sandboxes given back" in errors, errors
     assert json.loads(output)["cancelled"] is True
-    await until(lambda: not mesh.rig.pool.leases() and mesh.rig.episodes.running == 0)
+    await eventually(lambda: not mesh.rig.pool.leases() and mesh.rig.episodes.running == 0)
     assert {episode.error for episode in mesh.rig.listed()} == {"cancelled"}

@@ -26,8 +26,8 @@ from openclaw_rl.v1.turn_pb2 import (
     TurnOptions,
 )
 from tests.rollouts.episodes.rig import Rig, say
-from tests.rollouts.leases.fake import until
 from tests.rollouts.talk import user
+from tests.support.waiting import eventually
 
 ANN = OnBehalfOf(client="ann:0", key_id="key_ann")
 
@@ -130,7 +130,7 @@ async def test_who_goes_away_cancels_the_response(rig: Rig) -> None:
     rig.policy.script = lambda request: forever
     client = Client(rig)
     waiting = asyncio.create_task(client.turn(pb.InteractRequest(messages=[user("hi")])))
-    await until(lambda: rig.policy.running)
+    await eventually(lambda: rig.policy.running)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await until(lambda: rig.policy.running == 0)
+    await eventually(lambda: rig.policy.running == 0)

@@ -28,7 +28,8 @@ from openclaw_rl.v1.turn_pb2 import (
     SamplingParams,
 )
 from tests.rollouts.episodes.rig import Rig, call, say, steps
-from tests.rollouts.leases.fake import FakeEnvironment, until
+from tests.rollouts.leases.fake import FakeEnvironment
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -72,7 +73,7 @@ async def test_an_episode_from_its_lease_to_its_outcome(rig: Rig) -> None:
     assert one.next_state.kind == NEXT_STATE_KIND_CONTINUED and two.next_state.kind == NEXT_STATE_KIND_EPISODE_ENDED
     assert [message.tool_call_id for message in two.next_state.messages] == ["c2"]
     assert two.outcome.value == 1.0 and two.outcome.steps == 2 and one.turn.episode.group_id == episode.group_id
-    await until(lambda: not rig.pool.leases())
+    await eventually(lambda: not rig.pool.leases())
 
 
 async def test_groups_are_of_tasks_of_their_own_and_bounded_in_parallel(rig: Rig) -> None:
@@ -135,7 +136,7 @@ async def test_a_run_is_run_once(rig: Rig) -> None:
     gate: asyncio.Future[ChatMessage] = asyncio.get_running_loop().create_future()
     rig.policy.script = lambda request: gate if request.turn.episode.step == 1 else call("submit")
     first = asyncio.create_task(rig.run(run_id="r"))
-    await until(lambda: rig.policy.running)
+    await eventually(lambda: rig.policy.running)
     with pytest.raises(MeshError, match="there is a run 'r'"):
         await rig.run(run_id="r")
     gate.set_result(call("submit"))
@@ -222,7 +223,7 @@ async def test_a_sandbox_that_dies_ends_its_episode_and_no_other(rig: Rig) -> No
             assert episode.outcome == 1.0 and not episode.error
     broken = [transition for transition in rig.sent() if transition.outcome.error]
     assert len(broken) == 2 and not any(transition.outcome.HasField("value") for transition in broken)
-    await until(lambda: not rig.pool.leases())
+    await eventually(lambda: not rig.pool.leases())
 
 
 async def test_a_policy_that_is_away_is_waited_for_where_it_comes_back(rig: Rig) -> None:
@@ -239,7 +240,7 @@ async def test_a_policy_that_is_away_is_waited_for_where_it_comes_back(rig: Rig)
     rig.policy.script = script
     await rig.kill_policy()
     running = asyncio.create_task(rig.one())
-    await until(lambda: rig.pool.leases())
+    await eventually(lambda: rig.pool.leases())
     await rig.serve()  # at another address
     assert (await running).outcome == 1.0 and len(tries) == 4
 
@@ -271,7 +272,7 @@ async def test_time_is_bounded(tmp_path: Path) -> None:
     episode = await rig.one()
     assert "longer than 0.3 s" in episode.error and "waited for the policy's response 2" in episode.error
     assert rig.sent()[-1].outcome.error == episode.error
-    await until(lambda: rig.policy.running == 0)  # the generation is cancelled
+    await eventually(lambda: rig.policy.running == 0)  # the generation is cancelled
     await rig.stop()
 
 
@@ -283,17 +284,17 @@ async def test_who_goes_away_cancels_his_run(rig: Rig) -> None:
         async for event in events:
             if event.kind == pb.EPISODE_EVENT_KIND_STEP:
                 break
-        await until(lambda: rig.policy.running == rig.count)
+        await eventually(lambda: rig.policy.running == rig.count)
     assert rig.episodes.running == 0 and not rig.pool.leases()
     assert {episode.error for episode in rig.listed(run_id="r")} == {"cancelled"}
     assert {transition.outcome.error for transition in rig.sent()} == {"cancelled"}
-    await until(lambda: rig.policy.running == 0)
+    await eventually(lambda: rig.policy.running == 0)
 
 
 async def test_a_server_that_stops_says_so(rig: Rig) -> None:
     rig.policy.script = steps(asyncio.get_running_loop().create_future())
     running = asyncio.create_task(rig.run())
-    await until(lambda: rig.policy.running)
+    await eventually(lambda: rig.policy.running)
     await rig.episodes.close()
     with pytest.raises(MeshError, match="the environment server ended"):
         await running
@@ -314,7 +315,7 @@ async def test_a_forgotten_session_ends_its_episode(rig: Rig) -> None:
     gate: asyncio.Future[ChatMessage] = asyncio.get_running_loop().create_future()
     rig.policy.script = steps(call("say", {"text": "a"}), gate)
     running = asyncio.create_task(rig.run())
-    await until(lambda: rig.policy.running and len(rig.policy.requests) == 2)
+    await eventually(lambda: rig.policy.running and len(rig.policy.requests) == 2)
     await rig.harness.tracker.forget(Target(rig.policy.requests[0].turn.session_id, time.time()))
     gate.set_result(call("say", {"text": "b"}))
     events = await running

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -103,10 +102,3 @@ def fake_pool(count: int = 2, *, kind: FakeKind | None = None, named: bool = Tru
                 max_waiting=max_waiting)
     pool.start()
     return pool, kind
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait until it is true."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (anything may make it true)
-            await asyncio.sleep(0.002)

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +20,7 @@ from openclaw_rl.client.environment import EnvironmentServiceClient
 from openclaw_rl.launch import start
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home, read_record
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.mesh, pytest.mark.timeout(300)]
 CAPACITY = 8
@@ -66,14 +66,6 @@ class Served:
     def sandboxes(self) -> list[psutil.Process]:
         assert self.process is not None
         return [child for child in self.process.children(recursive=True) if lives(child)]
-
-
-def until(condition: Any, seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
 
 
 def lives(process: psutil.Process) -> bool:

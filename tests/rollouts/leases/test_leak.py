@@ -11,7 +11,8 @@ from openclaw_rl.rollouts.leases import warm_pool
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rpc.errors import MeshError
-from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool, until
+from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool
+from tests.support.waiting import eventually
 
 LEASES = 10_000
 CAPACITY = 16
@@ -71,7 +72,7 @@ async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypat
 
     async with asyncio.timeout(90):
         await asyncio.gather(*(client() for _ in range(CLIENTS)))
-        await until(lambda: not pool.leases() and not pool._pending)
+        await eventually(lambda: not pool.leases() and not pool._pending)
     assert supply.free == CAPACITY and supply.leased == supply.waiting == 0 and kind.most_alive <= CAPACITY
     counts = pool.counts()
     assert counts["leases_expired"] > 100 and counts["sandboxes_lost"] > 10

@@ -15,7 +15,8 @@ from openclaw_rl.rollouts.leases.pool import Pool
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rpc.errors import MeshError
-from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool, until
+from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool
+from tests.support.waiting import eventually
 
 Code = grpc.StatusCode
 
@@ -52,7 +53,7 @@ async def test_a_lease_from_beginning_to_end(made):
     await pool.release("a")
     await pool.release("a")
     await pool.release("never there")
-    await until(lambda: lease.environment not in kind.alive)
+    await eventually(lambda: lease.environment not in kind.alive)
     with pytest.raises(MeshError, match="was given back") as caught:
         await pool.step("a", 3, say("too late"))
     assert (caught.value.code, caught.value.reason) == (Code.FAILED_PRECONDITION, "LEASE_ENDED")
@@ -78,7 +79,7 @@ async def test_a_repeated_acquire_gives_the_same_lease(made):
     kind.on_make = gate.wait
     calls = [asyncio.create_task(pool.acquire("fake", "a", wait=5)) for _ in range(3)]
     calls.append(asyncio.create_task(pool.acquire("fake", "a")))
-    await until(lambda: pool.supply("fake").starting == 1)
+    await eventually(lambda: pool.supply("fake").starting == 1)
     calls[0].cancel()
     gate.set()
     first, *others = await asyncio.gather(*calls, return_exceptions=True)
@@ -116,7 +117,7 @@ async def test_too_many_wait(made):
     pool, _ = made(1, max_waiting=2)
     await pool.acquire("fake", "a")
     waiting = [asyncio.create_task(pool.acquire("fake", f"w{i}", wait=10)) for i in range(2)]
-    await until(lambda: pool.supply("fake").waiting == 2)
+    await eventually(lambda: pool.supply("fake").waiting == 2)
     with pytest.raises(MeshError, match="2 requests wait") as caught:
         await pool.acquire("fake", "c", wait=10)
     assert caught.value.code is Code.RESOURCE_EXHAUSTED and caught.value.retry_after
@@ -137,9 +138,9 @@ async def test_holders_are_served_in_turn(made):
         await pool.release(lease_id)
 
     asked = [asyncio.create_task(use(f"greedy{i}", "greedy")) for i in range(4)]
-    await until(lambda: pool.supply("fake").waiting == 4)
+    await eventually(lambda: pool.supply("fake").waiting == 4)
     asked += [asyncio.create_task(use(f"late{i}", "late")) for i in range(2)]
-    await until(lambda: pool.supply("fake").waiting == 6)
+    await eventually(lambda: pool.supply("fake").waiting == 6)
     await pool.release("first")
     await asyncio.gather(*asked)
     assert order == ["greedy0", "late0", "greedy1", "late1", "greedy2", "greedy3"]
@@ -150,9 +151,9 @@ async def test_a_cancelled_request_leaves_no_trace(made, turns):
     pool, kind = made(1)
     await pool.acquire("fake", "a")
     waiting = [asyncio.create_task(pool.acquire("fake", lease_id, wait=10)) for lease_id in "bc"]
-    await until(lambda: pool.supply("fake").waiting == 2)
+    await eventually(lambda: pool.supply("fake").waiting == 2)
     waiting[0].cancel()
-    await until(lambda: pool.supply("fake").waiting == 1)
+    await eventually(lambda: pool.supply("fake").waiting == 1)
     await pool.release("a")
     for _ in range(turns):  # in each turn of the loop from its release until the other one has it
         await asyncio.sleep(0)
@@ -160,7 +161,7 @@ async def test_a_cancelled_request_leaves_no_trace(made, turns):
     given = (await asyncio.gather(*waiting, return_exceptions=True))[1]
     assert isinstance(given, asyncio.CancelledError) == (given not in pool.leases())
     await pool.release("c")
-    await until(lambda: not pool._pending and pool.supply("fake").leased == 0)
+    await eventually(lambda: not pool._pending and pool.supply("fake").leased == 0)
     assert pool.supply("fake").free == 1 and not pool.leases() and not pool._timers and kind.most_alive == 1
 
 
@@ -168,7 +169,7 @@ async def test_a_release_of_what_is_still_waited_for(made):
     pool, _ = made(1)
     await pool.acquire("fake", "a")
     waiting = asyncio.create_task(pool.acquire("fake", "b", wait=10))
-    await until(lambda: pool.supply("fake").waiting == 1)
+    await eventually(lambda: pool.supply("fake").waiting == 1)
     await pool.release("b")
     with pytest.raises(MeshError, match="before it was there"):
         await waiting
@@ -182,12 +183,12 @@ async def test_a_lease_that_nobody_renews(made):
         await asyncio.sleep(0.05)
         pool.renew("a")
     assert pool.leases() == [lease]
-    await until(lambda: not pool.leases())
+    await eventually(lambda: not pool.leases())
     assert pool.counts()["leases_expired"] == 1
     with pytest.raises(MeshError, match=r"nobody used or renewed it for 0\.15 s") as caught:
         pool.renew("a")
     assert caught.value.reason == "LEASE_ENDED"
-    await until(lambda: lease.environment not in kind.alive)
+    await eventually(lambda: lease.environment not in kind.alive)
     await pool.acquire("fake", "b")
 
 
@@ -206,7 +207,7 @@ async def test_what_is_being_used_does_not_expire(made):
     assert pool.leases() == [lease]
     gate.set()
     await step
-    await until(lambda: not pool.leases())
+    await eventually(lambda: not pool.leases())
 
 
 async def test_steps_by_number(made):
@@ -261,10 +262,10 @@ async def test_a_step_whose_caller_goes_away_is_done_once(made):
     lease = await pool.acquire("fake", "a")
     await pool.reset("a")
     gone = asyncio.create_task(pool.step("a", 1, say("x")))
-    await until(lambda: lease.calls == 1)
+    await eventually(lambda: lease.calls == 1)
     gone.cancel()
     again = [asyncio.create_task(pool.step("a", 1, say("x"))) for _ in range(3)]
-    await until(lambda: lease.calls == 4)
+    await eventually(lambda: lease.calls == 4)
     gate.set()
     assert {answer.observation.text for answer in await asyncio.gather(*again)} == {"1: x"}
     assert lease.environment.said == ["x"] and pool.counts()["steps"] == 1
@@ -286,7 +287,7 @@ async def test_one_thing_at_a_time(made):
     lease = await pool.acquire("fake", "a")
     await pool.reset("a")
     steps = [asyncio.create_task(pool.step("a", number, say("x"))) for number in range(1, leases.MOST_CALLS + 1)]
-    await until(lambda: lease.calls == leases.MOST_CALLS)
+    await eventually(lambda: lease.calls == leases.MOST_CALLS)
     with pytest.raises(MeshError, match="do one thing at a time") as caught:
         await pool.step("a", 100, say("x"))
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
@@ -305,12 +306,12 @@ async def test_a_release_stops_what_is_being_done(made):
     lease = await pool.acquire("fake", "a")
     await pool.reset("a")
     steps = [asyncio.create_task(pool.step("a", number, say("x"))) for number in (1, 2)]
-    await until(lambda: lease.calls == 2)
+    await eventually(lambda: lease.calls == 2)
     await pool.release("a")
     for step in steps:
         with pytest.raises(MeshError, match="was given back"):
             await step
-    await until(lambda: lease.environment not in kind.alive)
+    await eventually(lambda: lease.environment not in kind.alive)
     await pool.acquire("fake", "b")
 
 
@@ -349,7 +350,7 @@ async def test_a_sandbox_that_dies(made, how):
         with pytest.raises(MeshError, match=r"killed for its memory|a fault in the kind: ZeroDivisionError") as caught:
             await pool.step("a", 1, say("x"))
         assert (caught.value.code, caught.value.reason) == (Code.UNAVAILABLE, "SANDBOX_LOST")
-    await until(lambda: lease.environment not in kind.alive)  # before anybody gives it back
+    await eventually(lambda: lease.environment not in kind.alive)  # before anybody gives it back
     assert pool.leases() == [lease] and lease.problem and pool.supply("fake").free == 0
     assert pool.counts()["sandboxes_lost"] == 1
     await pool.release("a")
@@ -366,7 +367,7 @@ async def test_each_lease_has_a_fresh_environment(made):
         seen.add(lease.environment)
         await pool.step(lease.id, 1, say("secret"))
         await pool.release(lease.id)
-    await until(lambda: all(environment.closed for environment in seen))
+    await eventually(lambda: all(environment.closed for environment in seen))
     assert kind.most_alive <= 2
 
 
@@ -374,7 +375,7 @@ async def test_waiters_are_told_when_the_server_stops(made):
     pool, kind = made(1)
     await pool.acquire("fake", "a")
     waiting = asyncio.create_task(pool.acquire("fake", "b", wait=10))
-    await until(lambda: pool.supply("fake").waiting == 1)
+    await eventually(lambda: pool.supply("fake").waiting == 1)
     await pool.close()
     with pytest.raises(MeshError, match="stopping") as caught:
         await waiting

@@ -22,7 +22,8 @@ from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.v1 import component_pb2
 from openclaw_rl.v1 import environment_pb2 as pb
-from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, until
+from tests.rollouts.leases.fake import FakeEnvironment, FakeKind
+from tests.support.waiting import eventually
 
 Code = grpc.StatusCode
 
@@ -54,7 +55,7 @@ async def serving(folder: Path, tasks: Path | None = None, **settings: Any) -> A
         "env_server": {"port": 0, "environments": environments, **settings}, "prm_judge": {"address": "127.0.0.1:1"}}})
     running = asyncio.create_task(server.run(config, home))
     try:
-        await until(lambda: running.done() or read_record(home, server.NAME))
+        await eventually(lambda: running.done() or read_record(home, server.NAME))
         assert not running.done(), running.result()
         async with AsyncEnvironmentServiceClient(home=home) as client:
             yield client

@@ -15,7 +15,8 @@ from openclaw_rl.rollouts.leases.pool import Pool
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1.component_pb2 import ComponentStatus
-from tests.rollouts.leases.fake import FakeKind, fake_pool, until
+from tests.rollouts.leases.fake import FakeKind, fake_pool
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ async def made() -> AsyncIterator[Any]:
                                                         (4, 0, 0), (4, 3, 3), (4, 9, 4)])
 async def test_how_many_are_kept_ready(made, count, warm, wanted):
     pool, kind = made(count, warm=warm)
-    await until(lambda: pool.supply("fake").warm == wanted)
+    await eventually(lambda: pool.supply("fake").warm == wanted)
     assert pool.supply("fake").wanted_warm == wanted == kind.made
 
 
@@ -45,18 +46,18 @@ async def test_a_default_environment_costs_nothing_until_it_is_used(made):
     await asyncio.sleep(0.05)
     assert kind.made == kind.asked == 0
     await pool.acquire("fake", "a")
-    await until(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.supply("fake").warm == 1)
 
 
 async def test_ready_ones_are_made_anew_and_never_too_many(made):
     pool, kind = made(4, warm=2)
-    await until(lambda: pool.supply("fake").warm == 2)
+    await eventually(lambda: pool.supply("fake").warm == 2)
     for number in range(4):
         await pool.acquire("fake", f"l{number}")
     await asyncio.sleep(0.02)
     assert pool.supply("fake").warm == 0 and kind.most_alive == 4
     await pool.release("l0")
-    await until(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.supply("fake").warm == 1)
     assert kind.most_alive == 4
 
 
@@ -76,7 +77,7 @@ async def test_few_are_made_at_the_same_time(made, monkeypatch):
     kind.on_make = slow
     pool, _ = made(20, kind=kind)
     asked = [asyncio.create_task(pool.acquire("fake", f"l{number}")) for number in range(20)]
-    await until(lambda: making == 3)
+    await eventually(lambda: making == 3)
     gate.set()
     await asyncio.gather(*asked)
     assert most == 3 and pool.supply("fake").leased == 20
@@ -84,12 +85,12 @@ async def test_few_are_made_at_the_same_time(made, monkeypatch):
 
 async def test_one_that_died_while_it_was_ready_is_given_to_nobody(made):
     pool, kind = made(2, warm=1)
-    await until(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.supply("fake").warm == 1)
     dead = next(iter(kind.alive))
     dead.problem = "killed"
     lease = await pool.acquire("fake", "a")
     assert lease.environment is not dead and pool.counts()["sandboxes_lost"] == 1
-    await until(lambda: dead not in kind.alive)
+    await eventually(lambda: dead not in kind.alive)
 
 
 async def test_one_that_can_t_be_made_is_tried_again(made, monkeypatch):
@@ -130,7 +131,7 @@ async def test_one_that_takes_too_long(made, monkeypatch):
     pool, _ = made(1, kind=kind, named=False)
     with pytest.raises(MeshError, match=r"not ready after 0\.05 s"):
         await pool.acquire("fake", "a")
-    await until(lambda: kind.made and not kind.alive)
+    await eventually(lambda: kind.made and not kind.alive)
 
 
 async def test_one_that_is_not_closed_gives_its_slot_back(made, monkeypatch):
@@ -172,9 +173,9 @@ async def test_it_is_looked_at_again_by_itself(made, monkeypatch):
     kind = FakeKind()
     kind.trouble = "no image"
     pool, _ = made(1, kind=kind)
-    await until(lambda: pool.supply("fake").problem)
+    await eventually(lambda: pool.supply("fake").problem)
     kind.trouble = ""
-    await until(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.supply("fake").warm == 1)
 
 
 async def test_waiters_are_told_when_it_can_t_be_used_any_more(made):
@@ -195,7 +196,7 @@ async def test_waiters_are_told_when_it_can_t_be_used_any_more(made):
 async def test_the_status(made):
     pool, _ = made(3, warm=1, name="my_gui")
     await pool.acquire("my_gui", "a")
-    await until(lambda: pool.supply("my_gui").warm == 1)
+    await eventually(lambda: pool.supply("my_gui").warm == 1)
     told = ComponentStatus()
     assert status.tell(pool, told) == []
     assert dict(told.gauges) == {"env_my_gui_capacity": 3, "env_my_gui_leased": 1, "env_my_gui_warm": 1,

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,14 +62,6 @@ async def tokens(engine: EmbeddedEngine, prompt: list[int], sampling: Sampling =
 
 async def ids(engine: EmbeddedEngine, prompt: list[int], sampling: Sampling = GREEDY) -> list[int]:
     return [token.id for token in await tokens(engine, prompt, sampling)]
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait for a condition, or fail."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.002)
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from openclaw_rl.serving.engines.embedded import decode_loop
 from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
 from openclaw_rl.serving.engines.embedded.forward import Cache, Forward, Piece
 from openclaw_rl.serving.engines.interface import EngineBusy, EngineError, Finished, PromptTooLong, Sampling, Token
-from tests.serving.engines.conftest import GREEDY, ids, save_model, tokens, until
+from tests.serving.engines.conftest import GREEDY, ids, save_model, tokens
+from tests.support.waiting import eventually
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3, 5], [8] * 40, [9, 7], [93, 23, 84, 62], list(range(1, 120))]
 LLAMA3 = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
@@ -96,16 +97,16 @@ async def test_requests_join_and_leave_in_the_middle(engine: EmbeddedEngine) -> 
         await anext(first)
     await first.aclose()
     assert await asyncio.gather(*joined) == expected
-    await until(lambda: engine.stats()["running"] == 0)
+    await eventually(lambda: engine.stats()["running"] == 0)
 
 
 async def test_a_cancelled_request_leaves_at_once(engine: EmbeddedEngine) -> None:
     task = asyncio.create_task(ids(engine, PROMPTS[0], Sampling(temperature=2, seed=3, max_tokens=900)))
-    await until(lambda: engine.stats()["tokens_total"] > 2)
+    await eventually(lambda: engine.stats()["tokens_total"] > 2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: engine.stats()["running"] == 0)
+    await eventually(lambda: engine.stats()["running"] == 0)
     assert engine.stats()["tokens_total"] < 900
 
 
@@ -113,7 +114,7 @@ async def test_an_abandoned_iterator_is_cleaned_up(engine: EmbeddedEngine) -> No
     async for _ in engine.generate(PROMPTS[0], Sampling(temperature=2, seed=3, max_tokens=900)):
         break
     gc.collect()
-    await until(lambda: engine.stats()["running"] == 0)
+    await eventually(lambda: engine.stats()["running"] == 0)
     assert engine.stats()["tokens_total"] < 900
 
 
@@ -158,10 +159,10 @@ async def test_a_live_prompt_overtakes_one_of_the_background(engine: EmbeddedEng
 
     going = [asyncio.create_task(keep(stream)) for stream in streams]
     tasks = [asyncio.create_task(answer("behind", behind, quiet))]
-    await until(lambda: sum(map(sum, held.pieces)) >= 64)  # its prompt is being read
+    await eventually(lambda: sum(map(sum, held.pieces)) >= 64)  # its prompt is being read
     tasks.append(asyncio.create_task(answer("behind too", PROMPTS[1], quiet)))
     tasks.append(asyncio.create_task(answer("live", live)))
-    await until(lambda: engine.stats()["waiting"] == 1)
+    await eventually(lambda: engine.stats()["waiting"] == 1)
     going[0].cancel()  # a slot before both becomes free while neither prompt is complete
     await asyncio.gather(going[0], return_exceptions=True)
     tasks.append(asyncio.create_task(answer("more", more)))
@@ -181,7 +182,7 @@ async def test_more_requests_than_slots_wait_their_turn(tiny: Path) -> None:
     for stream in running:
         await anext(stream)
     waiting = [asyncio.create_task(ids(engine, prompt)) for prompt in PROMPTS[:3]]
-    await until(lambda: engine.stats()["waiting"] == 3)
+    await eventually(lambda: engine.stats()["waiting"] == 3)
     with pytest.raises(EngineBusy, match="3 requests wait already"):
         await ids(engine, PROMPTS[0])
     waiting[1].cancel()
@@ -206,7 +207,7 @@ async def test_memory_grows_with_use_and_is_given_back(engine: EmbeddedEngine, m
     assert not cache.layers[0][1].any()
     monkeypatch.setattr(decode_loop, "_IDLE_SECONDS", 0.01)
     await ids(engine, [1])  # after it the thread waits anew
-    await until(lambda: not cache.layers[0][0].any())
+    await eventually(lambda: not cache.layers[0][0].any())
     assert await ids(engine, [2] * 900) == expected
 
 
@@ -255,7 +256,7 @@ async def test_a_failing_request_fails_alone(engine: EmbeddedEngine, held) -> No
 
     held.before = fail
     good = asyncio.create_task(ids(engine, PROMPTS[0], Sampling(temperature=0, max_tokens=60)))
-    await until(lambda: engine.stats()["running"] == 1)
+    await eventually(lambda: engine.stats()["running"] == 1)
     with pytest.raises(EngineError, match="the engine failed: MemoryError"):
         await ids(engine, [99] * 10)
     assert await good == expected

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
 from openclaw_rl.serving.engines.interface import Sampling, WeightsError
-from tests.serving.engines.conftest import ids, tokens, until
+from tests.serving.engines.conftest import ids, tokens
+from tests.support.waiting import eventually
 
 LONG = Sampling(temperature=2, seed=4, max_tokens=400)
 
@@ -20,7 +21,7 @@ LONG = Sampling(temperature=2, seed=4, max_tokens=400)
 async def test_a_running_response_goes_on_with_the_new_weights(engine: EmbeddedEngine, other: Path) -> None:
     before, _ = await engine.score([1, 2, 3])
     responses = [asyncio.create_task(tokens(engine, [i + 1], LONG)) for i in range(4)]
-    await until(lambda: engine.stats()["tokens_total"] > 20)
+    await eventually(lambda: engine.stats()["tokens_total"] > 20)
     await engine.stage(1, other)
     assert engine.active_version == 0
     pause = await engine.activate(1)
@@ -44,9 +45,9 @@ async def test_spans_change_exactly_at_the_swap(engine: EmbeddedEngine, other: P
     await engine.stage(7, other)
     held.before = lambda pieces: held.gate.clear() if len(held.pieces) == 6 else None
     response = asyncio.create_task(tokens(engine, [5, 6], LONG))
-    await until(lambda: held.waiting and len(held.pieces) == 6)
+    await eventually(lambda: held.waiting and len(held.pieces) == 6)
     swap = asyncio.create_task(engine.activate(7))
-    await until(lambda: bool(engine._decoding and engine._decoding._swaps))
+    await eventually(lambda: bool(engine._decoding and engine._decoding._swaps))
     held.gate.set()
     assert (await swap).steps == 1
     versions = [token.version for token in await response]
@@ -59,9 +60,9 @@ async def test_scores_are_of_one_version(engine: EmbeddedEngine, other: Path, he
     await engine.stage(1, other)
     held.gate.clear()
     scoring = asyncio.create_task(engine.score(text))
-    await until(lambda: held.waiting)
+    await eventually(lambda: held.waiting)
     swap = asyncio.create_task(engine.activate(1))
-    await until(lambda: bool(engine._decoding and engine._decoding._swaps))
+    await eventually(lambda: bool(engine._decoding and engine._decoding._swaps))
     held.gate.set()
     await swap
     assert await scoring == await engine.score(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -64,13 +63,6 @@ class Door:
 
     def turns(self) -> list[turn_pb2.Turn]:
         return [event.turn for event in self.events() if event.WhichOneof("event") == "turn"]
-
-
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(scope="session")

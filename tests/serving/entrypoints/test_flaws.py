@@ -15,7 +15,8 @@ from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
 from tests.rollouts.talk import Harness
-from tests.serving.entrypoints.conftest import Door, until
+from tests.serving.entrypoints.conftest import Door
+from tests.support.waiting import eventually
 
 HEADERS = {"X-Session-Id": "s"}
 
@@ -39,7 +40,7 @@ async def test_each_is_marked_judged_and_trained_on_as_configured(door: Door, ha
         model="stub", messages=[{"role": "user", "content": "hi"}], stream=True, extra_headers=HEADERS)
     await anext(aiter(stream))
     await stream.close()
-    await until(door.turns)
+    await eventually(door.turns)
     door.engine.gate = None
     await ask(door, "hi", "H", "[Request interrupted by user]", max_tokens=3)
     door.says("")

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -24,6 +23,7 @@ import pytest
 
 from tests.serving.entrypoints.certificates import make_certificate
 from tests.serving.entrypoints.hostile_server import CONNECTIONS
+from tests.support.waiting import until
 
 Address = tuple[str, int]
 ASK = b'{"messages": [{"role": "user", "content": "Hi"}]}'
@@ -327,10 +327,3 @@ def test_no_request_is_smuggled_in(server: Server, headers: bytes) -> None:
             client.shutdown(socket.SHUT_WR)
         got = answer(client)
     assert b"smuggled" not in got and len(statuses(got)) <= 1
-
-
-def until(condition: Any) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -20,7 +20,8 @@ from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 from openclaw_rl.serving.entrypoints.openai.limits import REMEMBERED, Limiter
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
 from openclaw_rl.v1 import turn_pb2
-from tests.serving.entrypoints.conftest import Door, OpenDoor, until
+from tests.serving.entrypoints.conftest import Door, OpenDoor
+from tests.support.waiting import eventually
 
 ASK = [{"role": "user", "content": "Hi"}]
 
@@ -75,7 +76,7 @@ async def test_revoking_ends_what_runs_and_what_comes(open_door: OpenDoor, file:
     async with door.http() as http, http.stream("POST", "/v1/chat/completions", headers=bearer(shown), json={
             "messages": ASK, "stream": True}) as stream:
         running = asyncio.create_task(ask(door, other))
-        await until(lambda: door.engine.running == 2)
+        await eventually(lambda: door.engine.running == 2)
         file.revoke("laptop")
         text = "".join([part async for part in stream.aiter_text()])
     assert '"error"' in text and "revoked" in text and "[DONE]" not in text
@@ -126,7 +127,7 @@ async def test_too_many_requests_at_once(open_door: OpenDoor) -> None:
     door = await open_door(concurrent=2, api_keys=("one",))
     door.engine.gate = asyncio.Event()
     running = [asyncio.create_task(ask(door, "one", stream=i == 0)) for i in range(2)]
-    await until(lambda: door.engine.running == 2)
+    await eventually(lambda: door.engine.running == 2)
     refused = await ask(door, "one")
     assert refused.status_code == 429 and "key config-1: 2 requests at the same time" in refused.text
     door.engine.gate.set()
@@ -138,7 +139,7 @@ async def test_an_open_door_has_no_limits_for_its_own_machine(open_door: OpenDoo
     door = await open_door(concurrent=2, requests_per_minute=3, connections=2)
     door.engine.gate = asyncio.Event()
     running = [asyncio.create_task(ask(door)) for _ in range(5)]
-    await until(lambda: door.engine.running == 5)
+    await eventually(lambda: door.engine.running == 5)
     door.engine.gate.set()
     assert [reply.status_code for reply in await asyncio.gather(*running)] == [200] * 5
     for address, refusals in (("::1", 0), ("10.0.0.1", 2)):  # the latter comes through a proxy on this machine
@@ -187,7 +188,7 @@ async def test_who_floods_does_not_starve_the_others(open_door: OpenDoor) -> Non
 
     alone = await calm(3)
     floods = [asyncio.create_task(flood()) for _ in range(40)]
-    await until(lambda: door.desk.queue.waiting > 20)
+    await eventually(lambda: door.desk.queue.waiting > 20)
     beside = await calm(5)
     for task in floods:
         task.cancel()

@@ -8,7 +8,8 @@ import openai
 import pytest
 
 from openclaw_rl.v1 import turn_pb2
-from tests.serving.entrypoints.conftest import Door, until
+from tests.serving.entrypoints.conftest import Door
+from tests.support.waiting import eventually
 
 ASK = [{"role": "user", "content": "Hi"}]
 WEATHER = {"type": "function", "function": {
@@ -162,7 +163,7 @@ async def test_stop_texts_across_tokens(door: Door) -> None:
     stream = await client.chat.completions.create(model="stub", messages=ASK, stop="STOP", stream=True)
     assert "".join([c.choices[0].delta.content or "" async for c in stream]) == "one two "
     assert len(door.turns()[0].tokens.response_ids) < len(door.template.encode("one two STOP three"))
-    await until(lambda: door.engine.running == 0)
+    await eventually(lambda: door.engine.running == 0)
 
 
 async def test_n_choices_are_turns_of_their_own(door: Door) -> None:
@@ -225,15 +226,15 @@ async def test_a_client_that_goes_away_cancels_its_response(door: Door) -> None:
     await anext(aiter(stream))
     assert door.engine.running == 1
     await stream.close()
-    await until(lambda: door.engine.running == 0)
-    await until(door.turns)
+    await eventually(lambda: door.engine.running == 0)
+    await eventually(door.turns)
     turn, = door.turns()
     assert turn.finish_reason == turn_pb2.FINISH_REASON_CANCELLED
     assert turn.response.content == "H" and len(turn.tokens.response_ids) == 1
     with pytest.raises(openai.APITimeoutError):
         await door.openai().chat.completions.create(model="stub", messages=ASK, timeout=0.3)
-    await until(lambda: door.engine.running == 0)
-    await until(lambda: len(door.turns()) == 2)
+    await eventually(lambda: door.engine.running == 0)
+    await eventually(lambda: len(door.turns()) == 2)
     assert door.turns()[1].finish_reason == turn_pb2.FINISH_REASON_CANCELLED
 
 

@@ -11,8 +11,8 @@ from openclaw_rl.config import PolicyServerConfig
 from openclaw_rl.serving.engines.interface import Finished, Sampling, Token
 from openclaw_rl.serving.engines.sglang import worker_manager
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
-from tests.serving.engines.conftest import until
 from tests.serving.engines.sglang.fake import FakeSglang
+from tests.support.waiting import eventually
 
 Make = Callable[..., Awaitable[SglangEngine]]
 
@@ -46,7 +46,7 @@ async def make(tiny: Path, tmp_path: Path, fakes: list[FakeSglang]) -> AsyncIter
                                   tmp_path / "sglang", tmp_path / "logs")
             stack.push_async_callback(engine.stop)
             await engine.start()
-            await until(lambda: all(worker.state != "starting" for worker in engine.workers))
+            await eventually(lambda: all(worker.state != "starting" for worker in engine.workers))
             return engine
 
         yield make

@@ -16,9 +16,9 @@ from openclaw_rl.serving.engines.sglang.client import ConnectionLost, HttpClient
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
 from openclaw_rl.serving.engines.sglang.transports import DiskTransport
 from openclaw_rl.serving.engines.sglang.worker import Worker
-from tests.serving.engines.conftest import until
 from tests.serving.engines.sglang.conftest import Make, respond
 from tests.serving.engines.sglang.fake import FakeSglang
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_a_process_that_hangs_is_started_anew(tiny: Path, tmp_path: Path, 
     try:
         process: Any = engine._manager.workers[0].process
         running = asyncio.create_task(respond(engine, [1], 80))
-        await until(lambda: engine.stats()["tokens_total"] > 3)
+        await eventually(lambda: engine.stats()["tokens_total"] > 3)
         process.server.hangs = True
         assert len(await asyncio.wait_for(running, 20)) == 80
         assert process.starts == 2 and engine.workers[0].state == "serving"
@@ -83,13 +83,13 @@ async def test_a_process_that_hangs_is_started_anew(tiny: Path, tmp_path: Path, 
 async def test_a_response_leaves_a_server_that_hangs(make: Make, fakes: list[FakeSglang], impatient: None) -> None:
     engine = await make(*fakes)
     responses = [asyncio.create_task(respond(engine, [i], 60, session=f"s{i}")) for i in range(6)]
-    await until(lambda: fakes[0].running > 0 and fakes[1].running > 0)
+    await eventually(lambda: fakes[0].running > 0 and fakes[1].running > 0)
     fakes[0].hangs = True
     for response in await asyncio.wait_for(asyncio.gather(*responses), 20):
         assert len(response) == 60
     assert engine.workers[0].state == "out"
     fakes[0].hangs = False
-    await until(lambda: engine.workers[0].state == "serving")
+    await eventually(lambda: engine.workers[0].state == "serving")
 
 
 async def test_a_server_that_was_left_paused_goes_on(make: Make, fakes: list[FakeSglang]) -> None:
@@ -110,12 +110,12 @@ async def test_checkpoints_go_while_a_worker_is_out(make: Make, fakes: list[Fake
                                                     tmp_path: Path) -> None:
     engine = await make(*fakes)
     await fakes[1].stop()
-    await until(lambda: engine.workers[1].state == "out")
+    await eventually(lambda: engine.workers[1].state == "out")
     for version in (1, 2, 3):
         await engine.stage(version, other)
         await engine.activate(version)
     root = tmp_path / "sglang" / "checkpoints"
-    await until(lambda: [folder.name.split("-")[0] for folder in root.iterdir()] == ["3"])
+    await eventually(lambda: [folder.name.split("-")[0] for folder in root.iterdir()] == ["3"])
     engine._manager.workers[1].reading = engine._manager.active.folder
     await engine.stage(4, other)
     await engine.activate(4)
@@ -137,7 +137,7 @@ async def test_what_cannot_be_loaded_leaves_no_files(make: Make, fakes: list[Fak
     monkeypatch.setattr(DiskTransport, "load", load)
     with pytest.raises(OSError, match="no memory"):
         await engine.stage(1, other)
-    await until(lambda: not list((tmp_path / "sglang" / "checkpoints").iterdir()))
+    await eventually(lambda: not list((tmp_path / "sglang" / "checkpoints").iterdir()))
 
 
 async def test_a_closed_link_is_gone() -> None:
@@ -185,7 +185,7 @@ async def test_an_update_that_fails_in_an_unexpected_way_takes_the_worker_out(
     await engine.stage(1, other)
     with pytest.raises(EngineError, match="first"):
         await engine.activate(1)
-    await until(lambda: engine.workers[0].state == "serving")
+    await eventually(lambda: engine.workers[0].state == "serving")
     assert not fails and engine.active_version == 0
 
 
@@ -193,7 +193,7 @@ async def test_all_that_there_is_room_for_may_wait_during_an_update(make: Make, 
     engine = await make(fakes[0], max_batch=4, max_waiting=1)
     engine._manager.workers[0].updating = True
     waiting = [asyncio.create_task(respond(engine, [1])) for _ in range(4)]
-    await until(lambda: engine.stats()["waiting"] == 4)
+    await eventually(lambda: engine.stats()["waiting"] == 4)
     engine._manager.workers[0].updating = False
     engine._changed()
     await asyncio.gather(*waiting)

@@ -23,8 +23,8 @@ from openclaw_rl.serving.interfaces import ChatCall, Delta, End
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy, Transcript
 from openclaw_rl.v1 import turn_pb2
-from tests.serving.engines.conftest import until
 from tests.serving.engines.sglang.conftest import respond
+from tests.support.waiting import eventually
 
 pytest.importorskip("sglang")
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
@@ -106,7 +106,7 @@ async def test_eight_responses_go_on_through_updates(engine: SglangEngine, newer
     before = await engine.score(prompts[0])
     made = engine.stats()["tokens_total"]
     responses = [asyncio.create_task(respond(engine, prompt, 60, temperature=1.0)) for prompt in prompts]
-    await until(lambda: engine.stats()["tokens_total"] > made + 24 and engine.stats()["running"] == 8, 60)
+    await eventually(lambda: engine.stats()["tokens_total"] > made + 24 and engine.stats()["running"] == 8, 60)
     await engine.stage(1, newer)
     pause = await engine.activate(1)
     assert pause.steps == 1
@@ -126,11 +126,11 @@ async def test_a_killed_server_comes_back_with_the_active_version(engine: Sglang
     score = await engine.score(ids)
     made = engine.stats()["tokens_total"]
     running = asyncio.create_task(respond(engine, ids, 40, temperature=1.0))
-    await until(lambda: engine.stats()["tokens_total"] > made + 3, 60)
+    await eventually(lambda: engine.stats()["tokens_total"] > made + 3, 60)
     process = engine._manager.workers[0].process
     assert process and process.pid
     os.kill(process.pid, signal.SIGKILL)
-    await until(lambda: engine.workers[0].state == "out", 30)
+    await eventually(lambda: engine.workers[0].state == "out", 30)
     assert engine.worker_problems
     tokens = await running  # goes on from where it was
     assert len(tokens) == 40 or tokens[-1].id in engine.info.eos_ids
@@ -154,7 +154,7 @@ async def test_a_server_dies_with_its_policy_server(tmp_path: Path) -> None:
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
     assert parent.stdout
     pid = int(await parent.stdout.readline())
-    await until(lambda: (tmp_path / "log").read_text() == "up\n", 60)
+    await eventually(lambda: (tmp_path / "log").read_text() == "up\n", 60)
     parent.kill()
     await parent.wait()
-    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 30)
+    await eventually(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 30)
