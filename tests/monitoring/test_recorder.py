@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -17,13 +14,7 @@ from openclaw_rl.monitoring.history_file import acquire_lock
 from openclaw_rl.monitoring.recorder import recording
 from openclaw_rl.runtime.home import Home
 from tests.dashboard.fakes import FakeMesh
-
-
-async def until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +38,9 @@ def recorded(home: Home) -> bool:
 async def test_figures_and_training_events_are_recorded_for_a_later_dashboard(mesh: FakeMesh) -> None:
     mesh.status["policy_server"].gauges["qps"] = 2.5
     async with recording("policy_server", Config(), mesh.home):
-        await until(lambda: mesh.watchers)
+        await eventually(lambda: mesh.watchers)
         await asyncio.to_thread(mesh.tell, "VERSION_CREATED", "version 8 was made", version=8, turn_ids=["a"])
-        await until(lambda: recorded(mesh.home))
+        await eventually(lambda: recorded(mesh.home))
     history = History(mesh.home.root / "dashboard", 7)
     assert history.series.latest()["up.trainer"] == 1
     assert [event.kind for event in history.events()] == ["version_created"]
@@ -63,7 +54,7 @@ async def test_another_component_records_where_no_policy_server_is(mesh: FakeMes
         assert not (mesh.home.root / "dashboard" / "history.db").exists()  # the policy server's record is there
         mesh.stop("policy_server")
         mesh.forget("policy_server")
-        await until(lambda: (mesh.home.root / "dashboard" / "history.db").exists()
+        await eventually(lambda: (mesh.home.root / "dashboard" / "history.db").exists()
                     and newest(mesh.home).get("trainer.pending") == 3)
         assert not mesh.watchers  # events are for the roles policy_server and operator
 
@@ -76,7 +67,7 @@ async def test_it_takes_over_from_a_dashboard_that_ends(mesh: FakeMesh) -> None:
         await asyncio.sleep(0.5)
         assert not (mesh.home.root / "dashboard" / "history.db").exists()
         os.close(lock)
-        await until(lambda: recorded(mesh.home))
+        await eventually(lambda: recorded(mesh.home))
 
 
 async def test_a_home_that_cannot_be_written_ends_nothing(mesh: FakeMesh) -> None:
