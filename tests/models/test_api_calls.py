@@ -15,7 +15,7 @@ import pytest
 
 from openclaw_rl.config import PrmJudgeConfig
 from openclaw_rl.models import api_calls
-from openclaw_rl.models.api_calls import Budget, Names, canary, client, retry_after
+from openclaw_rl.models.api_calls import Budget, Names, client, probe, retry_after
 from openclaw_rl.models.api_endpoints import ApiModel
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.reward.broadcast import Broadcast
@@ -86,11 +86,11 @@ async def test_a_wait_beyond_the_deadline_is_not_begun(api: FakeApi) -> None:
     (error(404, "The model `x` does not exist", "model_not_found"), "check components.policy_server.model"),
     (error(400, "model does not exist", "1211"), "check components.policy_server.model"),
     (error(404, "Not Found"), "check components.policy_server.base_url"), ("fine", "")])
-async def test_a_canary_names_key_model_and_url_apart(api: FakeApi, reply: Any, words: str) -> None:
+async def test_a_probe_names_key_model_and_url_apart(api: FakeApi, reply: Any, words: str) -> None:
     api.answer = lambda _: reply
     model = ApiModel("glm-4-flash", api.url, KEY)
     async with client(model, 5) as connection:
-        problem = await canary(connection, model, NAMES, 5)
+        problem = await probe(connection, model, NAMES, 5)
     assert words in problem and bool(words) == bool(problem) and KEY not in problem
 
 
@@ -98,7 +98,7 @@ async def test_a_web_page_is_no_answer(api: FakeApi) -> None:
     api.answer = lambda _: (200, b"<html><body>Welcome!</body></html>", {"Content-Type": "text/html"})
     model, words = ApiModel("glm-4-flash", api.url, KEY), "no chat completion; check base_url"
     async with client(model, 5) as connection:
-        assert words in await canary(connection, model, NAMES, 5)
+        assert words in await probe(connection, model, NAMES, 5)
     with pytest.raises(WriterError, match=words):
         await Writer(model, NAMES, Budget(None)).write(Playbook(), [], 400, 20)
     with pytest.raises(VoteError, match=words) as vote:
@@ -119,18 +119,18 @@ async def test_a_server_that_asks_for_no_wait_is_not_asked_all_the_time(api: Fak
     assert len(api.requests) == 2
 
 
-async def test_a_canary_of_nobody() -> None:
+async def test_a_probe_of_nobody() -> None:
     model = ApiModel("glm-4-flash", "http://127.0.0.1:9/v1", KEY)
     async with client(model, 5) as connection:
-        problem = await canary(connection, model, NAMES, 1)
+        problem = await probe(connection, model, NAMES, 1)
     assert "can't be reached" in problem and "components.policy_server.base_url" in problem
 
 
-async def test_a_canary_of_a_model_without_max_tokens(api: FakeApi) -> None:
+async def test_a_probe_of_a_model_without_max_tokens(api: FakeApi) -> None:
     api.answer = lambda body: error(400, "Unsupported parameter: 'max_tokens'") if "max_tokens" in body else "yes"
     model = ApiModel("glm-4-flash", api.url, KEY)
     async with client(model, 5) as connection:
-        assert await canary(connection, model, NAMES, 5) == "" and len(api.requests) == 2
+        assert await probe(connection, model, NAMES, 5) == "" and len(api.requests) == 2
 
 
 async def test_a_budget_holds_in_any_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ async def test_turns_wait_for_the_judges_budget(api: FakeApi, tmp_path: Any, mon
 
         await eventually(judged, 20)
         assert service.queue.counters["judgements_failed"] == 0, "waiting is no part of a vote's time"
-        assert seen and len(api.requests) == 5  # with the canary's
+        assert seen and len(api.requests) == 5  # with the probe's
         assert service.status().gauges["budget_waiting"] == 0
     finally:
         await service.stop()

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from structure.debt import DEBT
 from structure.graph import PACKAGE, Graph
 
-#: From the top. A package may import those of its own layer and of the layers below.
+#: From the top. A package may import those of its own layer and of the layers below, but no two import each other.
 LAYERS = (
     ("cli",),
     ("api", "dashboard", "docs", "conformance", "launch"),
+    ("monitoring",),
     ("serving", "rollouts", "reward", "training"),
     ("client", "weights", "models", "sessions", "privacy", "delivery"),
     ("rpc", "observability", "storage"),
     ("config", "runtime"),
     ("v1",),
 )
-#: Imports upward that are left, each a pair of packages. To be emptied; nothing may be added.
-UPWARD: frozenset[tuple[str, str]] = frozenset({("rpc", "serving"), ("runtime", "rpc"), ("docs", "cli")})
-#: Pairs of packages that import each other. To be emptied; nothing may be added.
-MUTUAL: frozenset[tuple[str, str]] = frozenset({
-    ("cli", "docs"), ("config", "runtime"), ("models", "weights"), ("observability", "rpc"), ("rpc", "runtime"),
-    ("rpc", "serving")})
 
 
 def packages(graph: Graph) -> dict[str, set[str]]:
@@ -34,25 +31,48 @@ def packages(graph: Graph) -> dict[str, set[str]]:
     return found
 
 
-def problems(graph: Graph) -> Iterator[str]:
-    """What is against the layers, a line each."""
+@dataclass(frozen=True)
+class Problem:
+    """Attributes:
+    key: what DEBT names it by; it does not change with the names of modules.
+    text: for a person.
+    """
+
+    key: str
+    text: str
+
+
+def problems(graph: Graph) -> Iterator[Problem]:
+    """What is against the layers, known or new."""
     level = {package: number for number, layer in enumerate(LAYERS) for package in layer}
+    between = _between(graph)
     arrows = packages(graph)
     for package in sorted(arrows.keys() - level.keys()):
-        yield f"{PACKAGE}/{package} has no layer: add it to LAYERS in tools/structure/layers.py"
-    upward = {(package, other) for package, imported in arrows.items() for other in imported
-              if level.get(other, len(LAYERS)) < level.get(package, -1)}
-    mutual = {(package, other) for package, imported in arrows.items() for other in imported
-              if package < other and package in arrows[other]}
-    for pair in sorted(upward - UPWARD):
-        yield f"{pair[0]} imports upward from {pair[1]}: {', '.join(_examples(graph, *pair))}"
-    for pair in sorted(mutual - MUTUAL):
-        yield (f"{pair[0]} and {pair[1]} import each other: {', '.join(_examples(graph, *pair))}; "
-               f"{', '.join(_examples(graph, pair[1], pair[0]))}")
-    for pair in sorted((UPWARD - upward) | (MUTUAL - mutual)):
-        yield f"{pair[0]} and {pair[1]} are clean: remove the pair from UPWARD or MUTUAL in tools/structure/layers.py"
+        yield Problem(f"no layer: {package}", f"{PACKAGE}/{package} has no layer in tools/structure/layers.py")
+    for package in sorted(arrows):
+        for other in sorted(arrows[package]):
+            if level.get(other, len(LAYERS)) < level.get(package, -1):
+                pairs, kind = {(package, other)}, "upward"
+            elif package < other and package in arrows[other] and level.get(package) == level.get(other):
+                pairs, kind = {(package, other), (other, package)}, "mutual"
+            else:
+                continue
+            found = [f"{a} imports {b}" for a, b in between if (_package(a), _package(b)) in pairs]
+            yield Problem(f"{kind}: {package} {other}", f"{kind}: {', '.join(found)}")
     for circle in circles({name: imported - graph.types[name] for name, imported in graph.imports.items()}):
-        yield f"import circle: {', '.join(circle)}"
+        parts = [module.split(".") for module in circle]
+        shared = [part for part, *others in zip(*parts, strict=False) if {part} >= set(others)]
+        yield Problem(f"circle: {'.'.join(shared)}", f"circle: {', '.join(circle)}")
+
+
+def new(graph: Graph) -> list[str]:
+    """Texts of the problems that DEBT does not name."""
+    return [problem.text for problem in problems(graph) if problem.key not in DEBT]
+
+
+def paid(graph: Graph) -> list[str]:
+    """What DEBT names although it is gone."""
+    return sorted(DEBT - {problem.key for problem in problems(graph)})
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
@@ -65,7 +85,7 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     def visit(module: str) -> None:
         number[module] = low[module] = len(number)
         stack.append(module)
-        for other in imports.get(module, ()):
+        for other in sorted(imports.get(module, ())):
             if other not in number:
                 visit(other)
                 low[module] = min(low[module], low[other])
@@ -80,7 +100,7 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
     for module in imports:
         if module not in number:
             visit(module)
-    return found
+    return sorted(found)
 
 
 def _package(module: str) -> str:
@@ -89,6 +109,7 @@ def _package(module: str) -> str:
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else ""
 
 
-def _examples(graph: Graph, package: str, other: str) -> list[str]:
-    return sorted(f"{module} -> {name}" for module, imported in graph.imports.items() if _package(module) == package
-                  for name in imported if _package(name) == other)[:3]
+def _between(graph: Graph) -> list[tuple[str, str]]:
+    """Imports from a module of one package to a module of another."""
+    return sorted((module, other) for module, imported in graph.imports.items() for other in imported
+                  if _package(module) and _package(other) and _package(module) != _package(other))

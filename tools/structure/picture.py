@@ -16,7 +16,8 @@ def draw(graph: Graph) -> str:
     """The diagram. An arrow that follows from others is left out; one upward, or one of a mutual pair, is dotted."""
     level = {package: number for number, layer in enumerate(LAYERS) for package in layer}
     arrows = packages(graph)
-    down = {package: {other for other in imported if level[other] >= level[package] and package not in arrows[other]}
+    down = {package: {other for other in imported
+                      if level.get(other, 0) >= level.get(package, 0) and package not in arrows[other]}
             for package, imported in arrows.items()}
     lines = ["```mermaid", "flowchart TD"]
     for number, layer in enumerate(LAYERS):

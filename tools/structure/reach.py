@@ -43,8 +43,6 @@ def reached(graph: Graph, changed: Iterable[str], root: Path = ROOT) -> list[str
                 found.update(reader for reader in readers if (root / reader).exists())
         if path in modules:
             waiting.append(modules[path])
-        elif path.endswith(".py"):  # It was deleted: what imported it has changed, too.
-            continue
         elif path.startswith((f"{PACKAGE}/", "tests/", "tools/", "servers/")):
             waiting += _beside(graph, root / path)
     seen = set(waiting)
@@ -73,7 +71,7 @@ def _users(graph: Graph) -> dict[str, set[str]]:
 
 
 def _beside(graph: Graph, file: Path) -> list[str]:
-    """Modules that may read a file: those of the nearest folder above that has some."""
+    """Modules that may read a file, or imported one that is gone: those of the nearest folder above that has some."""
     for folder in file.parents:
         if modules := [name for name, path in graph.files.items() if path.parent == folder]:
             return modules

@@ -1,0 +1,48 @@
+"""Names that tools, tests and examples import from the project exist, also where an import waits in a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tools.structure import graph
+
+_READ = graph.read()
+
+
+def defined(file: Path) -> set[str] | None:
+    """Names at a module's top level; None when it makes names as they are asked for."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return None if "__getattr__" in names else names
+
+
+def missing(name: str, file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        root = node.module.partition(".")[0]
+        if root not in ("openclaw_rl", "tests") or node.module.startswith("openclaw_rl.v1"):
+            continue
+        if node.module not in _READ.files:
+            if not (graph.ROOT / node.module.replace(".", "/")).is_dir():
+                yield f"{name}:{node.lineno}: there is no module {node.module}"
+            continue
+        names = defined(_READ.files[node.module])
+        for alias in node.names:
+            if names is not None and alias.name not in names and f"{node.module}.{alias.name}" not in _READ.files and (
+                    alias.name != "v1"):
+                yield f"{name}:{node.lineno}: {node.module} has no {alias.name}"
+
+
+def test_imported_names_exist() -> None:
+    assert {"tools.bench.gateway", "tools.chaos.run", "openclaw_rl.cli.app"} <= _READ.files.keys()
+    wrong = [line for name, file in _READ.files.items() if ".v1." not in name for line in missing(name, file)]
+    assert not wrong, "\n".join(wrong)

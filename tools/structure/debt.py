@@ -1,0 +1,20 @@
+"""What goes against the layers and is known: to be emptied; nothing may be added."""
+
+from __future__ import annotations
+
+#: Keys of problems, as `layers.Problem` has them.
+DEBT: frozenset[str] = frozenset({
+    "circle: openclaw_rl",
+    "circle: openclaw_rl.cli",
+    "circle: openclaw_rl.launch",
+    "circle: openclaw_rl.launch.distributed",
+    "circle: openclaw_rl.rollouts.environments",
+    "circle: openclaw_rl.serving.engines.sglang",
+    "circle: openclaw_rl.training",
+    "mutual: config runtime",
+    "mutual: models weights",
+    "mutual: observability rpc",
+    "upward: docs cli",
+    "upward: rpc serving",
+    "upward: runtime rpc",
+})
