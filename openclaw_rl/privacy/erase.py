@@ -56,7 +56,7 @@ def erase(store: Database) -> int:
     Raises:
         StorageError: the file can't be rewritten; the disk may be full.
     """
-    store.scrub()
+    store.rewrite()
     return delete_aside(store.path.parent)
 
 

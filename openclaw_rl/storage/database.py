@@ -1,32 +1,38 @@
 """One SQLite file per component: its outbox, its inbox and its own tables, changed together in one transaction.
 
 Durability: in `group` mode a commit is in the kernel's page cache when it returns (a killed process loses nothing), and
-a thread of ours brings it to the disk every 100 ms (a power loss costs at most that, and never the file's consistency).
-In `strict` mode each commit waits for the disk.
+a thread brings it to the disk every 100 ms (a power loss costs at most that, and never the file's consistency). In
+`strict` mode each commit waits for the disk.
 
-Checkpoints of the write-ahead log are that thread's work too, so that no commit ever waits for one, but for the rare
-case of a log that grows beyond a limit since commits never pause.
+Threads: an event loop uses `run`, `call` and `read`, which wait without blocking it; `transaction`, `reading` and
+`query` block, and are for other threads and for what runs within those three. Checkpoints of the write-ahead log are
+the work of a thread of their own, so that no commit waits for one, but for the rare case of a log that grows beyond a
+limit since commits never pause.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import grpc
+from openclaw_rl.storage.errors import StorageError, is_of_the_file
+from openclaw_rl.storage.opening import check_header, open_or_replace
+from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
+from openclaw_rl.storage.writer import Job, Writer
 
-from openclaw_rl.rpc.errors import MeshError
-from openclaw_rl.storage.wal import WalIndex
+__all__ = ["Database", "StorageError"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Seconds between two syncs in group mode: the most that a power loss can cost.
 GROUP_SECONDS = 0.1
@@ -34,8 +40,6 @@ GROUP_SECONDS = 0.1
 SOFT_WAL = 4 * 2**20
 #: ... and of more bytes than this while commits wait.
 HARD_WAL = 64 * 2**20
-#: Seconds for which `scrub` waits for those who read the file.
-_SCRUB_SECONDS = 10.0
 #: Unused pages (of 4 KiB) with which a file is opened as it is; with more, and more than used ones, it is shrunk first.
 #: (SQLite could give pages back as it goes; that costs a page more with each commit.)
 FREE_PAGES = 4096
@@ -44,60 +48,20 @@ FREE_PAGES = 4096
 FORMAT = 1
 #: SQLite's application_id of our files: "OCRL".
 APPLICATION = 0x4F43524C
-#: Damaged or foreign files of one store that are kept aside; beyond these the oldest go.
+#: Quarantined files of one database that are kept; beyond these the oldest go.
 KEEP_DAMAGED = 3
 
 
-class StorageError(MeshError):
-    """The file can't be read or written. Reasons: DISK_FULL (retryable), STORE_UNUSABLE, STORE_NEWER."""
-
-    @classmethod
-    def newer(cls, path: Path, found: int) -> StorageError:
-        """A newer release wrote the file."""
-        return cls(grpc.StatusCode.FAILED_PRECONDITION, "STORE_NEWER",
-                   f"{path} was written by a newer release (format {found}; this one knows up to {FORMAT}) and is left "
-                   "as it is: install that release again, or move the file away to begin anew, without what waits in "
-                   "it")
-
-    @classmethod
-    def of(cls, path: Path, error: sqlite3.Error | OSError) -> StorageError:
-        """What `error` means for the user of `path`."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL:
-            return cls(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL",
-                       f"{path}: the disk is full; free some space, work goes on by itself then", retry_after=5.0)
-        advice = {
-            sqlite3.SQLITE_READONLY: "it is read-only; make the file and its folder writable",
-            sqlite3.SQLITE_CANTOPEN: "it can't be opened; check that its folder is there and writable",
-            sqlite3.SQLITE_CORRUPT: "it is damaged; a restart of the component sets it aside and begins a new one",
-            sqlite3.SQLITE_NOTADB: "it is damaged; a restart of the component sets it aside and begins a new one",
-            sqlite3.SQLITE_BUSY: "another process holds it; stop that one",
-        }.get(code, str(error))
-        return cls(grpc.StatusCode.INTERNAL, "STORE_UNUSABLE", f"{path}: {advice}")
-
-
-#: Errors of SQLite that are the file's or the disk's, not a fault of the statement.
-_OF_THE_FILE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
-                sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_BUSY}
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether an error says that the file's content is damaged. Python raises a UnicodeDecodeError where SQLite's own
-    message quotes damaged bytes of the file."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return isinstance(error, UnicodeDecodeError) or code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
 class Database:
-    """A component's SQLite file. All methods may be called from any thread.
+    """A component's SQLite file.
 
     Args:
         path: the file; its folder is made.
         durability: see the module.
-        schema: the component's own `CREATE TABLE IF NOT EXISTS` statements.
+        schema: the component's own `CREATE TABLE IF NOT EXISTS` statements. Each table has a primary key.
 
     Attributes:
-        problems: what a person should know, such as a damaged file that was set aside.
+        problems: what a person should know, such as a damaged file that was quarantined.
 
     Raises:
         StorageError: the file can't be opened or made.
@@ -109,26 +73,57 @@ class Database:
         self.problems: list[str] = []
         self._lock = threading.RLock()
         self._reader_lock = threading.RLock()
+        self._upkeep_lock = threading.Lock()  # of the connection that checkpoints, and of the log's descriptor
         self._owner = 0  # the thread that is in a transaction
         self._after_commit: list[Callable[[], None]] = []
         self._dirty = threading.Event()
         self._closed = threading.Event()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._check_header()
-            self._db = self._open_sound()
+            Path(f"{self.path}{REWRITTEN}").unlink(missing_ok=True)  # of a process that was killed meanwhile
+            self._db, self.problems = open_or_replace(self.path, self._connect_checked, label="corrupt",
+                                                      keep=KEEP_DAMAGED)
+            self._shrink()
             self._db.executescript(schema)
             self._sign()
-            self._reader = self._connect()
-            self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CREAT, 0o644)
+            self._open_others()
         except (sqlite3.Error, OSError) as error:
             raise StorageError.of(self.path, error) from error
-        self._thread = threading.Thread(target=self._maintain, name=f"store {self.path.parent.name}", daemon=True)
+        name = f"{self.path.parent.name}/{self.path.name}"
+        self._writer = Writer(f"write {name}", self._commit)
+        self._readers = ThreadPoolExecutor(1, f"read {name}")
+        self._thread = threading.Thread(target=self._maintain, name=f"sync {name}", daemon=True)
         self._thread.start()
+
+    # For an event loop
+
+    async def run(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `change` in a transaction on the writer thread; it is committed when this returns. Changes that wait
+        at the same time share a commit, but for each it is as if it had one of its own; when that fails, `change` may
+        run a second time.
+
+        Raises:
+            StorageError: nothing was stored: the disk is full, or the file can't be written.
+        """
+        return await asyncio.wrap_future(self.submit(change))
+
+    def submit(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """Begin `run` without waiting for it. Changes are made in the order in which they are submitted."""
+        return self._writer.submit(change, grouped=True)
+
+    async def call(self, work: Callable[..., T], *args: Any) -> T:
+        """Run a function that uses `transaction`, on the writer thread and in its turn."""
+        return await asyncio.wrap_future(self._writer.submit(lambda: work(*args), grouped=False))
+
+    async def read(self, work: Callable[..., T], *args: Any) -> T:
+        """Run a function that uses `reading` or `query`, on another thread, beside the writer."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: work(*args))
+
+    # For other threads
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that is committed at the end of the block and rolled back by an exception.
+        """A transaction that is committed at the end of the block and rolled back by an exception. It blocks.
 
         Raises:
             StorageError: nothing was stored: the disk is full, or the file can't be written.
@@ -146,7 +141,7 @@ class Database:
             except BaseException as error:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error) and self._is_of_the_file(error):
+                if is_of_the_file(error):
                     self._dirty.set()  # a checkpoint gives the log's space back
                     raise StorageError.of(self.path, error) from error
                 raise
@@ -165,7 +160,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection for reading what is committed, beside a transaction of another thread; within a transaction of
-        this thread, that one's. Read all that you need within the block.
+        this thread, that one's. Read all that you need within the block. It blocks.
 
         Raises:
             StorageError: the file can't be read.
@@ -175,179 +170,180 @@ class Database:
             try:
                 yield self._db if own else self._reader
             except sqlite3.Error as error:
-                if self._is_of_the_file(error):
+                if is_of_the_file(error):
                     raise StorageError.of(self.path, error) from error
                 raise
 
     def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[sqlite3.Row]:
-        """All rows of a SELECT."""
+        """All rows of a SELECT. It blocks."""
         with self.reading() as db:
             return db.execute(sql, params).fetchall()
 
-    def scrub(self) -> None:
-        """Rewrite the file and empty its log, so that no byte of deleted rows is left in them. Everybody else waits
-        meanwhile, about a second for 100 MB; nobody may be in a transaction of this thread.
+    def rewrite(self) -> None:
+        """Replace the file by a copy of what is in it, so that no byte of deleted rows is left, and its size is that of
+        its content. It blocks, about a second for 100 MB; writers and readers wait only for the swap at its end.
 
         Raises:
-            StorageError: the disk is full, or the file can't be written; it is as it was.
+            StorageError: the disk is full, or another process holds the file; it is as it was.
         """
-        with self._lock, self._reader_lock:
-            try:
-                self._db.execute("PRAGMA secure_delete = ON")
-                self._db.execute("VACUUM")
-                deadline = time.monotonic() + _SCRUB_SECONDS
-                while self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # beside the thread's own
-                    if time.monotonic() > deadline:
-                        raise sqlite3.OperationalError("another process reads the file; stop that one and repeat")
-                    time.sleep(0.01)
-            except sqlite3.Error as error:
-                raise StorageError.of(self.path, error) from error
-            finally:
-                self._db.execute("PRAGMA secure_delete = OFF")
+        try:
+            rewrite(self.path, self._on_writer, self._swap)
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError.of(self.path, error) from error
 
     def close(self) -> None:
         """Bring everything to the disk and close the file. May be called again."""
         if self._closed.is_set():
             return
         self._closed.set()
+        self._writer.close()
+        self._readers.shutdown()
         self._dirty.set()
         self._thread.join()
         with self._lock, self._reader_lock:
-            self._reader.close()
-            try:
-                os.fdatasync(self._wal)
-            except OSError as error:
-                log.error("%s: %s", self.path, error)
-            os.close(self._wal)
+            self._close_others()
             self._db.close()
+
+    def _commit(self, jobs: Sequence[Job]) -> None:
+        """Do the changes of some jobs in one transaction. A single one needs no savepoint; when there are more, one
+        that raises is undone alone."""
+        done: list[tuple[Job, Any]] = []
+        failed: list[tuple[Job, BaseException]] = []
+        try:
+            with self.transaction() as db:
+                for job in jobs:
+                    mark = len(self._after_commit)
+                    if len(jobs) > 1:
+                        db.execute("SAVEPOINT job")
+                    try:
+                        done.append((job, job.work(db)))
+                    except BaseException as error:
+                        if len(jobs) == 1 or is_of_the_file(error) or isinstance(error, StorageError):
+                            raise
+                        db.execute("ROLLBACK TO job")
+                        del self._after_commit[mark:]
+                        failed.append((job, error))
+                    if len(jobs) > 1:
+                        db.execute("RELEASE job")
+        except BaseException as error:
+            if len(jobs) > 1 and isinstance(error, StorageError):  # one that is too large is no obstacle for the others
+                for job in jobs:
+                    self._commit([job])
+                return
+            done, failed = [], [(job, error) for job in jobs]
+        for job, result in done:
+            job.future.set_result(result)
+        for job, reason in failed:
+            job.future.set_exception(reason)
+
+    def _on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on the writer thread between transactions, and wait for it."""
+        def locked() -> T:
+            with self._lock:
+                return work(self._db)
+
+        return self._writer.submit(locked, grouped=False).result()
+
+    def _swap(self, replace: Callable[[sqlite3.Connection], bool]) -> bool:
+        """On the writer thread, between transactions: give `replace` the only connection that this process has to the
+        file. It closes that when it has replaced the file (True)."""
+        with self._lock, self._reader_lock, self._upkeep_lock:
+            self._close_others()
+            keep = False
+            try:
+                replaced = replace(self._db)
+                keep = not replaced
+                return replaced
+            finally:
+                if keep:
+                    self._db.execute("PRAGMA journal_mode = WAL")
+                else:
+                    self._db.close()
+                    self._db = self._connect()
+                self._open_others()
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
-        db.row_factory = sqlite3.Row
-        db.execute("PRAGMA journal_mode = WAL")
-        # NORMAL: no sync at commits, but checkpoints keep the order that the file's consistency needs.
-        db.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'strict' else 'NORMAL'}")
-        db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute(f"PRAGMA journal_size_limit = {SOFT_WAL // 4}")
-        db.execute("PRAGMA temp_store = MEMORY")
-        # Some builds overwrite deleted content with zeros, which doubles the cost of an acknowledgement.
-        db.execute("PRAGMA secure_delete = OFF")
+        try:
+            db.row_factory = sqlite3.Row
+            db.execute("PRAGMA journal_mode = WAL")
+            # NORMAL: no sync at commits, but checkpoints keep the order that the file's consistency needs.
+            db.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'strict' else 'NORMAL'}")
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute(f"PRAGMA journal_size_limit = {SOFT_WAL // 4}")
+            db.execute("PRAGMA temp_store = MEMORY")
+            # Some builds overwrite deleted content with zeros, which doubles the cost of an acknowledgement.
+            db.execute("PRAGMA secure_delete = OFF")
+        except BaseException:
+            db.close()
+            raise
         return db
 
-    def _check_header(self) -> None:
-        """Look at the file's first bytes, without SQLite, which would change it: one of a newer release must stay as
-        it is, one of another program is set aside.
+    def _connect_checked(self) -> sqlite3.Connection:
+        check_header(self.path, APPLICATION, FORMAT)
+        return self._connect()
 
-        Raises:
-            StorageError: a newer release wrote it.
-        """
-        if self.path.is_dir():
-            self._set_aside("a folder stands in its place")
-            return
+    def _open_others(self) -> None:
+        """Open what goes beside the writer's connection."""
+        self._reader = self._connect()
+        self._checkpointer = self._connect()
+        self._checkpointer.execute("PRAGMA busy_timeout = 50")
+        self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CREAT, 0o644)
+
+    def _close_others(self) -> None:
+        """Bring the log to the disk, and close what `_open_others` opened."""
+        self._reader.close()
+        self._checkpointer.close()
         try:
-            with self.path.open("rb") as file:
-                head = file.read(100)
-        except FileNotFoundError:
-            return
-        if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
-            return  # empty, or what `_open_sound` finds damaged
-        # https://www.sqlite.org/fileformat2.html#database_header
-        version, application = (int.from_bytes(head[at:at + 4], "big") for at in (60, 68))
-        if application not in (0, APPLICATION):
-            self._set_aside(f"another program wrote it (application_id {application:#x})")
-        elif version > FORMAT:
-            raise StorageError.newer(self.path, version)
+            os.fdatasync(self._wal)
+        except OSError as error:
+            logger.error("%s: %s", self.path, error)
+        os.close(self._wal)
 
     def _sign(self) -> None:
         """Note the format in the file's header."""
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
         if found > FORMAT:  # told in the log only: its writer was killed at the first start
             self._db.close()
-            raise StorageError.newer(self.path, found)
+            raise StorageError.newer(self.path, found, FORMAT)
         if found < FORMAT:
             self._db.execute(f"PRAGMA application_id = {APPLICATION}")
             self._db.execute(f"PRAGMA user_version = {FORMAT}")
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def _open_sound(self) -> sqlite3.Connection:
-        """Open the file; a damaged one is set aside first."""
-        db = None
-        index = WalIndex.read(self.path)
-        try:
-            db = self._connect()
-            if index is not None and (loss := index.lost(db)):
-                log.error("%s: %s", self.path, loss)
-                self.problems.append(f"{self.path}: {loss}")
-            verdict = db.execute("SELECT CAST(quick_check AS BLOB) FROM pragma_quick_check(1)").fetchone()[0].decode(
-                errors="replace")  # it may quote damaged bytes
-            if verdict == "ok":
-                self._shrink(db)
-                return db
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            if not _is_damage(error):
-                raise
-            verdict = str(error)
-        if db is not None:
-            db.close()
-        self._set_aside(" ".join(verdict.split()))
-        return self._connect()
-
-    def _set_aside(self, why: str) -> None:
-        """Move the file, and those that belong to it, out of the way."""
-        older = sorted(path for path in self.path.parent.glob(f"{self.path.name}.corrupt-*")
-                       if not path.name.endswith(("-wal", "-shm")))
-        for path in older[:max(0, len(older) - KEEP_DAMAGED + 1)]:
-            log.warning("%s is deleted: there are newer ones", path)
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                for suffix in ("", "-wal", "-shm"):
-                    Path(f"{path}{suffix}").unlink(missing_ok=True)
-        aside = f"{self.path}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}"
-        for suffix in ("", "-wal", "-shm"):
-            if os.path.exists(f"{self.path}{suffix}"):
-                os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        problem = f"{self.path} was damaged ({why}); it was set aside as {aside}, and a new one begun"
-        self.problems.append(problem)
-        log.error(problem)
-
-    @staticmethod
-    def _is_of_the_file(error: sqlite3.Error) -> bool:
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_FILE
-
     def _maintain(self) -> None:
         """The thread: syncs the log and checkpoints it."""
-        checkpointer = self._connect()
-        checkpointer.execute("PRAGMA busy_timeout = 50")
         failing = False
         while not self._closed.is_set():
             self._dirty.wait()
             self._closed.wait(GROUP_SECONDS)
             self._dirty.clear()
             try:
-                if self.durability == "group":
-                    os.fdatasync(self._wal)
-                self._checkpoint(checkpointer)
+                with self._upkeep_lock:
+                    if self.durability == "group":
+                        os.fdatasync(self._wal)
+                    size = self._checkpoint("PASSIVE", SOFT_WAL)
+                if size > HARD_WAL:
+                    with self._lock, self._upkeep_lock:
+                        self._checkpoint("TRUNCATE", HARD_WAL)
                 failing = False
             except (sqlite3.Error, OSError) as error:
                 if not failing:
-                    log.error("%s: %s", self.path, error)
+                    logger.error("%s: %s", self.path, error)
                 failing = True
-        checkpointer.close()
 
-    def _checkpoint(self, db: sqlite3.Connection) -> None:
-        if os.fstat(self._wal).st_size > SOFT_WAL:
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        if os.fstat(self._wal).st_size > HARD_WAL:
-            with self._lock:
-                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def _checkpoint(self, kind: Literal["PASSIVE", "TRUNCATE"], beyond: int) -> int:
+        """Checkpoint the log if it has more bytes than `beyond`; gives its bytes."""
+        if os.fstat(self._wal).st_size > beyond:
+            self._checkpointer.execute(f"PRAGMA wal_checkpoint({kind})").fetchall()
+        return os.fstat(self._wal).st_size
 
-    def _shrink(self, db: sqlite3.Connection) -> None:
+    def _shrink(self) -> None:
         """Give the space of a backlog that is gone back to the file system."""
-        free, pages = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+        free, pages = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
         if free > max(FREE_PAGES, pages // 2):
             try:
-                db.execute("VACUUM")
-                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._db.execute("VACUUM")
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except sqlite3.OperationalError as error:  # it needs some room itself; all works without it
-                log.warning("%s was not shrunk: %s", self.path, error)
+                logger.warning("%s was not shrunk: %s", self.path, error)

@@ -1,0 +1,95 @@
+"""Opening of SQLite files: check, recover, or quarantine what can't be used and begin a new one."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from openclaw_rl.storage.errors import StorageError, is_damage
+from openclaw_rl.storage.quarantine_files import move_aside
+from openclaw_rl.storage.wal import WalIndex
+
+logger = logging.getLogger(__name__)
+
+
+class Unusable(Exception):
+    """What is in the file can't be used, and is no damage that SQLite knows: another layout, a row without sense."""
+
+
+def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, label: str, keep: int
+                    ) -> tuple[sqlite3.Connection, list[str]]:
+    """Open a file; one that is damaged is moved aside, and a new one begun.
+
+    Args:
+        connect: opens the file and does what makes it usable, such as its schema. It closes what it opened when it
+            raises, and raises `Unusable` for content that it can't work with.
+        label, keep: see `move_aside`.
+
+    Returns:
+        The connection, and what a person should know.
+
+    Raises:
+        sqlite3.Error, OSError: the file can't be opened, and nothing is known to be wrong with what is in it.
+    """
+    problems: list[str] = []
+    index = WalIndex.read(path)
+    why = ""
+    try:
+        if path.is_dir():
+            raise Unusable("a folder stands in its place")
+        connection = connect()
+        try:
+            if index is not None and (loss := index.lost(connection)):
+                logger.error("%s: %s", path, loss)
+                problems.append(f"{path}: {loss}")
+            why = check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if not why:
+            return connection, problems
+        connection.close()
+    except (sqlite3.DatabaseError, UnicodeDecodeError, Unusable) as error:
+        if not (isinstance(error, Unusable) or is_damage(error)):
+            raise
+        why = str(error)
+    aside = move_aside(path, label=label, keep=keep)
+    problems.append(f"{path} was damaged ({' '.join(why.split())}); it was set aside as {aside}, and a new one begun")
+    logger.error(problems[-1])
+    return connect(), problems
+
+
+def check(connection: sqlite3.Connection) -> str:
+    """What SQLite finds damaged in a file; empty when nothing is. It reads the whole file."""
+    # As bytes: it may quote damaged ones.
+    verdict = connection.execute("SELECT CAST(quick_check AS BLOB) FROM pragma_quick_check(1)").fetchone()[0]
+    text = bytes(verdict).decode(errors="replace")
+    return "" if text == "ok" else text
+
+
+def check_header(path: Path, application: int, newest: int) -> None:
+    """Look at a file's first bytes, without SQLite, which would change it: one of a newer release must stay as it is.
+
+    Args:
+        application: SQLite's application_id of our files.
+        newest: the newest format that is known, in user_version.
+
+    Raises:
+        StorageError: a newer release wrote it.
+        Unusable: another program wrote it.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        return  # empty, or what SQLite finds damaged
+    # https://www.sqlite.org/fileformat2.html#database_header
+    version, found = (int.from_bytes(head[at:at + 4], "big") for at in (60, 68))
+    if found not in (0, application):
+        raise Unusable(f"another program wrote it (application_id {found:#x})")
+    if version > newest:
+        raise StorageError.newer(path, version, newest)
