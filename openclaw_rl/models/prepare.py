@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.models.checkpoint import check_tensors
 from openclaw_rl.models.config import ModelConfig, ModelError, read_json
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.storage.quarantine_files import move_aside
 
 log = logging.getLogger(__name__)
 
@@ -142,11 +142,7 @@ def _prepare(folder: Path, report: Progress) -> None:
 
 def _set_aside(folder: Path) -> None:
     """Move what stands in the model's place out of the way: it may be somebody's. The newest one is kept."""
-    for older in folder.parent.glob(f"{folder.name}.damaged-*"):
-        log.warning("%s is deleted: a newer one is set aside", older)
-        shutil.rmtree(older, ignore_errors=True)
-    aside = folder.with_name(f"{folder.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-    folder.rename(aside)
+    aside = move_aside(folder, label="damaged", keep=1)
     log.warning("What was in %s was moved to %s", folder, aside)
 
 

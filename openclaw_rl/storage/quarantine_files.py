@@ -6,10 +6,10 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 logger = logging.getLogger(__name__)
 
@@ -21,16 +21,17 @@ PATTERNS = ("*.corrupt-*", "*.damaged-*", "*.foreign-*", "versions/corrupt-*", "
 _COMPANIONS = ("-wal", "-shm")
 
 
-def move_aside(path: Path, *, label: Label, keep: int) -> Path:
+def move_aside(path: Path, *, label: Label, keep: int | None = None) -> Path:
     """Move a file or folder, and what belongs to it, to `NAME.LABEL-TIME` beside it.
 
     Args:
-        keep: quarantined ones of this name that stay, this one among them; older ones are deleted.
+        keep: quarantined ones of this name that stay, this one among them; older ones are deleted. None keeps all.
 
     Raises:
         OSError: it can't be moved.
     """
-    delete_oldest(path.parent.glob(f"{path.name}.{label}-*"), keep - 1)
+    if keep is not None:
+        delete_oldest(path.parent.glob(f"{path.name}.{label}-*"), keep - 1)
     aside = path.with_name(f"{path.name}.{label}-{time.strftime('%Y%m%dT%H%M%S')}")
     for suffix in ("", *_COMPANIONS):
         if os.path.lexists(f"{path}{suffix}"):
@@ -38,9 +39,9 @@ def move_aside(path: Path, *, label: Label, keep: int) -> Path:
     return aside
 
 
-def delete_oldest(paths: Iterable[Path], keep: int) -> None:
-    """Delete all quarantined files or folders but the newest `keep`, by name."""
-    there = sorted(path for path in paths if not path.name.endswith(_COMPANIONS))
+def delete_oldest(paths: Iterable[Path], keep: int, key: Callable[[Path], Any] | None = None) -> None:
+    """Delete all quarantined files or folders but the newest `keep`; `key`: what they are ordered by, else the name."""
+    there = sorted((path for path in paths if not path.name.endswith(_COMPANIONS)), key=key)
     for old in there[:max(0, len(there) - keep)]:
         logger.warning("%s is deleted: there are newer ones", old)
         _delete(old)

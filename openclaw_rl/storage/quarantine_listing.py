@@ -1,11 +1,9 @@
-"""What a mesh on this machine has set aside: refused messages, damaged records, damaged and foreign files."""
+"""List what a mesh on this machine has quarantined: refused messages, damaged records, damaged and foreign files."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.storage.quarantine_files import quarantined, size
 from openclaw_rl.v1 import environment_pb2, turn_pb2, weights_pb2
 
 #: What a table's payloads may be, the likeliest first.
@@ -26,14 +25,11 @@ _KINDS: dict[str, list[type[Message]]] = {
     "samples_aside": [turn_pb2.Sample],
     "manifests_aside": [weights_pb2.VersionManifest],
 }
-_FILES = ("state.db.corrupt-*", "versions/corrupt-*", "set-aside/*", "policy*.json.corrupt-*")
-#: The same in the home, beside the components' folders.
-_BESIDE = ("telemetry/*.damaged-*", "models/*.damaged-*", "*/*.foreign-*")
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedMessage:
-    """A message that was set aside."""
+    """A quarantined message."""
 
     component: str  #: whose file it is in
     table: str
@@ -57,7 +53,7 @@ class QuarantinedMessage:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedFile:
-    """A file or folder that was set aside."""
+    """A quarantined file or folder."""
 
     component: str  #: or the folder of the home that it is in
     path: Path
@@ -65,7 +61,7 @@ class QuarantinedFile:
 
 
 def messages(home: Home, limit: int = 100, id: str | None = None) -> list[QuarantinedMessage]:
-    """The newest messages that were set aside, at most `limit` of each table; only those of `id` when it is given. A
+    """The newest quarantined messages, at most `limit` of each table; only those of `id` when it is given. A
     file that can't be read is left out: its component says so in its status."""
     found: list[QuarantinedMessage] = []
     for component in COMPONENTS:
@@ -73,7 +69,7 @@ def messages(home: Home, limit: int = 100, id: str | None = None) -> list[Quaran
         if path.is_file():
             with contextlib.suppress(sqlite3.Error):
                 found += _of_file(component, path, limit, id)
-    return sorted(found, key=lambda aside: aside.at, reverse=True)
+    return sorted(found, key=lambda message: message.at, reverse=True)
 
 
 def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[QuarantinedMessage]:
@@ -90,16 +86,7 @@ def _of_file(component: str, path: Path, limit: int, id: str | None) -> list[Qua
 
 
 def files(home: Home) -> list[QuarantinedFile]:
-    """Files and folders that were set aside, by component and name."""
-    found = [(component, path) for component in COMPONENTS for pattern in _FILES
-             for path in sorted(home.component(component).glob(pattern))]
-    found += [(path.parent.name, path) for pattern in _BESIDE for path in sorted(home.root.glob(pattern))]
-    return [QuarantinedFile(where, path, sum(_sizes(path))) for where, path in found
-            if not path.name.endswith(("-wal", "-shm"))]
-
-
-def _sizes(path: Path) -> Iterator[int]:
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        with contextlib.suppress(OSError):
-            if file.is_file() and not os.path.islink(file):
-                yield file.stat().st_size
+    """Quarantined files and folders: those of the components, and those in the other folders of the home."""
+    folders = [*(home.component(component) for component in COMPONENTS), home.root / "telemetry", home.models]
+    folders += sorted({path for path in home.root.glob("*") if path.is_dir()}.difference(folders))
+    return [QuarantinedFile(folder.name, path, size(path)) for folder in folders for path in quarantined(folder)]

@@ -9,9 +9,11 @@ import pytest
 
 from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.privacy.erase import blank_log, erase
+from openclaw_rl.runtime.home import Home
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.storage.quarantine import Quarantine
+from openclaw_rl.storage.quarantine_listing import files
 from openclaw_rl.v1 import common_pb2, component_pb2, environment_pb2, turn_pb2
 
 MARK = "the-secret-of-the-orchard"
@@ -124,6 +126,22 @@ def test_no_byte_of_what_was_deleted_stays_on_the_disk(tmp_path: Path) -> None:
     assert [row["x"] for row in store.query("SELECT x FROM t")] == ["something else"]
     with store.transaction() as db:
         db.execute("INSERT INTO t VALUES (2, 'it goes on')")
+    store.close()
+
+
+def test_what_is_listed_as_quarantined_is_what_forgetting_deletes(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    folder = home.component("trainer")
+    store = Database(folder / "state.db")
+    for name in ("state.db.corrupt-1", "state.db.corrupt-1-wal", "policy.json.corrupt-2", "old.json.foreign-3",
+                 "versions/corrupt-7-4/weights", "set-aside/version-9-5/versions/weights"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(MARK)
+    (folder / "versions" / "8").mkdir()
+    assert [file.path.name for file in files(home)] == [
+        "old.json.foreign-3", "policy.json.corrupt-2", "version-9-5", "state.db.corrupt-1", "corrupt-7-4"]
+    assert erase(store) == 5
+    assert not found(tmp_path, MARK) and files(home) == [] and (folder / "versions" / "8").is_dir()
     store.close()
 
 

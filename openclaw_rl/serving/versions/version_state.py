@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from openclaw_rl.storage.quarantine_files import move_aside
 from openclaw_rl.weights.files import write_durably
 
 #: Characters of a pin's reason that are kept.
@@ -106,7 +105,7 @@ class VersionStateFile:
         except FileNotFoundError:
             return None, ""
         except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-            aside = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%dT%H%M%S')}")
-            with contextlib.suppress(OSError):
-                path.rename(aside)
-            return None, f"{path} can't be read ({error}) and was moved to {aside.name}"
+            try:
+                return None, f"{path} can't be read ({error}) and was moved to {move_aside(path, label='corrupt').name}"
+            except OSError as fault:
+                return None, f"{path} can't be read ({error}), nor moved away ({fault})"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
 import time
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from openclaw_rl.storage.quarantine_files import delete_oldest
 
 #: Versions that are kept aside; beyond these the oldest go.
 KEEP = 3
@@ -26,8 +24,5 @@ def set_aside(root: Path, version: int) -> Path:
     for kind in ("versions", "checkpoints"):
         if (root / kind / str(version)).exists():
             os.rename(root / kind / str(version), place / kind)
-    there = sorted((root / FOLDER).iterdir(), key=lambda path: path.stat().st_mtime)
-    for old in there[:-KEEP]:
-        log.warning("%s is deleted: %d newer ones are kept", old, KEEP)
-        shutil.rmtree(old, ignore_errors=True)
+    delete_oldest((root / FOLDER).iterdir(), KEEP, key=lambda path: path.stat().st_mtime)
     return place
