@@ -10,10 +10,10 @@ from openclaw_rl.config import EMBEDDED_MODEL, Config
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy.erase import handler
-from openclaw_rl.rollouts.environments.factory import offers
+from openclaw_rl.rollouts.environments.factory import configured_environments
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.episodes.runner import STOPPED, Episodes
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.leases.status import tell
 from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.rollouts.servicer import SERVICE, EnvironmentServicer
@@ -57,7 +57,7 @@ async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
     sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                     open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
                     make_request=_request, role="prm_judge")
-    pool = Pool(offers(settings, home), ttl=settings.lease_ttl, max_waiting=settings.max_waiting)
+    pool = LeasePool(configured_environments(settings, home), ttl=settings.lease_ttl, max_waiting=settings.max_waiting)
     board = StatusBoard(tracker, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
                                                ("journal", journal.problem)], pool)
 
@@ -106,7 +106,7 @@ class StatusBoard:
     """
 
     def __init__(self, tracker: SessionTracker, outbox: Outbox, problems: Callable[[], Iterable[Raised]],
-                 pool: Pool | None = None) -> None:
+                 pool: LeasePool | None = None) -> None:
         self._tracker, self._outbox, self._problems, self._pool = tracker, outbox, problems, pool
         self._alarms = Alarms()
 

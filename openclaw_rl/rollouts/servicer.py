@@ -9,7 +9,7 @@ import grpc
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.rollouts.episodes.runner import Episodes
 from openclaw_rl.rollouts.episodes.servicer import EpisodeRpcs
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.leases.servicer import LeaseRpcs
 from openclaw_rl.rollouts.tracking import views
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
@@ -24,7 +24,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
     """Sessions here; leases and episodes in their packages."""
 
-    def __init__(self, tracker: SessionTracker, store: Database, pool: Pool, episodes: Episodes) -> None:
+    def __init__(self, tracker: SessionTracker, store: Database, pool: LeasePool, episodes: Episodes) -> None:
         LeaseRpcs.__init__(self, pool)
         EpisodeRpcs.__init__(self, episodes)
         self._tracker, self._store = tracker, store

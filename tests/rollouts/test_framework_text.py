@@ -21,7 +21,7 @@ BANNERS = [
     "[Retry after the previous model attempt failed or timed out]\n\nplease list the files",
     "A new session was started via /new or /reset. Greet the user in one sentence.",
     "Read HEARTBEAT.md if it exists. Follow it. If nothing needs attention, reply HEARTBEAT_OK.",
-    "Pre-compaction memory flush. Store memories in memory/x.md. If there are none, reply NO_REPLY.",
+    "Pre-compaction memory flush. Database memories in memory/x.md. If there are none, reply NO_REPLY.",
     "This session is being continued from a previous conversation that ran out of context. Summary: bread.",
     "<system-reminder>\nThe todo list is empty.\n</system-reminder>", METADATA,
     "System: [2026-03-16 15:30:00 UTC] Exec completed (code 0)", "<summary>We baked bread.</summary>",

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from openclaw_rl.config import EnvServerConfig
 from openclaw_rl.observability.prometheus import MeshCollector
 from openclaw_rl.reward.queue import COUNTERS as JUDGE_COUNTERS
-from openclaw_rl.rollouts.environments.factory import offers
+from openclaw_rl.rollouts.environments.factory import configured_environments
 from openclaw_rl.rollouts.leases import status
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.server import COUNTERS as ENVIRONMENT_COUNTERS
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
@@ -31,7 +31,7 @@ SCHEMA = Path(__file__).with_name("grafana_dashboard.schema.json")
 
 def environment_status(folder: Path) -> ComponentStatus:
     told = ComponentStatus(name="env_server", counters=dict.fromkeys([*ENVIRONMENT_COUNTERS, "sessions_open"], 1))
-    status.tell(Pool(offers(EnvServerConfig(), Home(folder))), told)
+    status.tell(LeasePool(configured_environments(EnvServerConfig(), Home(folder))), told)
     return told
 
 

@@ -15,8 +15,15 @@ from openclaw_rl.config.environment import EnvServerConfig
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.reward.judges.plugins import load_judge
 from openclaw_rl.reward.panel import conclude
-from openclaw_rl.rollouts.environments.factory import offers
-from openclaw_rl.rollouts.environments.interface import BadAction, Kind, Observation, Opening, StepResult, Tool
+from openclaw_rl.rollouts.environments.factory import configured_environments
+from openclaw_rl.rollouts.environments.interface import (
+    BadAction,
+    EnvironmentType,
+    Observation,
+    Opening,
+    StepResult,
+    Tool,
+)
 from openclaw_rl.rollouts.episodes import prompts
 from openclaw_rl.rollouts.tasks.load import load
 from openclaw_rl.rollouts.tasks.task import Action, Task
@@ -90,11 +97,11 @@ class World:
         self._policy = TokenPolicy(self._engine, ChatTemplate(folder), max_tokens=max_tokens)
         self._judge = load_judge(PrmJudgeConfig())
         self._learner = Learner(trainer, self.store, root, lambda: folder, keep=1)
-        self._kinds: dict[str, Kind] = {}
-        for offer in offers(EnvServerConfig(max_parallel=parallel), home):
-            if offer.name in kinds:
-                assert offer.kind is not None, offer.problem
-                self._kinds[offer.name] = offer.kind
+        self._kinds: dict[str, EnvironmentType] = {}
+        for configured in configured_environments(EnvServerConfig(max_parallel=parallel), home):
+            if configured.name in kinds:
+                assert configured.environment_type is not None, configured.problem
+                self._kinds[configured.name] = configured.environment_type
         self._slots = asyncio.Semaphore(parallel)
         self.choice = "required"  #: see the benchmark's docstring
 
@@ -105,8 +112,8 @@ class World:
         home = Home(root / "home").create()
         world = cls(ensure_model(EMBEDDED_MODEL, Home.default()), home, root, trainer, max_tokens, parallel, kinds)
         for name, kind in world._kinds.items():
-            if problem := await kind.problem():
-                raise SystemExit(f"{name}: {problem}")
+            if rejection := await kind.validate():
+                raise SystemExit(f"{name}: {rejection}")
         await world._engine.start()
         await asyncio.to_thread(world._learner.open)
         return world

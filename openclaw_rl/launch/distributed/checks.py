@@ -16,7 +16,7 @@ from openclaw_rl.launch.distributed.host import Host, HostError
 from openclaw_rl.launch.distributed.plan import Plan, ports
 from openclaw_rl.launch.distributed.probe import Facts
 from openclaw_rl.models.api_endpoints import check_credentials, uses_api
-from openclaw_rl.rollouts.sandboxes.images import build_line, kind_of
+from openclaw_rl.rollouts.sandboxes.images import build_line, recipe_of
 
 #: Prints the Python's version and openclaw-rl's; works with any release of it, or none.
 _VERSIONS = ("import json, sys\nimport importlib.metadata as m\ntry: v = m.version('openclaw-rl')\n"
@@ -162,7 +162,7 @@ def _images(config: Config, facts: Facts) -> list[str]:
         if (in_engine and env.backend != "bubblewrap") or (not unusable and env.backend != "docker"):
             continue
         key = f"components.env_server.environments.{name}.image: {image}"
-        line = build_line(kind_of(image), "docker", image)
+        line = build_line(recipe_of(image), "docker", image)
         if env.backend != "docker":
             more = f"; or for {facts.engine}: {line}" if facts.engine and env.backend == "auto" else ""
             problems.append(f"{key}: {unusable}{more}")

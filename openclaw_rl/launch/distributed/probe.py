@@ -19,7 +19,7 @@ import psutil
 from openclaw_rl.config import Config
 from openclaw_rl.launch import checks
 from openclaw_rl.launch.distributed import ray_node
-from openclaw_rl.rollouts.sandboxes.images import missing
+from openclaw_rl.rollouts.sandboxes.images import validate_image
 from openclaw_rl.runtime.home import COMPONENTS, Home
 
 #: Container engines, the preferred first.
@@ -78,7 +78,8 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
     facts.engine = next((engine for engine in _ENGINES if shutil.which(engine)), "")
     for image in images or ():
         facts.images[image] = bool(facts.engine) and _has_image(facts.engine, image)
-        facts.built[image] = missing(home.root, image, "bubblewrap")
+        rejection = validate_image(home.root, image, "bubblewrap")
+        facts.built[image] = rejection.message if rejection is not None else ""
     if model:
         facts.model = Path(model).expanduser().is_dir()
     facts.gpus = _gpus()

@@ -74,7 +74,7 @@ def is_framework_text(text: str) -> bool:
     return not left or (len(left) <= _LONGEST and bool(_WHOLE.fullmatch(left)))
 
 
-def opinion(message: turn_pb2.ChatMessage) -> turn_pb2.ChatMessage | None:
+def strip_framework_text(message: turn_pb2.ChatMessage) -> turn_pb2.ChatMessage | None:
     """What is left of a user's or tool's message without a framework's text; None when nothing is."""
     if message.role == "user" and is_framework_text(text_of(message)) and not _images(message):
         return None

@@ -1,7 +1,7 @@
-"""What every kind of environment offers, and what it is made with.
+"""Interfaces of environment types and their environments.
 
-A kind is found by its name among the entry points `openclaw_rl.environments`: a callable
-`make(config: EnvironmentConfig, context: Context) -> Kind`, which starts nothing and asks nobody.
+A type is found by its name among the entry points `openclaw_rl.environments`: a callable
+`make(config: EnvironmentConfig, context: Context) -> EnvironmentType`, which starts nothing and asks nobody.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from openclaw_rl.rollouts.sandboxes.interface import Backend
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Unusable
 from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.runtime.rejection import Rejection
 
 
 class BadAction(Exception):
-    """The action is none of this kind's, or its arguments are of the wrong type; the text names the field, the value
-    and what is allowed. It changed nothing, and the policy may read it."""
+    """The type has no such action, or an argument has the wrong type; the text names the field, the value and what is
+    allowed. Nothing was changed, and the policy may read the text."""
 
 
 class BadTask(Exception):
-    """The task's set-up or check can't be used; the text names the field and what is allowed."""
+    """The task's setup or check can't be used; the text names the field and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is seen: `data` is after the kind's schema and has `text`, which a model that reads text is shown."""
+    """What a policy sees: `data` follows the type's schema; its `text` is shown to a model that reads text."""
 
     data: dict[str, Any]
     image_png: bytes = b""
@@ -47,7 +48,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a reset gives."""
+    """Result of a reset."""
 
     observation: Observation
     goal: str = ""
@@ -57,99 +58,102 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What an action did."""
+    """Result of an action."""
 
     observation: Observation
     reward: float | None = None
-    done: bool = False  #: the episode is over, because the policy said so or the environment does
+    done: bool = False  #: the policy or the environment has ended the episode
     error: str = ""  #: what went wrong with the action, for the policy to read
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task's check says."""
+    """Result of a task's check."""
 
     value: float  #: from 0 (failed) to 1 (done)
     detail: str = ""
 
 
 class Environment(Protocol):
-    """One of them, leased by one holder at a time. Its methods are never called at the same time, but for `view`,
-    `problem` and `close`. Any may raise SandboxError, after which it is of no use any more."""
+    """One environment, leased by one holder at a time.
+
+    Its methods are never called concurrently, except `view`, `problem` and `close`. Any may raise SandboxError, after
+    which the environment is unusable.
+    """
 
     @property
     def problem(self) -> str:
-        """Why it can't be used any more; empty while it can."""
+        """Why it became unusable; empty while it works."""
         ...
 
     async def reset(self, task: Task | None, seed: int | None) -> Opening:
-        """Begin a task anew, or with nothing; what was there before is gone.
+        """Begin a task anew, or nothing in particular; what was there before is gone.
 
         Raises:
             BadTask: the task can't be set up.
         """
 
     async def step(self, action: Action, seconds: float) -> StepResult:
-        """Do an action.
+        """Perform an action.
 
         Args:
-            seconds: then it is ended, and the observation says so.
+            seconds: limit after which it is ended, as the observation then says.
 
         Raises:
             BadAction: nothing was done.
         """
 
     async def evaluate(self) -> Outcome:
-        """Run the task's check on what is there now; changes nothing that the policy sees. Without a task: 0.
+        """Run the task's check on the present state, without a visible change for the policy. Without a task: 0.
 
         Raises:
-            BadTask: the check itself doesn't work.
+            BadTask: the check itself does not work.
         """
 
     async def view(self) -> Observation:
-        """What somebody who watches sees: a terminal's last lines, a screenshot. Changes nothing."""
+        """Show the state to an onlooker: a terminal's last lines, a screenshot. Changes nothing."""
 
     async def close(self) -> None:
         """End it; any number of times, never raises."""
 
 
-class Kind(Protocol):
-    """A kind of environment, as configured under one name."""
+class EnvironmentType(Protocol):
+    """A type of environments, as configured under one name."""
 
     action_schema: dict[str, Any]  #: JSON schema of {"name", "arguments"}
     observation_schema: dict[str, Any]  #: JSON schema of Observation.data
     sandbox: str  #: what its environments are made from, for people: "bubblewrap, this machine's programs"
 
-    async def problem(self) -> str:
-        """Why none can be made, with the line that helps; empty when one can."""
+    async def validate(self) -> Rejection[Unusable] | None:
+        """Check whether environments can be made; the message of a rejection says how to repair it."""
 
     def check_task(self, task: Task) -> None:
-        """Look at a task without a sandbox.
+        """Check a task without a sandbox.
 
         Raises:
-            BadTask: its set-up, its check or its solution can't be used.
+            BadTask: its setup, its check or its solution can't be used.
         """
 
     async def make(self) -> Environment:
-        """A new environment, ready for a reset.
+        """Make an environment, ready for a reset.
 
         Raises:
             SandboxError: it can't be made.
         """
 
     async def close(self) -> None:
-        """Give back what the kind itself holds; its environments are closed before."""
+        """Release what the type itself holds; its environments are closed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a kind is made with."""
+    """Surroundings in which a type is made."""
 
     name: str  #: of the environment as configured
-    folder: Path  #: of its own, in the component's folder; may not be there yet
+    folder: Path  #: of its own, in the component's folder; may not exist yet
     backend: Backend  #: of its sandboxes, as configured
-    warnings: list[str] = field(default_factory=list)  #: what an operator should know; a kind may add to it
-    label: str = "none"  #: of the mesh, as of its sandboxes: marks processes in none, which are ended with them
+    warnings: list[str] = field(default_factory=list)  #: for the operator; the type may append
+    label: str = "none"  #: of the mesh; marks processes outside of sandboxes, so that they are ended with it
 
 
 def tools_schema(tools: Sequence[Tool]) -> dict[str, Any]:

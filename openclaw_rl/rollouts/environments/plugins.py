@@ -1,7 +1,7 @@
-"""Kinds by name: those that come with the package, and those of other packages.
+"""Look-up of environment types by name: those of this package, and plug-ins.
 
-A package adds a kind with an entry point in the group `openclaw_rl.environments` that names a callable
-`make(config: EnvironmentConfig, context: Context) -> Kind`; see base.py and README.md beside this file.
+A package adds a type with an entry point in the group `openclaw_rl.environments` that names a callable
+`make(config: EnvironmentConfig, context: Context) -> EnvironmentType`; see interface.py and README.md.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from importlib import metadata
 
 from openclaw_rl.config import ConfigError
 from openclaw_rl.config.environment import EnvironmentConfig
-from openclaw_rl.rollouts.environments.interface import Context, Kind
+from openclaw_rl.rollouts.environments.interface import Context, EnvironmentType
 
 GROUP = "openclaw_rl.environments"
 
-Make = Callable[[EnvironmentConfig, Context], Kind]
+Make = Callable[[EnvironmentConfig, Context], EnvironmentType]
 
 
-def load_kind(kind: str, key: str) -> Make:
-    """What makes a kind.
+def load_type(name: str, key: str) -> Make:
+    """Load what makes an environment type.
 
     Args:
-        kind: its name.
+        name: of the type.
         key: configuration key that asks for it, for the error.
 
     Raises:
         ConfigError: there is none of that name (the text lists those there are), or it can't be loaded.
     """
     points = {point.name: point for point in metadata.entry_points(group=GROUP)}
-    if kind not in points:
-        raise ConfigError(f"{key}: {kind!r} is no kind of environment; there are: {', '.join(sorted(points))}. "
+    if name not in points:
+        raise ConfigError(f"{key}: {name!r} is no kind of environment; there are: {', '.join(sorted(points))}. "
                           f"A plug-in is a package with an entry point in the group {GROUP}")
-    point = points[kind]
+    point = points[name]
     try:
         make: Make = point.load()
     except Exception as error:
-        raise ConfigError(f"{key}: {kind!r} ({point.value}) can't be loaded: "
+        raise ConfigError(f"{key}: {name!r} ({point.value}) can't be loaded: "
                           f"{type(error).__name__}: {error}") from error
     return make

@@ -13,11 +13,12 @@ import grpc
 
 from openclaw_rl.config.environment import EpisodesConfig
 from openclaw_rl.rollouts.environments.interface import StepResult
-from openclaw_rl.rollouts.episodes import prompts, table
+from openclaw_rl.rollouts.episodes import prompts
 from openclaw_rl.rollouts.episodes.policy_client import Answer, PolicyCaller
 from openclaw_rl.rollouts.episodes.task_draw import Plan, derived
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.tasks.task import Action
+from openclaw_rl.rollouts.tracking import episode_table
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import MeshError, failed_precondition
 from openclaw_rl.rpc.messages import new_id, to_timestamp
@@ -42,7 +43,7 @@ class Stage:
 
     run: str
     type: str
-    pool: Pool
+    pool: LeasePool
     tracker: SessionTracker
     store: Database
     policy: PolicyCaller
@@ -122,7 +123,7 @@ class Play:
         episode = self.episode
         episode.started_at.CopyFrom(to_timestamp(began))
         try:
-            self._stage.tracker.begin_episode(table.EpisodeStart(
+            self._stage.tracker.begin_episode(episode_table.EpisodeStart(
                 episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
                 episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
         finally:  # also when the disk is full: whoever watches counts beginnings and ends
@@ -138,7 +139,7 @@ class Play:
         episode.done, ended = True, time.time()
         episode.ended_at.CopyFrom(to_timestamp(ended))
         try:
-            self._stage.tracker.end_episode(episode.episode_id, table.EpisodeEnd(
+            self._stage.tracker.end_episode(episode.episode_id, episode_table.EpisodeEnd(
                 ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
         except Exception:  # a full disk: the next start ends it
             log.exception("the end of episode %s can't be written", episode.episode_id)
@@ -206,7 +207,7 @@ class Play:
         if not episode.HasField("policy_version"):
             episode.policy_version = answer.version
         with stage.store.transaction() as db:
-            there = table.answered(db, episode.episode_id, answer.turn_id, step, answer.version)
+            there = episode_table.answered(db, episode.episode_id, answer.turn_id, step, answer.version)
         self._check(there)
         return answer
 
@@ -265,7 +266,7 @@ class Play:
 
     def _note(self, results: Sequence[turn_pb2.ChatMessage], reward: float | None) -> None:
         with self._stage.store.transaction() as db:
-            there = table.observed(db, self.episode.episode_id, results, reward)
+            there = episode_table.observed(db, self.episode.episode_id, results, reward)
         self._check(there)
 
     def _check(self, there: bool) -> None:

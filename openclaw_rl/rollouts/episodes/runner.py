@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from openclaw_rl.config.environment import EpisodesConfig
-from openclaw_rl.rollouts.episodes import table, task_draw
+from openclaw_rl.rollouts.episodes import task_draw
 from openclaw_rl.rollouts.episodes.episode import Play, Stage
 from openclaw_rl.rollouts.episodes.interact import LiveSession
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
+from openclaw_rl.rollouts.tracking import episode_table
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.errors import failed_precondition, unavailable
 from openclaw_rl.rpc.messages import new_id
@@ -51,7 +52,7 @@ class _Run:
 class Episodes:
     """Runs episodes, any number of runs beside one another."""
 
-    def __init__(self, pool: Pool, tracker: SessionTracker, store: Database, policy: PolicyCaller,
+    def __init__(self, pool: LeasePool, tracker: SessionTracker, store: Database, policy: PolicyCaller,
                  settings: EpisodesConfig) -> None:
         self._pool, self._tracker, self._store, self._policy, self._settings = pool, tracker, store, policy, settings
         self._runs: dict[str, _Run] = {}
@@ -80,14 +81,14 @@ class Episodes:
                 environment or all of its tasks can't be used, or there is a run of this id already.
         """
         task_draw.check(request)
-        supply = self._pool.supply(request.type)
-        await supply.usable()
-        plans = await asyncio.to_thread(lambda: task_draw.plans(request, self._pool.tasks(request.type)))
+        warm_pool = self._pool.warm_pool(request.type)
+        await warm_pool.availability.require()
+        plans = await asyncio.to_thread(lambda: task_draw.plans(request, self._pool.catalog.tasks(request.type)))
         run = self._open(request.run_id or new_id("run_"), len(plans))
         try:
             stage = Stage(run.id, request.type, self._pool, self._tracker, self._store, self._policy, self._settings,
                           request.max_steps, request.sampling, run.tell, lambda: run.why)
-            at_once = min(request.parallel or supply.capacity, supply.capacity, len(plans))
+            at_once = min(request.parallel or warm_pool.capacity, warm_pool.capacity, len(plans))
             left = deque(plans)
             run.workers = [asyncio.create_task(_work(stage, left), name=f"episodes of {run.id}")
                            for _ in range(at_once)]
@@ -123,8 +124,8 @@ class Episodes:
         return LiveSession(self._policy, self._tracker, self._store, user)
 
     def page(self, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
-        """See table.page."""
-        return table.page(self._store, request)
+        """List episodes, newest first; see `episode_table.page`."""
+        return episode_table.page(self._store, request)
 
 
 async def _work(stage: Stage, left: deque[task_draw.Plan]) -> None:

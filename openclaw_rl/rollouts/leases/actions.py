@@ -99,7 +99,7 @@ class Checker:
             validator = self._by_name[action.name]
         else:
             validator = self._any
-        from openclaw_rl.rollouts.environments.tool_call.arguments import errors_of
+        from openclaw_rl.rollouts.environments.json_schema import errors_of
 
         try:
             errors = sorted(errors_of(validator, {"name": action.name, "arguments": action.arguments}),
@@ -112,7 +112,7 @@ class Checker:
                        first.message[:200] + " ... " + first.message[-290:])
 
     def _read(self, schema: dict[str, Any]) -> None:
-        from openclaw_rl.rollouts.environments.tool_call.arguments import validator
+        from openclaw_rl.rollouts.environments.json_schema import validator
 
         choices = schema.get("oneOf")
         names = [_name(choice) for choice in choices] if isinstance(choices, list) else []

@@ -20,7 +20,7 @@ from openclaw_rl.rollouts.environments.interface import (
     StepResult,
 )
 from openclaw_rl.rollouts.leases.bounds import bounded
-from openclaw_rl.rollouts.leases.warm_pool import Supply
+from openclaw_rl.rollouts.leases.warm_pool import WarmPool
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action, Task
 from openclaw_rl.rpc.errors import MeshError, exhausted, failed_precondition, invalid_many
@@ -50,8 +50,8 @@ class Lease:
         steps: number of the last step that was done since the last reset.
     """
 
-    def __init__(self, id: str, holder: str, ttl: float, supply: Supply, environment: Environment) -> None:
-        self.id, self.holder, self.ttl, self.supply = id, holder, ttl, supply
+    def __init__(self, id: str, holder: str, ttl: float, warm_pool: WarmPool, environment: Environment) -> None:
+        self.id, self.holder, self.ttl, self.warm_pool = id, holder, ttl, warm_pool
         self.task_id = ""
         self.steps = 0
         self.ended = ""
@@ -72,7 +72,7 @@ class Lease:
 
     @property
     def type(self) -> str:
-        return self.supply.name
+        return self.warm_pool.name
 
     @property
     def problem(self) -> str:
@@ -147,7 +147,7 @@ class Lease:
                                         self.environment.step(action, seconds))
             self._answer = StepResult(bounded(result.observation), result.reward, result.done, result.error[:20_000])
             self.steps, self.last_action, self._over = number, action, result.done
-            self.supply.steps += 1
+            self.warm_pool.steps += 1
             return self._answer
 
         return await self._do(do)
@@ -198,7 +198,7 @@ class Lease:
         if not self._problem:
             self._problem = why
             log.warning("lease %r: the sandbox was lost: %s", self.id, why)
-            self.supply.lose(self.environment)
+            self.warm_pool.lose(self.environment)
 
     def end(self, why: str) -> None:
         """Stop what is being done; nothing more can be. Who waits for it is told `why`."""

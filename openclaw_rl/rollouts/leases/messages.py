@@ -8,7 +8,7 @@ from openclaw_rl.rollouts.environments.interface import Observation, Opening, St
 from openclaw_rl.rollouts.leases.actions import to_json
 from openclaw_rl.rollouts.leases.broadcast import Seen
 from openclaw_rl.rollouts.leases.lease import Lease
-from openclaw_rl.rollouts.leases.warm_pool import Supply
+from openclaw_rl.rollouts.leases.warm_pool import WarmPool
 from openclaw_rl.rollouts.tasks.task import Task
 from openclaw_rl.rpc.messages import to_timestamp
 from openclaw_rl.v1 import environment_pb2 as pb
@@ -24,12 +24,12 @@ def observation(seen: Observation) -> pb.Observation:
 
 
 def acquired(lease: Lease) -> pb.AcquireResponse:
-    kind = lease.supply.offer.kind
-    assert kind is not None
+    environment_type = lease.warm_pool.configured.environment_type
+    assert environment_type is not None
     return pb.AcquireResponse(lease_id=lease.id, expires_at=to_timestamp(lease.expires_at),
-                              action_schema_json=orjson.dumps(kind.action_schema).decode(),
-                              observation_schema_json=orjson.dumps(kind.observation_schema).decode(),
-                              sandbox=kind.sandbox)
+                              action_schema_json=orjson.dumps(environment_type.action_schema).decode(),
+                              observation_schema_json=orjson.dumps(environment_type.observation_schema).decode(),
+                              sandbox=environment_type.sandbox)
 
 
 def opening(began: Opening) -> pb.ResetResponse:
@@ -51,15 +51,16 @@ def lease(held: Lease) -> pb.Lease:
                     problem=held.problem)
 
 
-def environment(supply: Supply, tasks: int) -> pb.EnvironmentInfo:
-    offer = supply.offer
+def environment(warm_pool: WarmPool, tasks: int) -> pb.EnvironmentInfo:
+    configured = warm_pool.configured
     info = pb.EnvironmentInfo(
-        type=offer.name, kind=offer.kind_name, backend=offer.backend.name if offer.backend else "",
-        image=offer.config.image or "", capacity=supply.capacity, leased=supply.leased, warm=supply.warm,
-        starting=supply.starting, waiting=supply.waiting, problem=supply.problem or supply.failure, tasks=tasks)
-    if offer.kind is not None:
-        info.action_schema_json = orjson.dumps(offer.kind.action_schema).decode()
-        info.observation_schema_json = orjson.dumps(offer.kind.observation_schema).decode()
+        type=configured.name, kind=configured.type_name, backend=configured.backend.name if configured.backend else "",
+        image=configured.config.image or "", capacity=warm_pool.capacity, leased=warm_pool.leased, warm=warm_pool.warm,
+        starting=warm_pool.starting, waiting=warm_pool.waiting, problem=warm_pool.problem or warm_pool.failure,
+        tasks=tasks)
+    if configured.environment_type is not None:
+        info.action_schema_json = orjson.dumps(configured.environment_type.action_schema).decode()
+        info.observation_schema_json = orjson.dumps(configured.environment_type.observation_schema).decode()
     return info
 
 

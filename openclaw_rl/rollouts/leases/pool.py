@@ -1,4 +1,4 @@
-"""Leases environments: how many there are of each, who gets the next one, and for how long."""
+"""LeasePool of leases: who holds which environment, and for how long."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import logging
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import grpc
 
-from openclaw_rl.rollouts.environments.factory import Offer
-from openclaw_rl.rollouts.environments.interface import BadTask, Environment, Opening, Outcome, StepResult
+from openclaw_rl.rollouts.environments.factory import ConfiguredEnvironment
+from openclaw_rl.rollouts.environments.interface import Environment, Opening, Outcome, StepResult
 from openclaw_rl.rollouts.leases.lease import Lease, lease_ended
 from openclaw_rl.rollouts.leases.queue import Ticket
-from openclaw_rl.rollouts.leases.warm_pool import Supply
-from openclaw_rl.rollouts.tasks.load import load
-from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.rollouts.leases.task_catalog import TaskCatalog
+from openclaw_rl.rollouts.leases.warm_pool import WarmPool
+from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rpc.errors import MeshError, exhausted, invalid, not_found, unavailable
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: Leases that have ended, of which it is known why.
+#: Ended leases whose reason is remembered.
 REMEMBERED = 10_000
-#: Seconds between two tries that somebody is told to leave, at the least and at the most.
+#: Bounds of the seconds after which a rejected caller is told to retry.
 SHORTEST_RETRY, LONGEST_RETRY = 0.5, 60.0
-#: Seconds that one may ask to wait, and that a lease may last.
+#: Longest wait, lease and step that a caller may ask for, in seconds.
 LONGEST_WAIT = 3600.0
 LONGEST_TTL = 24 * 3600.0
 LONGEST_STEP = 3600.0
@@ -35,108 +35,80 @@ _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 @dataclass(slots=True)
 class _Pending:
-    """A lease that is not there yet."""
+    """A lease that is being waited for."""
 
     lease_id: str
-    supply: Supply
+    warm_pool: WarmPool
     ticket: Ticket[Environment]
     task: asyncio.Task[Lease]
     callers: int = 0
-    patient: int = 0  #: of them, those whose time to wait is not over
+    patient: int = 0  #: of them, those still willing to wait
 
 
-class Pool:
+class LeasePool:
     """Environments to lease.
 
     Args:
-        offers: what there is; see kinds.make.
-        ttl: seconds after which a lease that nobody uses is taken back, unless it says otherwise.
+        environments: those configured.
+        ttl: seconds after which an unused lease expires, unless it says otherwise.
         max_waiting: requests that may wait.
+
+    Attributes:
+        catalog: the environments' tasks.
     """
 
-    def __init__(self, offers: Sequence[Offer], *, ttl: float = 120.0, max_waiting: int = 1000) -> None:
-        self._supplies = {offer.name: Supply(offer) for offer in offers}
+    def __init__(self, environments: Sequence[ConfiguredEnvironment], *, ttl: float = 120.0,
+                 max_waiting: int = 1000) -> None:
+        self._warm_pools = {environment.name: WarmPool(environment) for environment in environments}
+        self.catalog = TaskCatalog({environment.name: environment for environment in environments})
         self._ttl, self._max_waiting = ttl, max_waiting
         self._leases: dict[str, Lease] = {}
         self._pending: dict[str, _Pending] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: dict[str, list[Task]] = {}
         self._counts: Counter[str] = Counter()
-        self._lasted = 30.0  #: seconds that leases have lasted lately
+        self._duration = 30.0  #: moving average of the leases' seconds
         self._closed = False
 
     def start(self) -> None:
-        """Begin to keep warm what shall be warm."""
-        for supply in self._supplies.values():
-            supply.start()
+        """Start to make environments."""
+        for warm_pool in self._warm_pools.values():
+            warm_pool.start()
 
     async def close(self) -> None:
         """End all leases and all environments."""
         self._closed = True
         for lease in list(self._leases.values()):
             self._end(lease, "ended with the environment server")
-        await asyncio.gather(*(supply.close() for supply in self._supplies.values()))
+        await asyncio.gather(*(warm_pool.close() for warm_pool in self._warm_pools.values()))
 
     @property
     def types(self) -> list[str]:
         """Names of the environments."""
-        return list(self._supplies)
+        return list(self._warm_pools)
 
-    def supply(self, type: str) -> Supply:
-        """How much there is of an environment.
+    def warm_pool(self, type: str) -> WarmPool:
+        """The environments of one name.
 
         Raises:
             MeshError: NOT_FOUND, there is none of that name; the text lists those there are.
         """
-        if type not in self._supplies:
-            raise not_found("environment", type, f"there are: {', '.join(self._supplies)}")
-        return self._supplies[type]
-
-    def tasks(self, type: str) -> list[Task]:
-        """All tasks of an environment; those that can't be used have a `problem`. Read once.
-
-        Raises:
-            MeshError: NOT_FOUND, there is no such environment.
-        """
-        offer = self.supply(type).offer
-        if type not in self._tasks:
-            self._tasks[type] = [_checked(offer, task) for task in load(
-                offer.kind_name, offer.config.tasks, bundled=offer.config.mcp is None)]
-        return self._tasks[type]
-
-    async def load_tasks(self, type: str) -> list[Task]:
-        """The same, read while other work goes on."""
-        self.supply(type)
-        if type not in self._tasks:
-            return await asyncio.to_thread(self.tasks, type)
-        return self._tasks[type]
-
-    def task(self, type: str, task_id: str) -> Task:
-        """One of them.
-
-        Raises:
-            MeshError: NOT_FOUND; INVALID_ARGUMENT, it can't be used.
-        """
-        found = next((task for task in self.tasks(type) if task.id == task_id), None)
-        if found is None:
-            raise not_found("task", task_id, f"ListTasks tells those of {type!r}")
-        if found.problem:
-            raise invalid("task_id", task_id, f"a task that can be used: {found.problem}")
-        return found
+        if type not in self._warm_pools:
+            raise not_found("environment", type, f"there are: {', '.join(self._warm_pools)}")
+        return self._warm_pools[type]
 
     def leases(self, type: str = "") -> list[Lease]:
-        """Those that run, oldest first.
+        """Running leases, oldest first.
 
         Raises:
             MeshError: NOT_FOUND, there is no such environment.
         """
         if type:
-            self.supply(type)
+            self.warm_pool(type)
         return [lease for lease in self._leases.values() if not type or lease.type == type]
 
     def lease(self, lease_id: str) -> Lease:
-        """One that runs.
+        """A running lease.
 
         Raises:
             MeshError: FAILED_PRECONDITION, it has ended; NOT_FOUND, there is none.
@@ -165,22 +137,22 @@ class Pool:
         """
         if not _ID.fullmatch(lease_id):
             raise invalid("lease_id", lease_id, "1 to 128 letters, digits, `-`, `_`, `.` and `:`, made by the client")
-        supply = self.supply(type)
+        warm_pool = self.warm_pool(type)
         if lease := self._leases.get(lease_id):
-            self._same_type(lease.id, lease.type, type)
+            self._check_type(lease.id, lease.type, type)
             lease.renew()
             return lease
         if lease_id in self._ended:
             raise lease_ended(lease_id, self._ended[lease_id])
         if pending := self._pending.get(lease_id):
-            self._same_type(lease_id, pending.supply.name, type)
+            self._check_type(lease_id, pending.warm_pool.name, type)
         else:
-            await supply.usable()
-            pending = self._pending.get(lease_id) or self._ask(supply, lease_id, holder, wait, ttl)
+            await warm_pool.availability.require()
+            pending = self._pending.get(lease_id) or self._ask(warm_pool, lease_id, holder, wait, ttl)
         return await self._wait(pending, wait)
 
     def renew(self, lease_id: str) -> Lease:
-        """Begin a lease's time anew.
+        """Restart a lease's time to live.
 
         Raises:
             MeshError: see `lease`.
@@ -193,27 +165,26 @@ class Pool:
         """Begin a task in a leased environment; with an empty id, none.
 
         Raises:
-            MeshError: see `lease`, `task` and Lease.reset.
+            MeshError: see `lease`, TaskCatalog.get and Lease.reset.
         """
         lease = self.renew(lease_id)
-        await self.load_tasks(lease.type)
-        return await lease.reset(self.task(lease.type, task_id) if task_id else None, seed)
+        return await lease.reset(await self.catalog.get(lease.type, task_id) if task_id else None, seed)
 
     async def step(self, lease_id: str, number: int, action: Action, seconds: float | None = None) -> StepResult:
-        """Do an action in a leased environment.
+        """Perform an action in a leased environment.
 
         Args:
-            number: 1 after a reset, then one more each time; a repeated one tells again what it did.
-            seconds: longest time for it; None takes the configuration's.
+            number: 1 after a reset, then one more each time; a repeated number returns the same result.
+            seconds: time limit; None takes the configuration's.
 
         Raises:
             MeshError: see `lease` and Lease.step.
         """
         lease = self.renew(lease_id)
-        offer = lease.supply.offer
-        if offer.kind is not None:
-            lease.supply.checker.check(action, offer.kind.action_schema)
-        return await lease.step(number, action, offer.config.step_timeout if seconds is None else seconds)
+        environment = lease.warm_pool.configured
+        if environment.environment_type is not None:
+            lease.warm_pool.checker.check(action, environment.environment_type.action_schema)
+        return await lease.step(number, action, environment.config.step_timeout if seconds is None else seconds)
 
     async def evaluate(self, lease_id: str) -> Outcome:
         """Run the check of a leased environment's task.
@@ -224,60 +195,60 @@ class Pool:
         return await self.renew(lease_id).evaluate()
 
     async def release(self, lease_id: str) -> None:
-        """Give a lease back; any number of times, also one that there never was. Its environment is closed in the
-        background. A lease that is still waited for is not given."""
+        """Release a lease; any number of times, even one that never existed. Its environment is closed in the
+        background. A lease that is still being waited for is not granted."""
         if pending := self._pending.get(lease_id):
             self._withdraw(pending)
         if lease := self._leases.get(lease_id):
             self._end(lease, "was given back")
 
     def counts(self) -> dict[str, int]:
-        """Leases given and taken back, steps done, sandboxes lost, since the pool was made."""
-        supplies = self._supplies.values()
+        """Leases granted and expired, steps done, sandboxes lost, since the pool was made."""
+        warm_pools = self._warm_pools.values()
         return {"leases": self._counts["leases"], "leases_expired": self._counts["leases_expired"],
-                "steps": sum(supply.steps for supply in supplies),
-                "sandboxes_lost": sum(supply.lost for supply in supplies)}
+                "steps": sum(warm_pool.steps for warm_pool in warm_pools),
+                "sandboxes_lost": sum(warm_pool.lost for warm_pool in warm_pools)}
 
-    def _ask(self, supply: Supply, lease_id: str, holder: str, wait: float | None, ttl: float | None) -> _Pending:
+    def _ask(self, warm_pool: WarmPool, lease_id: str, holder: str, wait: float | None, ttl: float | None) -> _Pending:
         if self._closed:
             raise unavailable("the environment server is stopping")
-        if supply.free <= 0:
+        if warm_pool.free <= 0:
             if wait is None or wait <= 0:
-                raise self._full(supply)
-            waiting = sum(other.waiting for other in self._supplies.values())
+                raise self._full(warm_pool)
+            waiting = sum(other.waiting for other in self._warm_pools.values())
             if waiting >= self._max_waiting:
                 raise exhausted(f"{waiting} requests wait for an environment, more may not "
-                                "(components.env_server.max_waiting)", self._retry_in(supply))
-        elif supply.pausing and not wait:
-            raise supply.not_made()
+                                "(components.env_server.max_waiting)", self._retry_in(warm_pool))
+        elif warm_pool.pausing and not wait:
+            raise warm_pool.not_made()
         ticket: Ticket[Environment] = Ticket(holder, bool(wait))
         task = asyncio.get_running_loop().create_task(
-            self._grant(supply, ticket, lease_id, holder, self._ttl if ttl is None else ttl), name=f"ask {lease_id}")
-        pending = self._pending[lease_id] = _Pending(lease_id, supply, ticket, task)
-        task.add_done_callback(lambda _: self._settled(pending))
+            self._grant(warm_pool, ticket, lease_id, holder, self._ttl if ttl is None else ttl), name=f"ask {lease_id}")
+        pending = self._pending[lease_id] = _Pending(lease_id, warm_pool, ticket, task)
+        task.add_done_callback(lambda _: self._settle(pending))
         return pending
 
-    def _settled(self, pending: _Pending) -> None:
+    def _settle(self, pending: _Pending) -> None:
         if self._pending.get(pending.lease_id) is pending:
             del self._pending[pending.lease_id]
 
     def _withdraw(self, pending: _Pending) -> None:
-        """Nobody wants it any more."""
-        pending.supply.queue.remove(pending.ticket)  # at once, so that it counts no more
-        self._settled(pending)
+        """Give up a lease that nobody waits for any more."""
+        pending.warm_pool.queue.remove(pending.ticket)  # at once, so that it counts no more
+        self._settle(pending)
         pending.task.cancel()
 
-    async def _grant(self, supply: Supply, ticket: Ticket[Environment], lease_id: str, holder: str,
+    async def _grant(self, warm_pool: WarmPool, ticket: Ticket[Environment], lease_id: str, holder: str,
                      ttl: float) -> Lease:
-        environment = await supply.take(ticket)
-        lease = self._leases[lease_id] = Lease(lease_id, holder, ttl, supply, environment)
+        environment = await warm_pool.take(ticket)
+        lease = self._leases[lease_id] = Lease(lease_id, holder, ttl, warm_pool, environment)
         self._counts["leases"] += 1
-        self._watch_over(lease)
+        self._schedule_expiry(lease)
         return lease
 
     async def _wait(self, pending: _Pending, wait: float | None) -> Lease:
-        """Wait for a lease, as one of perhaps several who ask for the same."""
-        supply, task = pending.supply, pending.task
+        """Wait for a lease, as one of perhaps several callers that ask for the same one."""
+        warm_pool, task = pending.warm_pool, pending.task
         pending.callers += 1
         self._be_patient(pending, 1 if wait else 0)
         try:
@@ -286,9 +257,9 @@ class Pool:
                     await asyncio.wait({task}, timeout=wait)
             finally:
                 self._be_patient(pending, -1 if wait else 0)
-            # With a slot of its own it only waits until its environment is made, which takes no longer than it may.
-            if wait and not task.done() and (supply.failure or not supply.covered(pending.ticket)):
-                raise supply.not_made() if supply.failure else self._full(supply)
+            # With a slot of its own, only the making of its environment is left, which has its own time limit.
+            if wait and not task.done() and (warm_pool.failure or not warm_pool.covered(pending.ticket)):
+                raise warm_pool.not_made() if warm_pool.failure else self._full(warm_pool)
             try:
                 return await asyncio.shield(task)
             except asyncio.CancelledError:
@@ -309,21 +280,21 @@ class Pool:
         pending.patient += more
         pending.ticket.patient = pending.patient > 0
 
-    def _watch_over(self, lease: Lease) -> None:
-        """Take the lease back when its time is over."""
+    def _schedule_expiry(self, lease: Lease) -> None:
+        """Expire the lease when its time is over."""
         loop = asyncio.get_running_loop()
 
-        def look() -> None:
+        def check() -> None:
             left = lease.expires_in
             if left > 0:
-                self._timers[lease.id] = loop.call_later(left, look)
+                self._timers[lease.id] = loop.call_later(left, check)
                 return
             self._counts["leases_expired"] += 1
-            log.info("lease %r of %r was not renewed by %s for %g s: taken back", lease.id, lease.type,
-                     lease.holder or "its holder", lease.ttl)
+            logger.info("lease %r of %r expired: %s did not renew it for %g s", lease.id, lease.type,
+                        lease.holder or "its holder", lease.ttl)
             self._end(lease, f"was taken back, since nobody used or renewed it for {lease.ttl:g} s")
 
-        self._timers[lease.id] = loop.call_later(lease.ttl, look)
+        self._timers[lease.id] = loop.call_later(lease.ttl, check)
 
     def _end(self, lease: Lease, why: str) -> None:
         self._timers.pop(lease.id).cancel()
@@ -331,38 +302,25 @@ class Pool:
         self._ended[lease.id] = why
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-        self._lasted += 0.1 * (lease.age - self._lasted)
+        self._duration += 0.1 * (lease.age - self._duration)
         work = lease.work
         lease.end(why)
-        lease.supply.give_back(lease.environment, *work)
+        lease.warm_pool.give_back(lease.environment, *work)
 
-    def _full(self, supply: Supply) -> MeshError:
-        return exhausted(f"all {supply.capacity} environments {supply.name!r} are leased"
-                         + (f" and {supply.waiting} requests wait" if supply.waiting else ""), self._retry_in(supply))
+    def _full(self, warm_pool: WarmPool) -> MeshError:
+        waiting = f" and {warm_pool.waiting} requests wait" if warm_pool.waiting else ""
+        return exhausted(f"all {warm_pool.capacity} environments {warm_pool.name!r} are leased{waiting}",
+                         self._retry_in(warm_pool))
 
-    def _retry_in(self, supply: Supply) -> float:
-        """Seconds after which a slot may be free, as leases have lasted lately."""
-        estimate = self._lasted * (supply.waiting + 1) / supply.capacity
+    def _retry_in(self, warm_pool: WarmPool) -> float:
+        """Seconds after which a slot may be free, judging by recent leases."""
+        estimate = self._duration * (warm_pool.waiting + 1) / warm_pool.capacity
         return round(min(LONGEST_RETRY, max(SHORTEST_RETRY, estimate)), 1)
 
     @staticmethod
-    def _same_type(lease_id: str, has: str, asked: str) -> None:
+    def _check_type(lease_id: str, has: str, asked: str) -> None:
         if has != asked:
             raise invalid("type", asked, f"{has!r}, of which the lease {lease_id!r} is; another lease needs another id")
-
-
-def _checked(offer: Offer, task: Task) -> Task:
-    """The task, with what its kind says against it."""
-    if task.problem or offer.kind is None:
-        return task
-    try:
-        offer.kind.check_task(task)
-    except BadTask as error:
-        return replace(task, problem=f"{task.source}, task {task.id}: {error}")
-    except Exception as error:
-        log.exception("looking at the task %r of %r", task.id, offer.name)
-        return replace(task, problem=f"{task.source}, task {task.id}: {type(error).__name__}: {error}")
-    return task
 
 
 def _lost(lease_id: str) -> MeshError:

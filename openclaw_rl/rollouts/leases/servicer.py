@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.rollouts.leases import actions, messages
 from openclaw_rl.rollouts.leases.broadcast import watch
-from openclaw_rl.rollouts.leases.pool import LONGEST_STEP, LONGEST_TTL, LONGEST_WAIT, Pool
+from openclaw_rl.rollouts.leases.pool import LONGEST_STEP, LONGEST_TTL, LONGEST_WAIT, LeasePool
 from openclaw_rl.rpc.auth.callers import address_of
 from openclaw_rl.rpc.errors import invalid
 from openclaw_rl.v1 import environment_pb2 as pb
@@ -23,7 +23,7 @@ MOST_HOLDER = 200
 class LeaseRpcs:
     """Leases."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: LeasePool) -> None:
         self._pool = pool
 
     async def Acquire(self, request: pb.AcquireRequest, context: grpc.aio.ServicerContext) -> pb.AcquireResponse:
@@ -58,14 +58,15 @@ class LeaseRpcs:
 
     async def ListEnvironments(self, request: pb.ListEnvironmentsRequest,
                                context: grpc.aio.ServicerContext) -> pb.ListEnvironmentsResponse:
-        supplies = [self._pool.supply(type) for type in self._pool.types]
-        await asyncio.gather(*(supply.look() for supply in supplies))
+        warm_pools = [self._pool.warm_pool(type) for type in self._pool.types]
+        await asyncio.gather(*(warm_pool.availability.refresh() for warm_pool in warm_pools))
         return pb.ListEnvironmentsResponse(environments=[
-            messages.environment(supply, len(await self._pool.load_tasks(supply.name))) for supply in supplies])
+            messages.environment(warm_pool, len(await self._pool.catalog.load(warm_pool.name)))
+            for warm_pool in warm_pools])
 
     async def ListTasks(self, request: pb.ListTasksRequest,
                         context: grpc.aio.ServicerContext) -> pb.ListTasksResponse:
-        tasks = map(messages.task, await self._pool.load_tasks(request.type))
+        tasks = map(messages.task, await self._pool.catalog.load(self._pool.warm_pool(request.type).name))
         return pb.ListTasksResponse(tasks=sorted(
             (task for task in tasks if request.split in (pb.TASK_SPLIT_UNSPECIFIED, task.split)),
             key=lambda task: task.task_id))

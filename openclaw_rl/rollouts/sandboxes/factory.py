@@ -1,4 +1,4 @@
-"""The back end that a configuration means."""
+"""Choice of the back end by configuration."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import logging
 from pathlib import Path
 
 from openclaw_rl.config.environment import EnvironmentConfig
-from openclaw_rl.rollouts.sandboxes.images import Images, absent
-from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Sandbox, SandboxError, Spec
+from openclaw_rl.rollouts.sandboxes.images import Images
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Sandbox, SandboxError, Spec, Unusable
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.rejection import Rejection
 
 log = logging.getLogger(__name__)
 
 
 def label(home: Path) -> str:
-    """What sandboxes of a mesh are marked with."""
+    """The mark on all sandboxes of a mesh."""
     return hashlib.sha256(str(home.absolute()).encode()).hexdigest()[:12]
 
 
 def backend(config: EnvironmentConfig, home: Path | None = None) -> Backend:
-    """A back end. Starts nothing and asks nobody: whether it can make a sandbox, its `problem` tells.
+    """Make a back end. Starts nothing and asks nobody; call its `validate` to learn whether it can make a sandbox.
 
     Args:
-        home: folder of the mesh; default: that of OPENCLAW_RL_HOME.
+        home: folder of the mesh; default: the one named by OPENCLAW_RL_HOME.
     """
     home = home or Home.default().root
     if config.backend == "auto":
@@ -32,14 +33,19 @@ def backend(config: EnvironmentConfig, home: Path | None = None) -> Backend:
 
 
 def spec(config: EnvironmentConfig) -> Spec:
-    """What its sandboxes are to be."""
+    """The sandboxes that an environment's configuration asks for."""
     return Spec(Limits(memory=config.memory, disk=config.disk, processes=config.processes), config.image)
 
 
 def remove_leftovers(home: Path) -> int:
-    """Remove what sandboxes of a mesh have left behind when their environment server is gone: containers, control
-    groups, folders, processes. Their number. May take seconds; blocks. What can't be removed is told in the log:
-    nothing that is left keeps a server from starting or ending."""
+    """Remove what sandboxes of a mesh left behind when their environment server died: containers, control groups,
+    folders, processes.
+
+    Blocks, perhaps for seconds. What can't be removed is logged: it keeps no server from starting or stopping.
+
+    Returns:
+        Number of removed items.
+    """
     from openclaw_rl.rollouts.sandboxes import unboxed
     from openclaw_rl.rollouts.sandboxes.bubblewrap import backend as bubblewrap
     from openclaw_rl.rollouts.sandboxes.docker import backend as docker
@@ -49,12 +55,12 @@ def remove_leftovers(home: Path) -> int:
         try:
             removed += remove(label(home))
         except OSError as error:
-            log.warning("what sandboxes have left behind can't be removed: %s", error)
+            log.warning("leftovers of sandboxes can't be removed: %s", error)
     return removed
 
 
 class Auto:
-    """docker when an engine answers and has the image, else bubblewrap."""
+    """Docker if an engine answers and has the image, else bubblewrap."""
 
     def __init__(self, home: Path) -> None:
         self._bubblewrap = _bubblewrap(home)
@@ -65,21 +71,21 @@ class Auto:
     def name(self) -> str:
         return self._chosen.name if self._chosen is not None else "auto"
 
-    async def problem(self, spec: Spec) -> str:
-        if self._chosen is None and spec.image is not None and not await self._docker.problem(spec):
+    async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
+        if self._chosen is None and spec.image is not None and await self._docker.validate(spec) is None:
             self._chosen = self._docker
-            return ""
-        problem = await (self._chosen or self._bubblewrap).problem(spec)
-        if not problem:
+            return None
+        rejection = await (self._chosen or self._bubblewrap).validate(spec)
+        if rejection is None:
             self._chosen = self._chosen or self._bubblewrap
-        elif self._chosen is None and problem == absent(spec.image or "", "bubblewrap"):
-            problem += ", or for an engine of containers: --for docker"
-        return problem
+        elif self._chosen is None and rejection.code is Unusable.IMAGE_ABSENT:
+            return Rejection(rejection.code, f"{rejection}, or for a container engine: --for docker")
+        return rejection
 
     async def make(self, spec: Spec) -> Sandbox:
-        problem = await self.problem(spec)
-        if problem or self._chosen is None:
-            raise SandboxError(problem)
+        if rejection := await self.validate(spec):
+            raise SandboxError(rejection.message)
+        assert self._chosen is not None  # by `validate`
         return await self._chosen.make(spec)
 
 

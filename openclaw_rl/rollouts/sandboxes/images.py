@@ -1,8 +1,8 @@
-"""Images of sandboxes as the bubblewrap back end knows them: manifests under `<home>/images/NAME/TAG.json`.
+"""Images of the bubblewrap back end: manifests under `<home>/images/NAME/TAG.json`.
 
-A bubblewrap sandbox runs the programs of this machine, or of a tree of files (a debootstrap tree, say), read-only. So
-an image is no copy: it names the tree and the programs that must be there, which is checked when it's built and again
-before it's used.
+A bubblewrap sandbox runs the programs of this machine, or of a file tree (such as one of debootstrap), read-only. So an
+image is no copy: it names the tree and the programs that must be present, which is checked when it is built and again
+before it is used.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from openclaw_rl.rollouts.sandboxes.interface import Unusable
+from openclaw_rl.runtime.rejection import Rejection
+
 #: `openclaw/terminal-env:latest`, as docker spells names.
 _NAME = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an image of servers/environment/images is made of."""
+    """Contents of an image of servers/environment/images."""
 
     tag: str
-    programs: Sequence[str]  #: must be there
+    programs: Sequence[str]  #: required
     packages: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: by the package manager that has them
 
 
@@ -52,17 +55,18 @@ class Manifest:
     kind: str  #: the recipe that it was built from
     programs: Mapping[str, str]  #: program -> its path inside
     root: str = ""  #: tree of files; empty: this machine's own
-    folders: Sequence[str] = ()  #: further folders of this machine that are seen inside, read-only, at the same place
+    folders: Sequence[str] = ()  #: further folders of this machine, visible inside, read-only, at the same path
 
-    def problem(self) -> str:
-        """Why it can't be used any more; empty when it can."""
+    def validate(self) -> Rejection[Unusable] | None:
+        """Check that everything the image names is still there."""
         root = Path(self.root or "/")
         gone = [path for path in self.programs.values() if not _there(root, path)]
         gone += [folder for folder in self.folders if not Path(folder).is_dir()]
         if not gone:
-            return _closed(path for path in (self.root, *self.folders) if path)
-        return (f"the image {self.name} needs {', '.join(gone)}, not there any more; install it, or build the image "
-                f"anew: {build_line(self.kind, 'bubblewrap', self.name)}")
+            return _validate_access(path for path in (self.root, *self.folders) if path)
+        return Rejection(Unusable.IMAGE_BROKEN, (
+            f"the image {self.name} needs {', '.join(gone)}, not there any more; install it, or rebuild the image: "
+            f"{build_line(self.kind, 'bubblewrap', self.name)}"))
 
 
 class Images:
@@ -98,10 +102,10 @@ class Images:
 
 
 def check_name(name: str) -> str:
-    """The name, if it is one.
+    """Return the name of an image.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no valid name.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of an image; one is like openclaw/terminal-env:latest: small "
@@ -109,26 +113,25 @@ def check_name(name: str) -> str:
     return name
 
 
-def missing(home: Path, name: str, backend: str) -> str:
-    """Why this image can't be used, with the line that makes it; empty when it can. Of docker's images only their
-    names are looked at: an engine is asked by the back end's own `problem`."""
+def validate_image(home: Path, name: str, backend: str) -> Rejection[Unusable] | None:
+    """Check whether an image can be used. Of docker's images only the name is checked: its back end asks the engine."""
     try:
         check_name(name)
     except ValueError as error:
-        return str(error)
+        return Rejection(Unusable.MISCONFIGURED, str(error))
     if backend != "bubblewrap":
-        return ""
+        return None
     manifest = Images(home).find(name)
-    return absent(name, backend) if manifest is None else manifest.problem()
+    return Rejection(Unusable.IMAGE_ABSENT, absent(name, backend)) if manifest is None else manifest.validate()
 
 
 def absent(name: str, backend: str) -> str:
-    """What to tell when there is no image of this name, with the line that makes it."""
-    return f"there is no image {name} for {backend}; build it: {build_line(kind_of(name), backend, name)}"
+    """The message for an absent image, with the command that builds it."""
+    return f"there is no image {name} for {backend}; build it: {build_line(recipe_of(name), backend, name)}"
 
 
-def kind_of(name: str) -> str:
-    """The recipe that an image's name speaks of; `terminal` when of none."""
+def recipe_of(name: str) -> str:
+    """The recipe that an image's name suggests; `terminal` by default."""
     return next((kind for kind in RECIPES if kind in name), "terminal")
 
 
@@ -139,7 +142,7 @@ def build_line(kind: str, backend: str, name: str) -> str:
 
 
 def build(kind: str, *, name: str | None = None, root: Path | None = None, folders: Sequence[Path] = ()) -> Manifest:
-    """Look whether all programs are there.
+    """Make an image's manifest, after checking that all programs are present.
 
     Raises:
         ValueError: a program is missing; the text has the line that installs what is missing.
@@ -163,18 +166,19 @@ def build(kind: str, *, name: str | None = None, root: Path | None = None, folde
                     [str(folder.absolute()) for folder in folders])
 
 
-def _closed(paths: Iterable[str]) -> str:
-    """Which of these folders a sandbox's user can't reach: root makes sandboxes as a user who is nobody."""
+def _validate_access(paths: Iterable[str]) -> Rejection[Unusable] | None:
+    """Check that a sandbox's user can reach these folders: root makes sandboxes as an unprivileged user."""
     if os.geteuid() == 0:
         for path in paths:
             for folder in (Path(path), *Path(path).parents):
                 if not folder.stat().st_mode & 0o001:
-                    return f"a sandbox's user can't enter {folder}, which {path} is in: chmod o+x {folder}"
-    return ""
+                    return Rejection(Unusable.NOT_PERMITTED, (
+                        f"a sandbox's user can't enter {folder}, which contains {path}: chmod o+x {folder}"))
+    return None
 
 
 def _there(root: Path, path: str) -> bool:
-    """Whether a program is in a tree; its links are followed in that tree."""
+    """Whether a program is in a tree; links are followed within that tree."""
     for _ in range(20):
         full = root / path.lstrip("/")
         if not full.is_symlink():

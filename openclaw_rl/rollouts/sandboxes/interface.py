@@ -1,13 +1,30 @@
-"""What every back end of sandboxes offers."""
+"""Interfaces of sandboxes and of the back ends that make them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
+
+from openclaw_rl.runtime.rejection import Rejection
 
 #: The folder in a sandbox that may be written, of the size of its `disk`; processes begin there.
 WORK = "/work"
+
+
+class Unusable(StrEnum):
+    """Why sandboxes, or environments in them, can't be made on this machine."""
+
+    MISCONFIGURED = "misconfigured"
+    IMAGE_ABSENT = "image_absent"  #: nobody has built or pulled it
+    IMAGE_BROKEN = "image_broken"
+    PROGRAM_MISSING = "program_missing"
+    NO_ENGINE = "no_engine"  #: no container engine answers
+    NOT_PERMITTED = "not_permitted"  #: the kernel forbids it
+    HOST_ERROR = "host_error"
+    UNREACHABLE = "unreachable"  #: a remote server does not answer
+    FAULT = "fault"  #: of a plug-in
 
 
 class SandboxError(Exception):
@@ -135,8 +152,8 @@ class Backend(Protocol):
         """`bubblewrap`, `docker`, or `auto` while none was chosen."""
         ...
 
-    async def problem(self, spec: Spec) -> str:
-        """Why no sandbox can be made (a missing program or image) and the line that helps; empty when one can."""
+    async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
+        """Check whether such a sandbox can be made; the message of a rejection says how to repair it."""
 
     async def make(self, spec: Spec) -> Sandbox:
         """A new sandbox.

@@ -13,9 +13,8 @@ from google.protobuf.message import DecodeError
 
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.observability.journal import Journal
-from openclaw_rl.rollouts.episodes import table as episodes
-from openclaw_rl.rollouts.episodes import turns as episode_turns
-from openclaw_rl.rollouts.tracking import tables
+from openclaw_rl.rollouts.tracking import episode_table as episodes
+from openclaw_rl.rollouts.tracking import episode_turns, tables
 from openclaw_rl.rollouts.tracking.effects import Effects
 from openclaw_rl.rollouts.tracking.next_state import as_text
 from openclaw_rl.rollouts.tracking.validation import keys_differ

@@ -17,13 +17,12 @@ from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy import Tombstones
 from openclaw_rl.rollouts.classification.classify import MAIN, SIDE, UNKNOWN, Classifier
-from openclaw_rl.rollouts.classification.response_flaws import flaw
-from openclaw_rl.rollouts.episodes import table as episodes
-from openclaw_rl.rollouts.episodes import turns as episode_turns
-from openclaw_rl.rollouts.tracking import branches, linking, tables
+from openclaw_rl.rollouts.tracking import branches, episode_turns, linking, tables
+from openclaw_rl.rollouts.tracking import episode_table as episodes
 from openclaw_rl.rollouts.tracking.closing import TurnCloser, feedback_on
 from openclaw_rl.rollouts.tracking.effects import Effects
 from openclaw_rl.rollouts.tracking.next_state import Outline, as_text, messages_behind
+from openclaw_rl.rollouts.tracking.response_flaws import find_flaws
 from openclaw_rl.rollouts.tracking.validation import keys_differ, validate_event
 from openclaw_rl.runtime.rejection import Rejection
 from openclaw_rl.storage.checksum import content_key, sound
@@ -103,7 +102,7 @@ class EventHandler:
             placement = branches.Placement(link.branch or turn.turn_id, link.parent)
         turn.branch_id = placement.branch
         traces.recorded(turn, attempt.reason, placement.parent)
-        tables.add_turn(db, turn, outline, state=attempt.state, reason=attempt.reason, flaw=flaw(turn),
+        tables.add_turn(db, turn, outline, state=attempt.state, reason=attempt.reason, flaw="; ".join(find_flaws(turn)),
                         parent=placement.parent, payload=turn.SerializeToString() if attempt.keep else None,
                         change=placement.change)
         tables.touch_session(db, session, time.time())

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 
 from openclaw_rl.rollouts.classification.framework_text import is_framework_text
 from openclaw_rl.rollouts.classification.housekeeping import SessionContext
-from openclaw_rl.rollouts.classification.response_flaws import CUT
 from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.next_state import Outline, messages_behind
+from openclaw_rl.rollouts.tracking.response_flaws import Flaw
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
@@ -128,7 +128,7 @@ def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
     if not row["response_text"].strip():  # nothing came: it is left out, or says so
         return message.role != "assistant" or is_framework_text(text_of(message))
     text = "".join(text_of(message).split())
-    if message.role != "assistant" or row["flaw"] != CUT or not text or message.tool_calls:
+    if message.role != "assistant" or row["flaw"] != Flaw.CUT_OFF or not text or message.tool_calls:
         return False
     try:
         response = turn_pb2.Turn.FromString(row["payload"]).response

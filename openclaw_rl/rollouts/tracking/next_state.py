@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.rollouts.classification.framework_text import opinion
+from openclaw_rl.rollouts.classification.framework_text import strip_framework_text
 from openclaw_rl.rpc.auth.callers import key_of
 from openclaw_rl.sessions.fingerprint import both_digests, is_instruction, request_digest, text_of
 from openclaw_rl.v1 import turn_pb2
@@ -67,7 +67,7 @@ def messages_behind(
                 found.clear()
             elif found:
                 break
-        elif not is_instruction(message) and (said := opinion(message)) is not None:
+        elif not is_instruction(message) and (said := strip_framework_text(message)) is not None:
             found.append(said)
     return found
 

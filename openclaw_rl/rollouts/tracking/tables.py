@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from openclaw_rl.rollouts.episodes import table as episodes
+from openclaw_rl.rollouts.tracking import episode_table as episodes
 from openclaw_rl.rollouts.tracking.next_state import Outline, as_text
 from openclaw_rl.storage.checksum import add_columns, crc, sound
 from openclaw_rl.v1 import environment_pb2, turn_pb2

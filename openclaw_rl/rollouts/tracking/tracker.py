@@ -24,13 +24,13 @@ from openclaw_rl.config import SessionAwareness
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.rollouts.classification.trainability import Trainability
-from openclaw_rl.rollouts.episodes import table as episodes
-from openclaw_rl.rollouts.forget import forget
+from openclaw_rl.rollouts.tracking import episode_table as episodes
 from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.closing import TurnCloser
 from openclaw_rl.rollouts.tracking.deadlines import Deadlines
 from openclaw_rl.rollouts.tracking.effects import Effects
 from openclaw_rl.rollouts.tracking.event_handler import EventHandler
+from openclaw_rl.rollouts.tracking.forgetting import forget
 from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Outbox

@@ -40,12 +40,12 @@ def last_message_only() -> None:
 
 
 def keeps_leases() -> None:
-    from openclaw_rl.rollouts.leases.pool import Pool
+    from openclaw_rl.rollouts.leases.pool import LeasePool
 
-    async def nothing(self: Pool, lease_id: str) -> None:
+    async def nothing(self: LeasePool, lease_id: str) -> None:
         """Forgets to give it back."""
 
-    Pool.release = nothing  # type: ignore[method-assign]
+    LeasePool.release = nothing  # type: ignore[method-assign]
 
 
 def trains_on_what_failed() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.gui.environment import GuiEnvironment
-from openclaw_rl.rollouts.environments.gui.plugin import GuiKind, make
+from openclaw_rl.rollouts.environments.gui.plugin import GuiType, make
 from openclaw_rl.rollouts.environments.gui.tree import OBSERVATION_SCHEMA
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context, Observation, StepResult
 from openclaw_rl.rollouts.sandboxes.factory import backend
@@ -31,16 +31,16 @@ AWKWARD = ("  --file /etc/passwd $(id) `id` %s \\n 'x' \"y\" !@#^&*()_+-=[]{}|;:
 
 
 @pytest.fixture
-async def kind(tmp_path: Path) -> AsyncIterator[GuiKind]:
+async def kind(tmp_path: Path) -> AsyncIterator[GuiType]:
     config = EnvironmentConfig(count=2, backend="bubblewrap")
     kind = make(config, Context("gui", tmp_path / "gui", backend(config, tmp_path)))
-    if problem := await kind.problem():
-        left_out(problem)
+    if rejection := await kind.validate():
+        left_out(rejection.message)
     yield kind
 
 
 @pytest.fixture
-async def gui(kind: GuiKind) -> AsyncIterator[GuiEnvironment]:
+async def gui(kind: GuiType) -> AsyncIterator[GuiEnvironment]:
     environment = await kind.make()
     yield environment
     await environment.close()
@@ -156,7 +156,7 @@ async def test_a_dead_display_is_a_problem(gui: GuiEnvironment, command: str, mo
     assert not gui.problem, "a reset makes it anew"
 
 
-async def test_a_policy_that_kills_everything_ends_its_own_sandbox_only(kind: GuiKind, gui: GuiEnvironment) -> None:
+async def test_a_policy_that_kills_everything_ends_its_own_sandbox_only(kind: GuiType, gui: GuiEnvironment) -> None:
     other = await kind.make()
     await begin(gui, XTERM)
     with pytest.raises(SandboxError):

@@ -12,8 +12,10 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig, McpConfig
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context
-from openclaw_rl.rollouts.environments.mcp import client as module
-from openclaw_rl.rollouts.environments.tool_call.plugin import ToolCallEnvironment, make
+from openclaw_rl.rollouts.environments.mcp import http_transport
+from openclaw_rl.rollouts.environments.mcp.plugin import McpType
+from openclaw_rl.rollouts.environments.tool_call.environment import ToolCallEnvironment
+from openclaw_rl.rollouts.environments.tool_call.plugin import make
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action, Task
@@ -24,10 +26,10 @@ HERE = Path(__file__).parent
 ROUGH = (HERE / "rough_mcp_server.py").read_text()
 
 
-def kind_of(mcp: McpConfig, folder: Path) -> module.McpKind:
+def kind_of(mcp: McpConfig, folder: Path) -> McpType:
     config = EnvironmentConfig(count=2, mcp=mcp, backend="bubblewrap")
     kind = make(config, Context("tools", folder / "tools", backend(config, folder)))
-    assert isinstance(kind, module.McpKind)
+    assert isinstance(kind, McpType)
     return kind
 
 
@@ -78,7 +80,7 @@ async def official(environment: ToolCallEnvironment) -> None:
 @pytest.mark.slow
 async def test_official_server_over_stdio(tmp_path: Path) -> None:
     kind = kind_of(plain(str(HERE / "mcp_server.py")), tmp_path)
-    assert await kind.problem() == "" and "in no sandbox" in kind.sandbox
+    assert await kind.validate() is None and "in no sandbox" in kind.sandbox
     environment = await kind.make()
     try:
         await official(environment)
@@ -197,14 +199,14 @@ async def test_much_noise_on_stderr(rough: ToolCallEnvironment) -> None:
 ])
 async def test_a_server_that_cant_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mcp: McpConfig,
                                           says: str) -> None:
-    monkeypatch.setattr(module, "START_SECONDS", 1.0 if "mute" in mcp.command else 30.0)
+    monkeypatch.setattr(http_transport, "START_SECONDS", 1.0 if "mute" in mcp.command else 30.0)
     with pytest.raises(SandboxError, match=says):
         await kind_of(mcp, tmp_path).make()
 
 
 async def test_a_missing_program_is_told_beforehand(tmp_path: Path) -> None:
-    problem = await kind_of(McpConfig(command=["no-such-program"], sandbox=False), tmp_path).problem()
-    assert problem == '`mcp.command`: there is no program "no-such-program" on this machine'
+    rejection = await kind_of(McpConfig(command=["no-such-program"], sandbox=False), tmp_path).validate()
+    assert str(rejection) == '`mcp.command`: there is no program "no-such-program" on this machine'
 
 
 def test_passwords_in_an_address_are_not_shown(tmp_path: Path) -> None:
@@ -215,8 +217,8 @@ def test_passwords_in_an_address_are_not_shown(tmp_path: Path) -> None:
 async def test_in_a_sandbox(tmp_path: Path) -> None:
     """A sandboxed server sees neither the network nor the files of this machine, and is as usable."""
     kind = kind_of(McpConfig(command=["/usr/bin/python3", "-c", ROUGH]), tmp_path)
-    if problem := await kind.problem():
-        left_out(problem)
+    if rejection := await kind.validate():
+        left_out(rejection.message)
     environment = await kind.make()
     try:
         await environment.reset(None, None)

@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context
-from openclaw_rl.rollouts.environments.openenv.plugin import OpenEnv, OpenEnvEnvironment, make
+from openclaw_rl.rollouts.environments.openenv.plugin import OpenEnvEnvironment, OpenEnvType, make
 from openclaw_rl.rollouts.environments.openenv.session import shown
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
@@ -72,7 +72,7 @@ async def server(answer: Answer, schema: Any = SCHEMA, first: dict[str, Any] | N
         yield f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}"
 
 
-def kind_of(url: str | None, folder: Path) -> OpenEnv:
+def kind_of(url: str | None, folder: Path) -> OpenEnvType:
     config = EnvironmentConfig(count=2, kind="openenv", url=url)
     return make(config, Context("game", folder, backend(config, folder)))
 
@@ -92,7 +92,7 @@ async def test_reset_step_and_outcome(tmp_path: Path) -> None:
 
     async with server(answer) as url:
         kind = kind_of(url, tmp_path)
-        assert await kind.problem() == "" and url in kind.sandbox
+        assert await kind.validate() is None and url in kind.sandbox
         assert kind.action_schema["oneOf"][0]["properties"] == {"name": {"const": "step"}, "arguments": {
             "type": "object", "additionalProperties": False, "required": ["word"],
             "properties": {"word": {"type": "string"}, "how": {"enum": ["loud", "quiet"]}}}}
@@ -138,7 +138,7 @@ async def test_bad_actions(tmp_path: Path, action: Action, says: str) -> None:
 
     async with server(answer) as url:
         kind = kind_of(url, tmp_path)
-        assert not await kind.problem()
+        assert not await kind.validate()
         environment = await kind.make()
         await environment.reset(None, None)
         with pytest.raises(BadAction) as error:
@@ -270,7 +270,7 @@ async def test_a_reset_that_the_server_refuses(tmp_path: Path) -> None:
     ("http://127.0.0.1:9", "can't be reached"),
 ])
 async def test_an_address_that_is_none(tmp_path: Path, url: str | None, says: str) -> None:
-    assert says in await kind_of(url, tmp_path).problem()
+    assert says in str(await kind_of(url, tmp_path).validate())
     with pytest.raises(SandboxError, match="can't be reached"):
         await kind_of(url, tmp_path).make()
 
@@ -280,14 +280,14 @@ async def test_an_address_that_is_none(tmp_path: Path, url: str | None, says: st
                                     r'{"action": {"description": "\ud800"}}'])
 async def test_a_schema_that_is_none(tmp_path: Path, schema: str) -> None:
     async with server(lambda _: None, schema) as url:
-        assert "gives no schema that can be used" in await kind_of(url, tmp_path).problem()
+        assert "gives no schema that can be used" in str(await kind_of(url, tmp_path).validate())
 
 
 async def test_a_schema_that_refers_to_itself(tmp_path: Path) -> None:
     tree = {"properties": {"left": {"$ref": "#/$defs/Tree"}, "right": {"$ref": "#/$defs/Tree"}}}
     async with server(lambda _: [seen({})], {"action": {"$ref": "#/$defs/Tree", "$defs": {"Tree": tree}}}) as url:
         kind = kind_of(url, tmp_path)
-        assert await kind.problem() == ""
+        assert await kind.validate() is None
         kind.check_action(Action("step", {"left": {"left": {}}}))
 
 
@@ -305,21 +305,21 @@ async def test_a_real_server(tmp_path: Path) -> None:
     try:
         kind = kind_of(f"http://127.0.0.1:{port}", tmp_path)
         async with asyncio.timeout(60):
-            while problem := await kind.problem():
-                assert "can't be reached" in problem and process.returncode is None
+            while rejection := await kind.validate():
+                assert "can't be reached" in rejection.message and process.returncode is None
                 await asyncio.sleep(0.1)
         assert list(kind.tool.parameters["properties"]) == ["number", "trick", "detail"]
         await _play(kind)
         process.kill()
         await process.wait()
-        assert "can't be reached" in await kind.problem()
+        assert "can't be reached" in str(await kind.validate())
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
-async def _play(kind: OpenEnv) -> None:
+async def _play(kind: OpenEnvType) -> None:
     first, second = await kind.make(), await kind.make()
     with pytest.raises(SandboxError, match="CAPACITY_REACHED"):
         await kind.make()
@@ -349,7 +349,7 @@ async def _play(kind: OpenEnv) -> None:
     await second.close()
 
 
-async def _again(kind: OpenEnv) -> OpenEnvEnvironment:
+async def _again(kind: OpenEnvType) -> OpenEnvEnvironment:
     """As soon as the server has noticed that a session is gone."""
     async with asyncio.timeout(20):
         while True:

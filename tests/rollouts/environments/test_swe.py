@@ -14,7 +14,7 @@ from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Cont
 from openclaw_rl.rollouts.environments.swe.actions import arguments as read_arguments
 from openclaw_rl.rollouts.environments.swe.check import part
 from openclaw_rl.rollouts.environments.swe.environment import OBSERVATION_SCHEMA, SweEnvironment
-from openclaw_rl.rollouts.environments.swe.plugin import SweKind, make
+from openclaw_rl.rollouts.environments.swe.plugin import SweType, make
 from openclaw_rl.rollouts.environments.swe.text import cut, edited, numbered, region
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.sandboxes.interface import WORK, SandboxError
@@ -43,16 +43,16 @@ def task(*, setup: Mapping[str, Any] | None = None, check: Mapping[str, Any] | N
 
 
 @pytest.fixture
-async def kind(tmp_path: Path) -> AsyncIterator[SweKind]:
+async def kind(tmp_path: Path) -> AsyncIterator[SweType]:
     config = EnvironmentConfig(count=2, backend="bubblewrap", disk="8MB")
     kind = make(config, Context("swe", tmp_path / "swe", backend(config, tmp_path)))
-    if problem := await kind.problem():
-        left_out(problem)
+    if rejection := await kind.validate():
+        left_out(rejection.message)
     yield kind
 
 
 @pytest.fixture
-async def swe(kind: SweKind) -> AsyncIterator[SweEnvironment]:
+async def swe(kind: SweType) -> AsyncIterator[SweEnvironment]:
     environment = await kind.make()
     await environment.reset(task(), None)
     yield environment
@@ -199,7 +199,7 @@ async def test_tests_that_break_everything_end_in_an_outcome(swe: SweEnvironment
     assert not swe.problem
 
 
-async def test_a_check_by_shell(kind: SweKind) -> None:
+async def test_a_check_by_shell(kind: SweType) -> None:
     environment = await kind.make()
     await environment.reset(task(check={"tests": "python3 -B -m unittest discover -s checks", "hidden": {
         "checks/test_it.py": "import sys\nsys.path.insert(0, '.')\n" + HIDDEN}}), None)
@@ -224,7 +224,7 @@ async def test_a_reset_leaves_nothing_of_before(swe: SweEnvironment) -> None:
     assert (await swe.evaluate()).value == 0
 
 
-async def test_what_can_not_be_set_up_says_so(kind: SweKind) -> None:
+async def test_what_can_not_be_set_up_says_so(kind: SweType) -> None:
     environment = await kind.make()
     with pytest.raises(BadTask, match=r"`setup\.run` can't be done: no luck"):
         await environment.reset(task(setup={"run": "echo no luck; exit 1"}), None)

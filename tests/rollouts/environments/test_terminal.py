@@ -13,7 +13,7 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context, StepResult
-from openclaw_rl.rollouts.environments.terminal.plugin import Terminal, TerminalEnvironment, make
+from openclaw_rl.rollouts.environments.terminal.plugin import TerminalEnvironment, TerminalType, make
 from openclaw_rl.rollouts.sandboxes.interface import WORK, SandboxError
 from openclaw_rl.rollouts.tasks.task import Action, Task
 from tests.rollouts.sandboxes import escapes
@@ -21,7 +21,7 @@ from tests.support.required import left_out
 
 
 @pytest.fixture
-def kind(tmp_path: Path) -> Terminal:
+def kind(tmp_path: Path) -> TerminalType:
     if shutil.which("bwrap") is None:
         left_out("bubblewrap is missing")
     config = EnvironmentConfig(count=1, backend="bubblewrap", memory=96 * 2**20, disk=8 * 2**20, processes=32)
@@ -29,7 +29,7 @@ def kind(tmp_path: Path) -> Terminal:
 
 
 @pytest.fixture
-async def terminal(kind: Terminal) -> AsyncIterator[TerminalEnvironment]:
+async def terminal(kind: TerminalType) -> AsyncIterator[TerminalEnvironment]:
     terminal = await kind.make()
     await terminal.reset(None, None)
     yield terminal
@@ -38,7 +38,7 @@ async def terminal(kind: Terminal) -> AsyncIterator[TerminalEnvironment]:
 
 async def run(terminal: TerminalEnvironment, command: str, seconds: float | None = None) -> StepResult:
     result = await terminal.step(Action("run", {"command": command, "timeout": seconds}), 20)
-    jsonschema.validate(result.observation.data, Terminal.observation_schema)
+    jsonschema.validate(result.observation.data, TerminalType.observation_schema)
     json.dumps(result.observation.data)
     return result
 
@@ -147,7 +147,7 @@ async def test_bad_actions_are_refused(terminal: TerminalEnvironment, action: Ac
     assert await text(terminal, "echo on") == "on\n[exit code: 0]"
 
 
-async def test_a_task(kind: Terminal, terminal: TerminalEnvironment) -> None:
+async def test_a_task(kind: TerminalType, terminal: TerminalEnvironment) -> None:
     task = Task("t", "terminal", "Add the numbers.",
                 setup={"files": {"in/numbers": "3\n4\n"}, "run": "echo $SEED >seed"},
                 check={"run": 'echo sum is $(cat out); test "$(cat out)" = 7 && test "$ANSWER" = " 7 "', "answer": "7"})
@@ -174,7 +174,7 @@ async def test_a_task(kind: Terminal, terminal: TerminalEnvironment) -> None:
     assert "'8'" in (await terminal.evaluate()).detail
 
 
-async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind: Terminal,
+async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind: TerminalType,
                                                                            terminal: TerminalEnvironment) -> None:
     run_check = "a=$(ls -l --full-time x); sleep 0.05; test \"$a\" = \"$(ls -l --full-time x)\""
     for processes, value in ((False, 1.0), (True, 0.0)):
@@ -200,12 +200,12 @@ async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind:
     ({}, {"python": "x"}, "`check.python` is no key"),
     ({}, "true", "`check`: 'true'"),
 ])
-def test_bad_tasks_are_told(kind: Terminal, setup: Any, check: Any, message: str) -> None:
+def test_bad_tasks_are_told(kind: TerminalType, setup: Any, check: Any, message: str) -> None:
     with pytest.raises(BadTask, match=message):
         kind.check_task(Task("t", "terminal", "g", setup=setup, check=check))
 
 
-def test_a_bad_solution_is_told(kind: Terminal) -> None:
+def test_a_bad_solution_is_told(kind: TerminalType) -> None:
     with pytest.raises(BadTask, match="`solution`, action 2: `command`"):
         kind.check_task(Task("t", "terminal", "g", check={"answer": "1"},
                              solution=[Action("run", {"command": "ls"}), Action("run", {})]))

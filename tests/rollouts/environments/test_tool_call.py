@@ -10,12 +10,13 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask
-from openclaw_rl.rollouts.environments.tool_call.arguments import Arguments, BadSchema
+from openclaw_rl.rollouts.environments.json_schema import Arguments, BadSchema
 from openclaw_rl.rollouts.environments.tool_call.check import Call, Check, drawn
+from openclaw_rl.rollouts.environments.tool_call.environment import ToolCallEnvironment
 from openclaw_rl.rollouts.environments.tool_call.functions import Function, FunctionError
-from openclaw_rl.rollouts.environments.tool_call.plugin import DeclaredKind, ToolCallEnvironment
-from openclaw_rl.rollouts.environments.tool_call.text import MOST, inert
+from openclaw_rl.rollouts.environments.tool_call.plugin import DeclaredFunctionsType
 from openclaw_rl.rollouts.environments.tool_call.values import BadValue, Missing, Scope, fill, matches
+from openclaw_rl.rollouts.environments.untrusted_text import MOST, inert
 from openclaw_rl.rollouts.tasks.task import Action, Task
 
 ITEM = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
@@ -31,7 +32,7 @@ def task(*functions: dict[str, Any], **more: Any) -> Task:
 
 
 async def begun(of: Task, seed: int | None = None) -> ToolCallEnvironment:
-    environment = await DeclaredKind().make()
+    environment = await DeclaredFunctionsType().make()
     await environment.reset(of, seed)
     return environment
 
@@ -167,7 +168,7 @@ async def test_state_does_not_grow_without_end() -> None:
 ])
 def test_functions_that_are_none(declared: Any, says: str) -> None:
     with pytest.raises(BadTask, match=says):
-        DeclaredKind().check_task(task(declared))
+        DeclaredFunctionsType().check_task(task(declared))
 
 
 @pytest.mark.parametrize(("of", "says"), [
@@ -196,7 +197,7 @@ def test_functions_that_are_none(declared: Any, says: str) -> None:
 ])
 def test_tasks_that_are_none(of: Task, says: str) -> None:
     with pytest.raises(BadTask, match=says):
-        DeclaredKind().check_task(of)
+        DeclaredFunctionsType().check_task(of)
 
 
 # ---- arguments
@@ -337,7 +338,7 @@ async def test_a_result_as_bad_as_can_be_is_harmless() -> None:
 async def test_what_it_offers() -> None:
     from openclaw_rl.rollouts.environments.tool_call.plugin import make
     kind = make(EnvironmentConfig(count=1), None)  # type: ignore[arg-type]
-    assert await kind.problem() == "" and "declares" in kind.sandbox
+    assert await kind.validate() is None and "declares" in kind.sandbox
     environment = await kind.make()
     opening = await environment.reset(task(function(**{"return": 1})), 1)
     assert [tool.name for tool in opening.tools] == ["f", "submit"]

@@ -14,7 +14,7 @@ import grpc
 from openclaw_rl.config.environment import EpisodesConfig
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.episodes.runner import Episodes
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.tasks.task import Task
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
@@ -22,7 +22,7 @@ from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_STOP, ChatMessage, Transition, Turn
-from tests.rollouts.leases.fake import FakeKind, fake_pool
+from tests.rollouts.leases.fake import FakeType, fake_pool
 from tests.rollouts.talk import Harness, turn
 
 TASKS = [Task(f"t{i}", "fake", f"Say done, {i}") for i in range(4)] + [
@@ -103,14 +103,14 @@ class Rig:
         self.settings = EpisodesConfig(**settings)
         self.count = count
         self.address: str | None = None
-        self.pool: Pool
-        self.kind: FakeKind
+        self.pool: LeasePool
+        self.kind: FakeType
         self.episodes: Episodes
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         self.pool, self.kind = fake_pool(self.count)
-        self.pool._tasks["fake"] = TASKS
+        self.pool.catalog._tasks["fake"] = TASKS
         await self.serve()
         self.caller = PolicyCaller(lambda: self.address)
         self.episodes = Episodes(self.pool, self.harness.tracker, self.harness.store, self.caller, self.settings)

@@ -78,8 +78,8 @@ async def test_all_types(mesh: Mesh) -> None:
     found = await mesh.json("episodes", "run", "--type", "all", "--group-size", "1", "--split", "held_out")
     assert [(run["type"], run["total"]) for run in found["runs"]] == [("fake", 1)]
     mesh.rig.kind.trouble = "Xvfb is missing: apt-get install xvfb"
-    mesh.rig.pool.supply("fake")._looked_at = None
-    await mesh.rig.pool.supply("fake").look()
+    mesh.rig.pool.warm_pool("fake").availability._checked_at = None
+    await mesh.rig.pool.warm_pool("fake").availability.refresh()
     with pytest.raises(MeshError, match=r"no environment can be used: fake: .*Xvfb is missing"):
         await mesh.run("episodes", "run", "--type", "all")
 

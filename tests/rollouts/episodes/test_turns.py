@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.rollouts.episodes import table
+from openclaw_rl.rollouts.tracking import episode_table as table
 from openclaw_rl.rollouts.tracking import tracker
 from openclaw_rl.v1.turn_pb2 import (
     NEXT_STATE_KIND_CONTINUED,

@@ -1,4 +1,4 @@
-"""A kind that costs nothing and does what a test says."""
+"""An environment type that costs nothing and does what a test says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from openclaw_rl.config.environment import EnvironmentConfig
-from openclaw_rl.rollouts.environments.factory import Offer
+from openclaw_rl.rollouts.environments.factory import ConfiguredEnvironment
 from openclaw_rl.rollouts.environments.interface import (
     BadAction,
     Observation,
@@ -16,8 +16,10 @@ from openclaw_rl.rollouts.environments.interface import (
     Tool,
     tools_schema,
 )
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
+from openclaw_rl.rollouts.sandboxes.interface import Unusable
 from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.runtime.rejection import Rejection
 
 TOOLS = (Tool("say", "Says it.", {"type": "object", "required": ["text"], "additionalProperties": False,
                                   "properties": {"text": {"type": "string"}}}),
@@ -25,7 +27,7 @@ TOOLS = (Tool("say", "Says it.", {"type": "object", "required": ["text"], "addit
 
 
 class FakeEnvironment:
-    def __init__(self, kind: FakeKind) -> None:
+    def __init__(self, kind: FakeType) -> None:
         self.kind = kind
         self.problem = ""
         self.closed = 0
@@ -58,7 +60,7 @@ class FakeEnvironment:
             await self.kind.on_close(self)
 
 
-class FakeKind:
+class FakeType:
     action_schema = tools_schema(TOOLS)
     observation_schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["text"]}
     sandbox = "nothing at all"
@@ -67,16 +69,16 @@ class FakeKind:
         self.alive: set[FakeEnvironment] = set()
         self.made = 0
         self.most_alive = 0
-        self.trouble = ""  #: what problem() tells
+        self.trouble = ""  #: what validate() says
         self.asked = 0
         self.on_make: Callable[[], Awaitable[None]] | None = None
         self.on_step: Callable[[FakeEnvironment, Action], Awaitable[None]] | None = None
         self.on_close: Callable[[FakeEnvironment], Awaitable[None]] | None = None
         self.closed = False
 
-    async def problem(self) -> str:
+    async def validate(self) -> Rejection[Unusable] | None:
         self.asked += 1
-        return self.trouble
+        return Rejection(Unusable.PROGRAM_MISSING, self.trouble) if self.trouble else None
 
     def check_task(self, task: Task) -> None:
         pass
@@ -94,11 +96,11 @@ class FakeKind:
         self.closed = True
 
 
-def fake_pool(count: int = 2, *, kind: FakeKind | None = None, named: bool = True, name: str = "fake",
-              ttl: float = 60.0, max_waiting: int = 100, **config: Any) -> tuple[Pool, FakeKind]:
+def fake_pool(count: int = 2, *, kind: FakeType | None = None, named: bool = True, name: str = "fake",
+              ttl: float = 60.0, max_waiting: int = 100, **config: Any) -> tuple[LeasePool, FakeType]:
     """A started pool of one fake environment."""
-    kind = kind or FakeKind()
-    pool = Pool([Offer(name, EnvironmentConfig(count=count, **config), "fake", kind, named)], ttl=ttl,
-                max_waiting=max_waiting)
+    kind = kind or FakeType()
+    pool = LeasePool([ConfiguredEnvironment(name, EnvironmentConfig(count=count, **config), "fake", kind, named)],
+                     ttl=ttl, max_waiting=max_waiting)
     pool.start()
     return pool, kind

@@ -7,11 +7,11 @@ import itertools
 import random
 
 from openclaw_rl.rollouts.environments.interface import BadAction
-from openclaw_rl.rollouts.leases import warm_pool
+from openclaw_rl.rollouts.leases import warm_pool as warm_pools
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rpc.errors import MeshError
-from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool
+from tests.rollouts.leases.fake import FakeEnvironment, FakeType, fake_pool
 from tests.support.waiting import eventually
 
 LEASES = 10_000
@@ -21,9 +21,9 @@ CLIENTS = 24
 
 async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypatch, caplog):
     caplog.set_level("ERROR")
-    monkeypatch.setattr(warm_pool, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(warm_pools, "FIRST_PAUSE", 0.001)
     dice = random.Random(7)
-    kind = FakeKind()
+    kind = FakeType()
 
     async def make() -> None:
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypat
 
     kind.on_make, kind.on_step = make, step
     pool, _ = fake_pool(CAPACITY, kind=kind, ttl=0.02, max_waiting=CLIENTS)
-    supply = pool.supply("fake")
+    warm_pool = pool.warm_pool("fake")
     numbers = itertools.count()
 
     async def live(lease_id: str) -> None:
@@ -68,12 +68,12 @@ async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypat
             except (asyncio.CancelledError, MeshError):
                 if dice.random() < 0.5:  # the others just go, and their leases expire
                     await pool.release(f"l{number}")
-            assert supply.leased + supply.warm + supply.starting <= CAPACITY
+            assert warm_pool.leased + warm_pool.warm + warm_pool.starting <= CAPACITY
 
     async with asyncio.timeout(90):
         await asyncio.gather(*(client() for _ in range(CLIENTS)))
         await eventually(lambda: not pool.leases() and not pool._pending)
-    assert supply.free == CAPACITY and supply.leased == supply.waiting == 0 and kind.most_alive <= CAPACITY
+    assert warm_pool.free == CAPACITY and warm_pool.leased == warm_pool.waiting == 0 and kind.most_alive <= CAPACITY
     counts = pool.counts()
     assert counts["leases_expired"] > 100 and counts["sandboxes_lost"] > 10
     for number in range(CAPACITY):  # and all can be had

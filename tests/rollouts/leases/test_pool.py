@@ -11,11 +11,11 @@ import pytest
 
 from openclaw_rl.rollouts.environments.interface import Observation
 from openclaw_rl.rollouts.leases import lease as leases
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rpc.errors import MeshError
-from tests.rollouts.leases.fake import FakeEnvironment, FakeKind, fake_pool
+from tests.rollouts.leases.fake import FakeEnvironment, FakeType, fake_pool
 from tests.support.waiting import eventually
 
 Code = grpc.StatusCode
@@ -28,9 +28,9 @@ def say(text: str) -> Action:
 @pytest.fixture
 async def made() -> AsyncIterator[Any]:
     """Makes pools that are closed in the end, with nothing left of them."""
-    pools: list[tuple[Pool, FakeKind]] = []
+    pools: list[tuple[LeasePool, FakeType]] = []
 
-    def make(count: int = 2, **settings: Any) -> tuple[Pool, FakeKind]:
+    def make(count: int = 2, **settings: Any) -> tuple[LeasePool, FakeType]:
         pools.append(fake_pool(count, **settings))
         return pools[-1]
 
@@ -79,7 +79,7 @@ async def test_a_repeated_acquire_gives_the_same_lease(made):
     kind.on_make = gate.wait
     calls = [asyncio.create_task(pool.acquire("fake", "a", wait=5)) for _ in range(3)]
     calls.append(asyncio.create_task(pool.acquire("fake", "a")))
-    await eventually(lambda: pool.supply("fake").starting == 1)
+    await eventually(lambda: pool.warm_pool("fake").starting == 1)
     calls[0].cancel()
     gate.set()
     first, *others = await asyncio.gather(*calls, return_exceptions=True)
@@ -91,7 +91,7 @@ async def test_the_id_of_a_lease_of_another_environment(made):
     pool, _ = made()
     await pool.acquire("fake", "a")
     other, _ = made(name="other")
-    pool._supplies["other"] = other.supply("other")
+    pool._warm_pools["other"] = other.warm_pool("other")
     with pytest.raises(MeshError, match="type: 'other' is not allowed: must be 'fake'"):
         await pool.acquire("other", "a")
     with pytest.raises(MeshError, match="there is no environment 'third'; there are: fake, other"):
@@ -108,7 +108,7 @@ async def test_full(made):
     with pytest.raises(MeshError, match="are leased") as caught:
         await pool.acquire("fake", "c", wait=0.01)
     assert caught.value.code is Code.RESOURCE_EXHAUSTED and caught.value.retry_after
-    assert pool.supply("fake").waiting == 0 and pool.supply("fake").free == 0
+    assert pool.warm_pool("fake").waiting == 0 and pool.warm_pool("fake").free == 0
     await pool.release("a")
     await pool.acquire("fake", "c")  # at once: that the old one is still being closed is no reason to refuse
 
@@ -117,14 +117,14 @@ async def test_too_many_wait(made):
     pool, _ = made(1, max_waiting=2)
     await pool.acquire("fake", "a")
     waiting = [asyncio.create_task(pool.acquire("fake", f"w{i}", wait=10)) for i in range(2)]
-    await eventually(lambda: pool.supply("fake").waiting == 2)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 2)
     with pytest.raises(MeshError, match="2 requests wait") as caught:
         await pool.acquire("fake", "c", wait=10)
     assert caught.value.code is Code.RESOURCE_EXHAUSTED and caught.value.retry_after
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert pool.supply("fake").waiting == 0
+    assert pool.warm_pool("fake").waiting == 0
 
 
 async def test_holders_are_served_in_turn(made):
@@ -138,9 +138,9 @@ async def test_holders_are_served_in_turn(made):
         await pool.release(lease_id)
 
     asked = [asyncio.create_task(use(f"greedy{i}", "greedy")) for i in range(4)]
-    await eventually(lambda: pool.supply("fake").waiting == 4)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 4)
     asked += [asyncio.create_task(use(f"late{i}", "late")) for i in range(2)]
-    await eventually(lambda: pool.supply("fake").waiting == 6)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 6)
     await pool.release("first")
     await asyncio.gather(*asked)
     assert order == ["greedy0", "late0", "greedy1", "late1", "greedy2", "greedy3"]
@@ -151,9 +151,9 @@ async def test_a_cancelled_request_leaves_no_trace(made, turns):
     pool, kind = made(1)
     await pool.acquire("fake", "a")
     waiting = [asyncio.create_task(pool.acquire("fake", lease_id, wait=10)) for lease_id in "bc"]
-    await eventually(lambda: pool.supply("fake").waiting == 2)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 2)
     waiting[0].cancel()
-    await eventually(lambda: pool.supply("fake").waiting == 1)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 1)
     await pool.release("a")
     for _ in range(turns):  # in each turn of the loop from its release until the other one has it
         await asyncio.sleep(0)
@@ -161,19 +161,19 @@ async def test_a_cancelled_request_leaves_no_trace(made, turns):
     given = (await asyncio.gather(*waiting, return_exceptions=True))[1]
     assert isinstance(given, asyncio.CancelledError) == (given not in pool.leases())
     await pool.release("c")
-    await eventually(lambda: not pool._pending and pool.supply("fake").leased == 0)
-    assert pool.supply("fake").free == 1 and not pool.leases() and not pool._timers and kind.most_alive == 1
+    await eventually(lambda: not pool._pending and pool.warm_pool("fake").leased == 0)
+    assert pool.warm_pool("fake").free == 1 and not pool.leases() and not pool._timers and kind.most_alive == 1
 
 
 async def test_a_release_of_what_is_still_waited_for(made):
     pool, _ = made(1)
     await pool.acquire("fake", "a")
     waiting = asyncio.create_task(pool.acquire("fake", "b", wait=10))
-    await eventually(lambda: pool.supply("fake").waiting == 1)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 1)
     await pool.release("b")
     with pytest.raises(MeshError, match="before it was there"):
         await waiting
-    assert pool.supply("fake").waiting == 0
+    assert pool.warm_pool("fake").waiting == 0
 
 
 async def test_a_lease_that_nobody_renews(made):
@@ -351,7 +351,7 @@ async def test_a_sandbox_that_dies(made, how):
             await pool.step("a", 1, say("x"))
         assert (caught.value.code, caught.value.reason) == (Code.UNAVAILABLE, "SANDBOX_LOST")
     await eventually(lambda: lease.environment not in kind.alive)  # before anybody gives it back
-    assert pool.leases() == [lease] and lease.problem and pool.supply("fake").free == 0
+    assert pool.leases() == [lease] and lease.problem and pool.warm_pool("fake").free == 0
     assert pool.counts()["sandboxes_lost"] == 1
     await pool.release("a")
     await pool.acquire("fake", "b")
@@ -375,7 +375,7 @@ async def test_waiters_are_told_when_the_server_stops(made):
     pool, kind = made(1)
     await pool.acquire("fake", "a")
     waiting = asyncio.create_task(pool.acquire("fake", "b", wait=10))
-    await eventually(lambda: pool.supply("fake").waiting == 1)
+    await eventually(lambda: pool.warm_pool("fake").waiting == 1)
     await pool.close()
     with pytest.raises(MeshError, match="stopping") as caught:
         await waiting

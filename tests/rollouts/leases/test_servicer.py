@@ -22,7 +22,7 @@ from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.v1 import component_pb2
 from openclaw_rl.v1 import environment_pb2 as pb
-from tests.rollouts.leases.fake import FakeEnvironment, FakeKind
+from tests.rollouts.leases.fake import FakeEnvironment, FakeType
 from tests.support.waiting import eventually
 
 Code = grpc.StatusCode
@@ -39,10 +39,10 @@ def say(text: str) -> str:
 
 
 @pytest.fixture
-def kind(monkeypatch: pytest.MonkeyPatch) -> FakeKind:
+def kind(monkeypatch: pytest.MonkeyPatch) -> FakeType:
     """The kind of all environments."""
-    kind = FakeKind()
-    monkeypatch.setattr(make, "load_kind", lambda name, key: lambda config, context: kind)
+    kind = FakeType()
+    monkeypatch.setattr(make, "load_type", lambda name, key: lambda config, context: kind)
     return kind
 
 

@@ -9,21 +9,21 @@ from typing import Any
 import grpc
 import pytest
 
-from openclaw_rl.rollouts.leases import status
+from openclaw_rl.rollouts.leases import availability, status
 from openclaw_rl.rollouts.leases import warm_pool as warm
-from openclaw_rl.rollouts.leases.pool import Pool
+from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1.component_pb2 import ComponentStatus
-from tests.rollouts.leases.fake import FakeKind, fake_pool
+from tests.rollouts.leases.fake import FakeType, fake_pool
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
 async def made() -> AsyncIterator[Any]:
-    pools: list[tuple[Pool, FakeKind]] = []
+    pools: list[tuple[LeasePool, FakeType]] = []
 
-    def make(count: int = 2, **settings: Any) -> tuple[Pool, FakeKind]:
+    def make(count: int = 2, **settings: Any) -> tuple[LeasePool, FakeType]:
         pools.append(fake_pool(count, **settings))
         return pools[-1]
 
@@ -37,8 +37,8 @@ async def made() -> AsyncIterator[Any]:
                                                         (4, 0, 0), (4, 3, 3), (4, 9, 4)])
 async def test_how_many_are_kept_ready(made, count, warm, wanted):
     pool, kind = made(count, warm=warm)
-    await eventually(lambda: pool.supply("fake").warm == wanted)
-    assert pool.supply("fake").wanted_warm == wanted == kind.made
+    await eventually(lambda: pool.warm_pool("fake").warm == wanted)
+    assert pool.warm_pool("fake").wanted_warm == wanted == kind.made
 
 
 async def test_a_default_environment_costs_nothing_until_it_is_used(made):
@@ -46,24 +46,24 @@ async def test_a_default_environment_costs_nothing_until_it_is_used(made):
     await asyncio.sleep(0.05)
     assert kind.made == kind.asked == 0
     await pool.acquire("fake", "a")
-    await eventually(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.warm_pool("fake").warm == 1)
 
 
 async def test_ready_ones_are_made_anew_and_never_too_many(made):
     pool, kind = made(4, warm=2)
-    await eventually(lambda: pool.supply("fake").warm == 2)
+    await eventually(lambda: pool.warm_pool("fake").warm == 2)
     for number in range(4):
         await pool.acquire("fake", f"l{number}")
     await asyncio.sleep(0.02)
-    assert pool.supply("fake").warm == 0 and kind.most_alive == 4
+    assert pool.warm_pool("fake").warm == 0 and kind.most_alive == 4
     await pool.release("l0")
-    await eventually(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.warm_pool("fake").warm == 1)
     assert kind.most_alive == 4
 
 
 async def test_few_are_made_at_the_same_time(made, monkeypatch):
     monkeypatch.setattr(warm, "MAKING", 3)
-    kind = FakeKind()
+    kind = FakeType()
     gate, making, most = asyncio.Event(), 0, 0
 
     async def slow() -> None:
@@ -80,12 +80,12 @@ async def test_few_are_made_at_the_same_time(made, monkeypatch):
     await eventually(lambda: making == 3)
     gate.set()
     await asyncio.gather(*asked)
-    assert most == 3 and pool.supply("fake").leased == 20
+    assert most == 3 and pool.warm_pool("fake").leased == 20
 
 
 async def test_one_that_died_while_it_was_ready_is_given_to_nobody(made):
     pool, kind = made(2, warm=1)
-    await eventually(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.warm_pool("fake").warm == 1)
     dead = next(iter(kind.alive))
     dead.problem = "killed"
     lease = await pool.acquire("fake", "a")
@@ -95,7 +95,7 @@ async def test_one_that_died_while_it_was_ready_is_given_to_nobody(made):
 
 async def test_one_that_can_t_be_made_is_tried_again(made, monkeypatch):
     monkeypatch.setattr(warm, "FIRST_PAUSE", 0.1)
-    kind = FakeKind()
+    kind = FakeType()
     tries = 0
 
     async def fail() -> None:
@@ -114,12 +114,12 @@ async def test_one_that_can_t_be_made_is_tried_again(made, monkeypatch):
     with pytest.raises(MeshError, match="no room"):
         await pool.acquire("fake", "b", wait=0.01)
     assert (await pool.acquire("fake", "c", wait=10)).id == "c"
-    assert pool.supply("fake").failure == "" and pool.supply("fake").free == 1
+    assert pool.warm_pool("fake").failure == "" and pool.warm_pool("fake").free == 1
 
 
 async def test_one_that_takes_too_long(made, monkeypatch):
     monkeypatch.setattr(warm, "MAKE_SECONDS", 0.05)
-    kind = FakeKind()
+    kind = FakeType()
 
     async def stubborn() -> None:
         try:
@@ -148,13 +148,13 @@ async def test_one_that_is_not_closed_gives_its_slot_back(made, monkeypatch):
     kind.on_close = None
 
 
-def alarms(pool: Pool) -> dict[str, str]:
+def alarms(pool: LeasePool) -> dict[str, str]:
     return dict(status.tell(pool, ComponentStatus()))
 
 
 async def test_an_environment_that_can_t_be_used(made, monkeypatch):
-    monkeypatch.setattr(warm, "LOOK_AGAIN", 0.0)
-    kind = FakeKind()
+    monkeypatch.setattr(availability, "RECHECK_SECONDS", 0.0)
+    kind = FakeType()
     kind.trouble = "bubblewrap is missing: apt-get install bubblewrap"
     pool, _ = made(1, kind=kind)
     for _ in range(2):
@@ -169,17 +169,17 @@ async def test_an_environment_that_can_t_be_used(made, monkeypatch):
 
 
 async def test_it_is_looked_at_again_by_itself(made, monkeypatch):
-    monkeypatch.setattr(warm, "LOOK_EVERY", 0.02)
-    kind = FakeKind()
+    monkeypatch.setattr(warm, "MAINTENANCE_SECONDS", 0.02)
+    kind = FakeType()
     kind.trouble = "no image"
     pool, _ = made(1, kind=kind)
-    await eventually(lambda: pool.supply("fake").problem)
+    await eventually(lambda: pool.warm_pool("fake").problem)
     kind.trouble = ""
-    await eventually(lambda: pool.supply("fake").warm == 1)
+    await eventually(lambda: pool.warm_pool("fake").warm == 1)
 
 
 async def test_waiters_are_told_when_it_can_t_be_used_any_more(made):
-    kind = FakeKind()
+    kind = FakeType()
 
     async def fail() -> None:
         kind.trouble = "the engine is gone"
@@ -196,7 +196,7 @@ async def test_waiters_are_told_when_it_can_t_be_used_any_more(made):
 async def test_the_status(made):
     pool, _ = made(3, warm=1, name="my_gui")
     await pool.acquire("my_gui", "a")
-    await eventually(lambda: pool.supply("my_gui").warm == 1)
+    await eventually(lambda: pool.warm_pool("my_gui").warm == 1)
     told = ComponentStatus()
     assert status.tell(pool, told) == []
     assert dict(told.gauges) == {"env_my_gui_capacity": 3, "env_my_gui_leased": 1, "env_my_gui_warm": 1,
@@ -206,5 +206,5 @@ async def test_the_status(made):
 
 async def test_what_a_kind_warns_of_is_an_alarm(made):
     pool, _ = made()
-    pool.supply("fake").offer.warnings.append("the server has changed the tool 'pay'")
+    pool.warm_pool("fake").configured.warnings.append("the server has changed the tool 'pay'")
     assert alarms(pool) == {"environment_warning": "environment 'fake': the server has changed the tool 'pay'"}

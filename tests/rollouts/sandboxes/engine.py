@@ -1,4 +1,4 @@
-"""A real engine of containers in a folder of its own, for tests."""
+"""A real container engine in a folder of its own, for tests."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ async def test_a_sandbox_that_is_ended_from_outside_says_so_promptly(sandbox: Sa
 
 
 async def test_nothing_is_left_of_a_closed_sandbox(bubblewrap: Bubblewrap) -> None:
-    assert not await bubblewrap.problem(SPEC)
+    assert not await bubblewrap.validate(SPEC)
     before, folders = set(os.listdir("/proc/self/fd")), left(f"escapes-{os.getpid()}")
     sandboxes = await asyncio.gather(*(bubblewrap.make(SPEC) for _ in range(8)))
     await asyncio.gather(*(sandbox.run(["true"]) for sandbox in sandboxes))
@@ -186,7 +186,7 @@ async def test_nothing_is_left_of_a_closed_sandbox(bubblewrap: Bubblewrap) -> No
 async def test_nothing_is_left_of_a_sandbox_that_nobody_waits_for(grouped: bool) -> None:
     label = f"cancelled{os.getpid()}"
     backend = Bubblewrap(Images(Path("/none")), label)
-    assert not await backend.problem(SPEC)
+    assert not await backend.validate(SPEC)
     if not grouped:
         backend._place = None
     before, folders = set(os.listdir("/proc/self/fd")), left(label)
@@ -203,7 +203,7 @@ async def test_nothing_is_left_of_a_sandbox_that_nobody_waits_for(grouped: bool)
 
 
 async def test_the_loop_goes_on_while_sandboxes_start(bubblewrap: Bubblewrap) -> None:
-    assert not await bubblewrap.problem(SPEC)
+    assert not await bubblewrap.validate(SPEC)
     longest, last, running = 0.0, time.perf_counter(), True
 
     async def watch() -> None:
@@ -324,7 +324,7 @@ def test_leftovers_that_can_not_be_removed_stop_nobody(tmp_path: Path, monkeypat
 async def test_without_bubblewrap_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     backend = Bubblewrap(Images(tmp_path), "x")
-    assert "apt-get install bubblewrap" in await backend.problem(SPEC)
+    assert "apt-get install bubblewrap" in str(await backend.validate(SPEC))
     with pytest.raises(SandboxError, match="not installed"):
         await backend.make(SPEC)
 
@@ -334,18 +334,18 @@ async def test_a_bubblewrap_that_may_not_says_why(open_folder: Path, monkeypatch
     bwrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
     bwrap.chmod(0o755)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
-    problem = await Bubblewrap(Images(open_folder), "x").problem(SPEC)
+    problem = str(await Bubblewrap(Images(open_folder), "x").validate(SPEC))
     assert "No permissions to create new namespace" in problem and "sysctl" in problem
 
 
 async def test_an_image_that_is_not_there(bubblewrap: Bubblewrap) -> None:
-    problem = await bubblewrap.problem(Spec(SPEC.limits, "openclaw/gui-env:latest"))
+    problem = str(await bubblewrap.validate(Spec(SPEC.limits, "openclaw/gui-env:latest")))
     assert "servers/environment/build-image gui --for bubblewrap" in problem
-    assert "is not the name of an image" in await bubblewrap.problem(Spec(SPEC.limits, "../../x"))
+    assert "is not the name of an image" in str(await bubblewrap.validate(Spec(SPEC.limits, "../../x")))
 
 
 async def test_variables_that_are_too_long_are_refused(bubblewrap: Bubblewrap) -> None:
-    assert not await bubblewrap.problem(SPEC)
+    assert not await bubblewrap.validate(SPEC)
     with pytest.raises(SandboxError, match="longer than a pipe holds"):
         await bubblewrap.make(Spec(Limits(1 << 26, 1 << 20, 8), environment={"A": "x" * 100_000}))
 

@@ -105,7 +105,7 @@ async def test_a_container_that_ends_says_so_and_leftovers_are_removed(docker: D
 
 async def test_an_image_built_here_serves_a_terminal(docker: Docker, tmp_path: Path) -> None:
     image = "openclaw/terminal-env:test"
-    problem = await docker.problem(Spec(SPEC.limits, image))
+    problem = str(await docker.validate(Spec(SPEC.limits, image)))
     assert f"servers/environment/build-image terminal --for docker --tag {image}" in problem
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, str(ROOT / "servers/environment/build-image"), "terminal", "--for", "docker",
@@ -114,7 +114,7 @@ async def test_an_image_built_here_serves_a_terminal(docker: Docker, tmp_path: P
     config = EnvironmentConfig(count=1, image=image, memory=128 * 2**20)
     auto = make.backend(config, tmp_path)
     kind = make_terminal(config, Context("terminal", tmp_path, auto))
-    assert not await kind.problem() and auto.name == "docker"
+    assert not await kind.validate() and auto.name == "docker"
     environment = await kind.make()
     try:
         await environment.reset(None, None)
@@ -128,9 +128,9 @@ async def test_an_image_built_here_serves_a_terminal(docker: Docker, tmp_path: P
 
 
 async def test_an_engine_that_goes_away(docker: Docker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not await docker.problem(SPEC)
+    assert not await docker.validate(SPEC)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     began = time.monotonic()
-    assert "no engine of containers answers" in await Docker("x").problem(SPEC)
+    assert "no container engine answers" in str(await Docker("x").validate(SPEC))
     assert time.monotonic() - began < 30
     assert await asyncio.to_thread(module.remove_leftovers, "x") == 0

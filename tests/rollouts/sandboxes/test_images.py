@@ -37,10 +37,10 @@ async def test_an_image_is_built_and_used(bubblewrap: Bubblewrap, tmp_path: Path
     await sandbox.close()
     if os.geteuid() == 0:
         extra.chmod(0o700)
-        assert "chmod o+x" in await backend.problem(Spec(SPEC.limits, "openclaw/terminal-env:latest"))
+        assert "chmod o+x" in str(await backend.validate(Spec(SPEC.limits, "openclaw/terminal-env:latest")))
     (extra / "note").unlink()
     extra.rmdir()
-    assert "not there any more" in await backend.problem(Spec(SPEC.limits, "openclaw/terminal-env:latest"))
+    assert "not there any more" in str(await backend.validate(Spec(SPEC.limits, "openclaw/terminal-env:latest")))
 
 
 def test_what_is_missing_is_told_with_the_line_that_installs_it(tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ async def test_the_back_end_that_a_configuration_means(bubblewrap: Bubblewrap, t
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     auto = make.backend(EnvironmentConfig(count=1), tmp_path)
-    assert auto.name == "auto" and not await auto.problem(SPEC) and auto.name == "bubblewrap"
+    assert auto.name == "auto" and not await auto.validate(SPEC) and auto.name == "bubblewrap"
     sandbox = await auto.make(SPEC)
     await sandbox.close()
     backend = make.backend(EnvironmentConfig(count=1), tmp_path)
-    problem = await backend.problem(Spec(SPEC.limits, "openclaw/gui-env:latest"))
+    problem = str(await backend.validate(Spec(SPEC.limits, "openclaw/gui-env:latest")))
     assert "build-image gui --for bubblewrap" in problem and "--for docker" in problem
     docker = make.backend(EnvironmentConfig(count=1, backend="docker"), tmp_path)
-    assert "`image` is missing" in await docker.problem(SPEC)
-    assert "DOCKER_HOST" in await docker.problem(Spec(SPEC.limits, "openclaw/gui-env:latest"))
+    assert "`image` is missing" in str(await docker.validate(SPEC))
+    assert "DOCKER_HOST" in str(await docker.validate(Spec(SPEC.limits, "openclaw/gui-env:latest")))
     assert make.label(tmp_path) != make.label(tmp_path / "other")

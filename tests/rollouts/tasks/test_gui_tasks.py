@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
-from openclaw_rl.rollouts.environments.gui.plugin import GuiKind, make
+from openclaw_rl.rollouts.environments.gui.plugin import GuiType, make
 from openclaw_rl.rollouts.environments.interface import Context
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.tasks.load import load
@@ -20,7 +20,7 @@ from tests.support.required import left_out
 TASKS = load("gui")
 
 
-def kind(folder: Path) -> GuiKind:
+def kind(folder: Path) -> GuiType:
     config = EnvironmentConfig(count=4, backend="bubblewrap")
     return make(config, Context("gui", folder / "gui", backend(config, folder)))
 
@@ -45,14 +45,14 @@ def test_twenty_of_which_five_are_held_out(tmp_path: Path) -> None:
 async def test_solved_and_not(tmp_path: Path) -> None:
     """All of them in one test, several at once: most of a step is waiting."""
     made = kind(tmp_path)
-    if problem := await made.problem():
-        left_out(problem)
+    if rejection := await made.validate():
+        left_out(rejection.message)
     places = asyncio.Semaphore(4)
     wrong = [problem for problem in await asyncio.gather(*(_try(made, task, places) for task in TASKS)) if problem]
     assert not wrong, "\n\n".join(wrong)
 
 
-async def _try(made: GuiKind, task: Task, places: asyncio.Semaphore) -> str:
+async def _try(made: GuiType, task: Task, places: asyncio.Semaphore) -> str:
     """What is wrong with a task; empty when nothing is."""
     async with places:
         environment = await made.make()

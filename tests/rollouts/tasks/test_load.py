@@ -10,7 +10,7 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import Context
-from openclaw_rl.rollouts.environments.plugins import load_kind
+from openclaw_rl.rollouts.environments.plugins import load_type
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.tasks import load as module
 from openclaw_rl.rollouts.tasks.load import load
@@ -167,4 +167,4 @@ def test_the_examples_of_the_page_are_tasks(tmp_path: Path) -> None:
         (tmp_path / "x.yaml").write_text(text)
         task, = load(kind, tmp_path, bundled=False)
         assert task.problem == ""
-        load_kind(kind, "")(config, Context(kind, tmp_path, backend(config, tmp_path))).check_task(task)
+        load_type(kind, "")(config, Context(kind, tmp_path, backend(config, tmp_path))).check_task(task)

@@ -12,7 +12,7 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import Context
-from openclaw_rl.rollouts.environments.swe.plugin import SweKind, make
+from openclaw_rl.rollouts.environments.swe.plugin import SweType, make
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.sandboxes.interface import WORK
 from openclaw_rl.rollouts.tasks.load import load
@@ -24,11 +24,11 @@ IDS = [task.id for task in TASKS]
 
 
 @pytest.fixture
-async def kind(tmp_path: Path) -> AsyncIterator[SweKind]:
+async def kind(tmp_path: Path) -> AsyncIterator[SweType]:
     config = EnvironmentConfig(count=2, backend="bubblewrap")
     kind = make(config, Context("swe", tmp_path / "swe", backend(config, tmp_path)))
-    if problem := await kind.problem():
-        left_out(problem)
+    if rejection := await kind.validate():
+        left_out(rejection.message)
     yield kind
     await kind.close()
 
@@ -41,7 +41,7 @@ def test_twenty_of_which_five_are_held_out() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS, ids=IDS)
-async def test_solved_and_not(kind: SweKind, task: Task) -> None:
+async def test_solved_and_not(kind: SweType, task: Task) -> None:
     assert task.max_steps is not None and len(task.solution) < task.max_steps
     kind.check_task(task)
     environment = await kind.make()

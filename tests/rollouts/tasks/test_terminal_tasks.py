@@ -12,23 +12,25 @@ from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import Context
 from openclaw_rl.rollouts.environments.terminal.plugin import TerminalEnvironment, make
 from openclaw_rl.rollouts.sandboxes.factory import backend
+from openclaw_rl.rollouts.sandboxes.interface import Unusable
 from openclaw_rl.rollouts.tasks.load import load
 from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.runtime.rejection import Rejection
 from tests.support.required import left_out
 
 CONFIG = EnvironmentConfig(count=1, backend="bubblewrap")
 TASKS = load("terminal")
 IDS = [task.id for task in TASKS]
-_PROBLEMS: list[str] = []  # found out once, by making a sandbox
+_REJECTIONS: list[Rejection[Unusable] | None] = []  # found out once, by making a sandbox
 
 
 @pytest.fixture
 async def terminal(tmp_path: Path) -> AsyncIterator[TerminalEnvironment]:
     kind = make(CONFIG, Context("terminal", tmp_path / "terminal", backend(CONFIG, tmp_path)))
-    if not _PROBLEMS:
-        _PROBLEMS.append(await kind.problem())
-    if problem := _PROBLEMS[0]:
-        left_out(problem)
+    if not _REJECTIONS:
+        _REJECTIONS.append(await kind.validate())
+    if rejection := _REJECTIONS[0]:
+        left_out(rejection.message)
     environment = await kind.make()
     yield environment
     await environment.close()

@@ -9,7 +9,7 @@ import pytest
 
 from openclaw_rl.rollouts.environments.interface import StepResult
 from openclaw_rl.rollouts.environments.tool_call.check import drawn
-from openclaw_rl.rollouts.environments.tool_call.plugin import DeclaredKind
+from openclaw_rl.rollouts.environments.tool_call.plugin import DeclaredFunctionsType
 from openclaw_rl.rollouts.tasks.load import load
 from openclaw_rl.rollouts.tasks.task import Action, Task
 
@@ -27,7 +27,7 @@ def test_forty_of_which_ten_are_held_out() -> None:
 
 @pytest.mark.parametrize("task", TASKS, ids=IDS)
 async def test_solved(task: Task) -> None:
-    kind = DeclaredKind()
+    kind = DeclaredFunctionsType()
     kind.check_task(task)
     environment = await kind.make()
     assert task.max_steps is not None and len(task.solution) <= task.max_steps
@@ -46,7 +46,7 @@ async def test_solved(task: Task) -> None:
 
 @pytest.mark.parametrize("task", TASKS, ids=IDS)
 async def test_nothing_done(task: Task) -> None:
-    environment = await DeclaredKind().make()
+    environment = await DeclaredFunctionsType().make()
     await environment.reset(task, 1)
     assert (await environment.evaluate()).value == 0
     await environment.step(Action("submit", {"answer": "I don't know."}), 5)

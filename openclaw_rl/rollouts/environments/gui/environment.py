@@ -22,8 +22,8 @@ _PYTHON = ("/usr/bin/python3", "-E", "-s", "-S", "-B")
 
 
 class GuiEnvironment:
-    """See kinds.base.Environment. The display is up before the first reset. Each further reset gets a new sandbox:
-    that takes a fifth of a second, and nothing of before can be left."""
+    """See Environment. The display is up before the first reset. Each further reset gets a new sandbox: that takes a
+    fifth of a second, and nothing of before can be left."""
 
     def __init__(self, make: Callable[[], Awaitable[Sandbox]]) -> None:
         """

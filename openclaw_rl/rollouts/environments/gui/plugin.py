@@ -1,4 +1,4 @@
-"""The kind `gui`: a screen with a window manager and an application, in a sandbox. README.md tells how it is used."""
+"""Environment type `gui`: a screen with a window manager and an application, in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from openclaw_rl.rollouts.environments.gui.task import check_task
 from openclaw_rl.rollouts.environments.gui.tree import OBSERVATION_SCHEMA
 from openclaw_rl.rollouts.environments.interface import Context, tools_schema
 from openclaw_rl.rollouts.environments.programs import Programs
-from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Spec
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Spec, Unusable
 from openclaw_rl.rollouts.tasks.task import Task
+from openclaw_rl.runtime.rejection import Rejection
 
 _INSTALL = ("apt-get install xvfb jwm xdotool x11-utils scrot python3-tk fonts-dejavu-core (Debian, Ubuntu) brings "
             "them; for an image, servers/environment/build-image gui")
 
 
-class GuiKind:
-    """See kinds.base.Kind."""
+class GuiType:
+    """See EnvironmentType."""
 
     def __init__(self, backend: Backend, spec: Spec) -> None:
         self.action_schema = tools_schema(tools())
@@ -32,8 +33,8 @@ class GuiKind:
     def sandbox(self) -> str:
         return f"{self._backend.name}, {self._spec.image or 'programs of this machine'}"
 
-    async def problem(self) -> str:
-        return await self._programs.problem()
+    async def validate(self) -> Rejection[Unusable] | None:
+        return await self._programs.validate()
 
     def check_task(self, task: Task) -> None:
         check_task(task)
@@ -51,7 +52,7 @@ class GuiKind:
         pass
 
 
-def make(config: EnvironmentConfig, context: Context) -> GuiKind:
-    """See kinds.base. A screen takes some 3 MiB of `disk`, and its programs some 40 MiB of `memory`."""
+def make(config: EnvironmentConfig, context: Context) -> GuiType:
+    """Make the type. A screen takes about 3 MiB of `disk`, and its programs about 40 MiB of `memory`."""
     limits = Limits(config.memory, config.disk, config.processes)
-    return GuiKind(context.backend, Spec(limits, config.image, ENVIRONMENT))
+    return GuiType(context.backend, Spec(limits, config.image, ENVIRONMENT))

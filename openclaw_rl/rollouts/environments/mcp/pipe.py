@@ -1,7 +1,7 @@
-"""MCP over the stdin and stdout of a process, in a sandbox or not: JSON-RPC messages, a line each.
+"""MCP over the stdin and stdout of a process, in a sandbox or not: one JSON-RPC message per line.
 
 The transport of the `mcp` package starts the process itself and keeps whatever it writes; this one takes any process
-and bounds what it may say.
+and bounds its output.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from openclaw_rl.rollouts.sandboxes.interface import Process, SandboxError
 
 #: Bytes of one message.
 MOST_LINE = 8 << 20
-#: Lines in a row that are no messages, before the server is given up.
+#: Consecutive lines that are no messages, after which the server is given up.
 MOST_GARBAGE = 1000
 _LEFT_OF_STDERR = 2000
-#: Seconds for what a killed process has written to come, and for its end.
-_LAST_WORDS = 2.0
+#: Seconds to read what a killed process has written, and for its end.
+_DRAIN_SECONDS = 2.0
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class PlainProcess:
-    """A process of this machine, in no sandbox; see sandboxes.base.Process, but stderr is kept apart."""
+    """A process of this machine, outside of sandboxes; see Process, but stderr is separate."""
 
     def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
         self._process = process
@@ -43,7 +43,7 @@ class PlainProcess:
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str], label: str) -> PlainProcess:
         """
         Args:
-            label: of the mesh, by which it is found when this process ends before it.
+            label: of the mesh, by which it is found if this process ends first.
 
         Raises:
             SandboxError: it can't be started.
@@ -73,18 +73,18 @@ class PlainProcess:
             # It leads a session of its own, so the group is it and its children.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        # What it has left behind when it ended itself, or has made leave its session.
-        await asyncio.to_thread(unboxed.end, self._mark, _LAST_WORDS)
+        # What it left behind when it ended by itself, or moved to another session.
+        await asyncio.to_thread(unboxed.end, self._mark, _DRAIN_SECONDS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._reading, _LAST_WORDS)
-        # Waits for no end of its pipes, which a process that it started elsewhere may hold.
+            await asyncio.wait_for(self._reading, _DRAIN_SECONDS)
+        # Don't wait for the end of its pipes, which a process that it started elsewhere may hold.
         transport = getattr(self._process, "_transport", None)
         if transport is not None:
             transport.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _LAST_WORDS)
+            await asyncio.wait_for(self._process.wait(), _DRAIN_SECONDS)
 
-    async def complaint(self) -> str:
+    async def stderr_tail(self) -> str:
         """The end of what it wrote to stderr."""
         return self._stderr.decode("utf-8", "replace")
 
@@ -100,7 +100,7 @@ async def over(process: Process | PlainProcess, ended: Callable[[], None]) -> As
 
     Args:
         process: the caller's to end.
-        ended: called when nothing more comes from it, or nothing that is a message.
+        ended: called when it sends nothing more, or nothing that is a message.
     """
     import anyio
     from mcp.shared.message import SessionMessage
@@ -118,7 +118,7 @@ async def over(process: Process | PlainProcess, ended: Callable[[], None]) -> As
                 except ValueError:
                     garbage += 1
                     if garbage > MOST_GARBAGE:
-                        log.warning("an MCP server wrote more than %d lines that are no messages", MOST_GARBAGE)
+                        logger.warning("an MCP server wrote more than %d lines that are no messages", MOST_GARBAGE)
                         return
                     continue
                 garbage = 0
@@ -149,7 +149,7 @@ async def over(process: Process | PlainProcess, ended: Callable[[], None]) -> As
 
 
 def _readable(line: bytes) -> bytes:
-    """The line with other characters in the place of halves of surrogate pairs, which are none."""
+    """The line with lone surrogates replaced."""
     if not re.search(rb"\\u[dD][89a-fA-F]", line):
         return line
     return json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
@@ -172,5 +172,5 @@ async def _lines(process: Process | PlainProcess) -> AsyncIterator[bytes]:
                 if line.strip():
                     yield line
         if len(rest) > MOST_LINE:
-            log.warning("an MCP server wrote a line of more than %d bytes", MOST_LINE)
+            logger.warning("an MCP server wrote a line of more than %d bytes", MOST_LINE)
             return

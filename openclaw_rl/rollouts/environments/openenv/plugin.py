@@ -1,4 +1,4 @@
-"""Kind `openenv`: the environments of an OpenEnv server (https://github.com/huggingface/OpenEnv) that runs elsewhere.
+"""Environment type `openenv`: the environments of an OpenEnv server (https://github.com/huggingface/OpenEnv).
 
 A lease is a session with the server: a WebSocket that is held. The one action is `step`, its arguments are the fields
 of the server's action; the outcome of a task is made of the rewards.
@@ -29,10 +29,12 @@ from openclaw_rl.rollouts.environments.interface import (
     Tool,
     tools_schema,
 )
-from openclaw_rl.rollouts.environments.openenv.session import ServerError, Session, http_url, shown
-from openclaw_rl.rollouts.environments.tool_call.arguments import Arguments, BadSchema
-from openclaw_rl.rollouts.environments.tool_call.text import inert, short
+from openclaw_rl.rollouts.environments.json_schema import Arguments, BadSchema
+from openclaw_rl.rollouts.environments.openenv.session import ServerError, Session, http_url
+from openclaw_rl.rollouts.environments.untrusted_text import inert, public_url, short
+from openclaw_rl.rollouts.sandboxes.interface import Unusable
 from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.runtime.rejection import Rejection
 
 RESET_SECONDS = 120.0
 _HTTP_SECONDS = 10.0
@@ -54,9 +56,9 @@ OBSERVATION = {"type": "object", "required": ["text"], "properties": _OBSERVED}
 
 
 class OpenEnvEnvironment:
-    """See kinds.base.Environment."""
+    """See environments.interface.Environment."""
 
-    def __init__(self, session: Session, kind: OpenEnv) -> None:
+    def __init__(self, session: Session, kind: OpenEnvType) -> None:
         self._session, self._kind = session, kind
         self._task: Task | None = None
         self._rewards: list[float] = []
@@ -123,39 +125,45 @@ class OpenEnvEnvironment:
         await self._session.close()
 
 
-class OpenEnv:
-    """See kinds.base.Kind. Its schemas are the server's as soon as `problem` has found it."""
+class OpenEnvType:
+    """See environments.interface.EnvironmentType. Its schemas are the server's as soon as `validate` has found it."""
 
     def __init__(self, config: EnvironmentConfig, context: Context) -> None:
         self._url, self._name = config.url or "", context.name
-        self.sandbox = f"OpenEnv server {shown(self._url)}"
+        self.sandbox = f"OpenEnv server {public_url(self._url)}"
         self.observation_schema: dict[str, Any] = OBSERVATION
         self._use({"type": "object"})
         self._known = False
 
-    async def problem(self) -> str:
+    async def validate(self) -> Rejection[Unusable] | None:
         if find_spec("websockets") is None:
-            return "the package `websockets` is missing: pip install 'openclaw-rl[environments]'"
-        key = f"components.env_server.environments.{self._name}.url"
+            return Rejection(Unusable.PROGRAM_MISSING,
+                             "the package `websockets` is missing: pip install 'openclaw-rl[environments]'")
+        key, shown = f"components.env_server.environments.{self._name}.url", public_url(self._url)
         if not self._url:
-            return f"`{key}` is missing: the address of an OpenEnv server, such as http://127.0.0.1:8000"
+            return Rejection(Unusable.MISCONFIGURED, (
+                f"`{key}` is missing: the address of an OpenEnv server, such as http://127.0.0.1:8000"))
         if urlsplit(self._url).scheme not in ("http", "https") or not urlsplit(self._url).hostname:
-            return f"`{key}`: {short(shown(self._url))} is not allowed: an address such as http://127.0.0.1:8000"
+            return Rejection(Unusable.MISCONFIGURED, (
+                f"`{key}`: {short(shown)} is not allowed: an address such as http://127.0.0.1:8000"))
         import httpx
 
         try:
             async with httpx.AsyncClient(timeout=_HTTP_SECONDS, trust_env=False) as http:
                 health = await http.get(http_url(self._url, "/health"))
                 if health.status_code != 200:
-                    return f"`{key}`: {shown(self._url)}/health answers {health.status_code}; is it an OpenEnv server?"
+                    return Rejection(Unusable.UNREACHABLE, (
+                        f"`{key}`: {shown}/health answers {health.status_code}; is it an OpenEnv server?"))
                 if not self._known:
                     await self._learn(http)
         except httpx.HTTPError as error:
-            return (f"`{key}`: the OpenEnv server {shown(self._url)} can't be reached "
-                    f"({inert(str(error), 200) or type(error).__name__}); start it")
+            return Rejection(Unusable.UNREACHABLE, (
+                f"`{key}`: the OpenEnv server {shown} can't be reached "
+                f"({inert(str(error), 200) or type(error).__name__}); start it"))
         except (ValueError, BadSchema, RecursionError) as error:
-            return f"`{key}`: {shown(self._url)}/schema gives no schema that can be used: {inert(str(error), 300)}"
-        return ""
+            return Rejection(Unusable.UNREACHABLE, (
+                f"`{key}`: {shown}/schema gives no schema that can be used: {inert(str(error), 300)}"))
+        return None
 
     def check_task(self, task: Task) -> None:
         _known(task.setup, "setup", ("reset",))
@@ -220,9 +228,9 @@ class OpenEnv:
         self.action_schema: dict[str, Any] = tools_schema([self.tool])
 
 
-def make(config: EnvironmentConfig, context: Context) -> OpenEnv:
-    """The kind; see kinds.base."""
-    return OpenEnv(config, context)
+def make(config: EnvironmentConfig, context: Context) -> OpenEnvType:
+    """The kind; see environments.interface."""
+    return OpenEnvType(config, context)
 
 
 def _failed(text: str) -> StepResult:

@@ -8,7 +8,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from openclaw_rl.rollouts.environments.tool_call.text import inert
+from openclaw_rl.rollouts.environments.untrusted_text import inert, public_url
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 
 CONNECT_SECONDS = 30.0
@@ -52,9 +52,9 @@ class Session:
             socket = await connect(websocket_url(url), open_timeout=CONNECT_SECONDS, max_size=MOST_MESSAGE,
                                    close_timeout=_CLOSE_SECONDS, proxy=None)
         except (OSError, WebSocketException, TimeoutError, ValueError) as error:
-            raise SandboxError(f"the OpenEnv server {shown(url)} can't be reached: "
+            raise SandboxError(f"the OpenEnv server {public_url(url)} can't be reached: "
                                f"{inert(str(error), 300) or type(error).__name__}") from None
-        session = cls(socket, shown(url))
+        session = cls(socket, public_url(url))
         try:
             # A server that is full accepts the connection and says so then.
             await session.ask({"type": "state"}, CONNECT_SECONDS)
@@ -63,7 +63,8 @@ class Session:
         except BaseException as error:
             await session.close()
             if isinstance(error, TimeoutError):
-                raise SandboxError(f"the OpenEnv server {shown(url)} accepts connections but doesn't answer") from None
+                raise SandboxError(f"the OpenEnv server {public_url(url)} accepts connections but doesn't answer"
+                                   ) from None
             raise
         return session
 
@@ -142,12 +143,6 @@ def http_url(url: str, path: str) -> str:
     """Another address of a server."""
     split = urlsplit(url)
     return urlunsplit((split.scheme, split.netloc, split.path.rstrip("/") + path, split.query, ""))
-
-
-def shown(url: str) -> str:
-    """An address without what may be secret in it."""
-    split = urlsplit(url)
-    return urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", ""))
 
 
 def _errors(errors: Any) -> str:

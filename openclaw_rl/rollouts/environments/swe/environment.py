@@ -48,7 +48,7 @@ OBSERVATION_SCHEMA: dict[str, Any] = {
 
 
 class SweEnvironment:
-    """See kinds.base.Environment. Each reset but the first gets a new sandbox."""
+    """See environments.interface.Environment. Each reset but the first gets a new sandbox."""
 
     def __init__(self, backend: Backend, spec: Spec, sandbox: Sandbox) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""The kind `swe`: a git repository with a failing test, in a sandbox. README.md tells how it is used."""
+"""Environment type `swe`: a git repository with a failing test, in a sandbox."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from openclaw_rl.rollouts.environments.programs import Programs
 from openclaw_rl.rollouts.environments.swe.actions import TOOLS
 from openclaw_rl.rollouts.environments.swe.environment import OBSERVATION_SCHEMA, SweEnvironment
 from openclaw_rl.rollouts.environments.swe.task import check_task
-from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Spec
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Spec, Unusable
 from openclaw_rl.rollouts.tasks.task import Task
+from openclaw_rl.runtime.rejection import Rejection
 
 _MISSING = "for name in git python3 bash tar realpath; do command -v $name >/dev/null || echo $name; done"
 _INSTALL = ("apt-get install git python3 bash tar coreutils (Debian, Ubuntu) brings them; for an image, "
             "servers/environment/build-image swe")
 
 
-class SweKind:
-    """See kinds.base.Kind."""
+class SweType:
+    """See EnvironmentType."""
 
     def __init__(self, backend: Backend, spec: Spec) -> None:
         self.action_schema = tools_schema(TOOLS)
@@ -30,8 +31,8 @@ class SweKind:
     def sandbox(self) -> str:
         return f"{self._backend.name}, {self._spec.image or 'programs of this machine'}"
 
-    async def problem(self) -> str:
-        return await self._programs.problem()
+    async def validate(self) -> Rejection[Unusable] | None:
+        return await self._programs.validate()
 
     def check_task(self, task: Task) -> None:
         check_task(task)
@@ -43,6 +44,6 @@ class SweKind:
         pass
 
 
-def make(config: EnvironmentConfig, context: Context) -> SweKind:
-    """See kinds.base. A check takes a sandbox of its own beside those that are leased, for as long as it runs."""
-    return SweKind(context.backend, Spec(Limits(config.memory, config.disk, config.processes), config.image))
+def make(config: EnvironmentConfig, context: Context) -> SweType:
+    """Make the type. A running check takes a sandbox of its own beside those that are leased."""
+    return SweType(context.backend, Spec(Limits(config.memory, config.disk, config.processes), config.image))

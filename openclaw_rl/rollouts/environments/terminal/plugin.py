@@ -1,4 +1,4 @@
-"""Kind `terminal`: one persistent bash in a sandbox."""
+"""Environment type `terminal`: one persistent bash in a sandbox."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from openclaw_rl.rollouts.environments.interface import (
 from openclaw_rl.rollouts.environments.terminal.shell import Ran, Shell
 from openclaw_rl.rollouts.environments.terminal.text import plain
 from openclaw_rl.rollouts.sandboxes.factory import spec
-from openclaw_rl.rollouts.sandboxes.interface import WORK, Backend, Finished, Sandbox, SandboxError, Spec
+from openclaw_rl.rollouts.sandboxes.interface import WORK, Backend, Finished, Sandbox, SandboxError, Spec, Unusable
 from openclaw_rl.rollouts.sandboxes.running import alone
 from openclaw_rl.rollouts.tasks.task import Action, Task
+from openclaw_rl.runtime.rejection import Rejection
 
 #: Bytes of one command's output that are shown.
 MOST_OUTPUT = 16_384
@@ -54,8 +55,8 @@ INSTRUCTIONS = (f"Reach the goal with commands in a shell. You are in {WORK}, wh
                 "Call submit when the goal is reached; where it asks for something, give it as the answer.")
 
 
-class Terminal:
-    """See kinds.base.Kind."""
+class TerminalType:
+    """See EnvironmentType."""
 
     action_schema = tools_schema(TOOLS)
     observation_schema = OBSERVATION
@@ -68,8 +69,8 @@ class Terminal:
     def sandbox(self) -> str:
         return f"{self._backend.name}, {self._spec.image or 'the programs of this machine'}"
 
-    async def problem(self) -> str:
-        return await self._backend.problem(self._spec)
+    async def validate(self) -> Rejection[Unusable] | None:
+        return await self._backend.validate(self._spec)
 
     def check_task(self, task: Task) -> None:
         setup = _known(task.setup, "setup", {"files", "run"})
@@ -106,7 +107,7 @@ class Terminal:
 
 
 class TerminalEnvironment:
-    """See kinds.base.Environment."""
+    """See Environment."""
 
     def __init__(self, backend: Backend, sandbox_spec: Spec, sandbox: Sandbox) -> None:
         self._backend = backend
@@ -218,9 +219,9 @@ class TerminalEnvironment:
                                        seconds=seconds, most=4096)
 
 
-def make(config: EnvironmentConfig, context: Context) -> Terminal:
-    """The kind; see kinds.base."""
-    return Terminal(config, context)
+def make(config: EnvironmentConfig, context: Context) -> TerminalType:
+    """Make the type."""
+    return TerminalType(config, context)
 
 
 def _result(ran: Ran, limit: float, killed: int) -> StepResult:

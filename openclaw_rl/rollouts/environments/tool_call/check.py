@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from openclaw_rl.rollouts.environments.interface import BadTask, Outcome
-from openclaw_rl.rollouts.environments.tool_call.text import short
 from openclaw_rl.rollouts.environments.tool_call.values import (
     BadValue,
     Missing,
@@ -20,6 +19,7 @@ from openclaw_rl.rollouts.environments.tool_call.values import (
     matches,
     parts,
 )
+from openclaw_rl.rollouts.environments.untrusted_text import short
 from openclaw_rl.rollouts.tasks.task import Action, Task
 
 _KEYS = ("calls", "in_order", "only", "never", "state", "answer")

@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openclaw_rl.rollouts.environments.interface import BadTask, Tool
-from openclaw_rl.rollouts.environments.tool_call.arguments import Arguments, BadSchema
-from openclaw_rl.rollouts.environments.tool_call.text import as_text, short
+from openclaw_rl.rollouts.environments.json_schema import Arguments, BadSchema
 from openclaw_rl.rollouts.environments.tool_call.values import (
     BadValue,
     Missing,
@@ -34,6 +33,7 @@ from openclaw_rl.rollouts.environments.tool_call.values import (
     parts,
     same_key,
 )
+from openclaw_rl.rollouts.environments.untrusted_text import as_text, short
 
 #: Functions of one task, cases of one function, changes of one case.
 MOST_FUNCTIONS, MOST_CASES, MOST_CHANGES = 64, 64, 16

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.rollouts.environments.tool_call.text import as_text, short
+from openclaw_rl.rollouts.environments.untrusted_text import as_text, short
 
 #: Characters of a text that was filled in.
 MOST_TEXT = 65_536

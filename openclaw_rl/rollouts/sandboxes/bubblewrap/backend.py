@@ -1,4 +1,4 @@
-"""Sandboxes by bubblewrap: namespaces of one's own, this machine's programs read-only, no network."""
+"""Sandboxes by bubblewrap: their own namespaces, this machine's programs read-only, no network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 from openclaw_rl.rollouts.sandboxes.bubblewrap import cgroups, etc, init, seccomp
 from openclaw_rl.rollouts.sandboxes.bubblewrap.sandbox import BubblewrapSandbox, remove_folder
 from openclaw_rl.rollouts.sandboxes.images import Images, Manifest, absent
-from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec
+from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec, Unusable
+from openclaw_rl.runtime.rejection import Rejection
 
 #: The user inside.
 USER = 1000
@@ -31,7 +32,7 @@ _etc: dict[tuple[str, str], Path] = {}
 
 
 class Bubblewrap:
-    """Makes them. An image is a manifest of programs that must be there (see images.py)."""
+    """Makes bubblewrap sandboxes. An image is a manifest of programs that must be present (see images.py)."""
 
     name = "bubblewrap"
 
@@ -44,51 +45,52 @@ class Bubblewrap:
         self._images = images
         self._label = label
         self._place: cgroups.Place | None = None
-        self._tried: str | None = None
+        self._tried = False  # that a sandbox can be made here
         self._checking = asyncio.Lock()
         self._filter = seccomp.program()
 
     @property
     def description(self) -> str:
-        """What holds here, for people."""
+        """The protection in effect, for people."""
         limits = "control group" if self._place is not None else "limits of each process"
         return f"bubblewrap, {limits}, {'system calls filtered' if self._filter else 'system calls not filtered'}"
 
-    async def problem(self, spec: Spec) -> str:
+    async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
         if shutil.which("bwrap") is None:
-            return f"bubblewrap is not installed; it comes by: {_INSTALL}"
-        manifest, problem = await asyncio.to_thread(self._manifest, spec)
-        if problem:
-            return problem
+            return Rejection(Unusable.PROGRAM_MISSING, f"bubblewrap is not installed; install it with: {_INSTALL}")
+        manifest = await asyncio.to_thread(self._manifest, spec)
+        if isinstance(manifest, Rejection):
+            return manifest
         async with self._checking:
             if not self._etc_of(manifest).is_dir():
                 try:
                     await asyncio.to_thread(self._prepare, _root(manifest))
                 except OSError as error:
-                    return f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}"
-            if self._tried is None:
+                    return Rejection(Unusable.HOST_ERROR,
+                                     f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}")
+            if not self._tried:
                 self._place = await asyncio.to_thread(cgroups.find, self._label)
                 try:
                     sandbox = await self._make(spec)
                 except SandboxError as error:
-                    return (f"bubblewrap can't make a sandbox here: {error}. It needs user namespaces: as root, "
-                            "sysctl -w user.max_user_namespaces=65536 kernel.unprivileged_userns_clone=1 "
-                            "kernel.apparmor_restrict_unprivileged_userns=0 (those of them that this kernel has); "
-                            "in a container, see servers/environment/README.md")
+                    return Rejection(Unusable.NOT_PERMITTED, (
+                        f"bubblewrap can't make a sandbox here: {error}. It needs user namespaces: as root, "
+                        "sysctl -w user.max_user_namespaces=65536 kernel.unprivileged_userns_clone=1 "
+                        "kernel.apparmor_restrict_unprivileged_userns=0 (those of them that this kernel has); "
+                        "in a container, see servers/environment/README.md"))
                 await sandbox.close()
-                self._tried = ""
-        return self._tried
+                self._tried = True
+        return None
 
     async def make(self, spec: Spec) -> Sandbox:
-        problem = await self.problem(spec)
-        if problem:
-            raise SandboxError(problem)
+        if rejection := await self.validate(spec):
+            raise SandboxError(rejection.message)
         return await self._make(spec)
 
     async def _make(self, spec: Spec) -> BubblewrapSandbox:
-        manifest, problem = self._manifest(spec)
-        if problem:
-            raise SandboxError(problem)
+        manifest = self._manifest(spec)
+        if isinstance(manifest, Rejection):
+            raise SandboxError(manifest.message)
         user = outside_user()
         folder = self._folder()
         group = None
@@ -111,14 +113,17 @@ class Bubblewrap:
                 raise SandboxError(f"a sandbox can't be made: {error}") from error
             raise
 
-    def _manifest(self, spec: Spec) -> tuple[Manifest | None, str]:
+    def _manifest(self, spec: Spec) -> Manifest | Rejection[Unusable] | None:
+        """The image's manifest; None for this machine's own programs."""
         if spec.image is None:
-            return None, ""
+            return None
         try:
             manifest = self._images.find(spec.image)
         except ValueError as error:
-            return None, str(error)
-        return (manifest, manifest.problem()) if manifest is not None else (None, absent(spec.image, self.name))
+            return Rejection(Unusable.IMAGE_BROKEN, str(error))
+        if manifest is None:
+            return Rejection(Unusable.IMAGE_ABSENT, absent(spec.image, self.name))
+        return manifest.validate() or manifest
 
     def _etc_of(self, manifest: Manifest | None) -> Path:
         return _etc.get((self._label, str(_root(manifest))), Path("/nonexistent"))
@@ -189,7 +194,7 @@ def outside_user() -> int | None:
 
 
 def remove_leftovers(label: str) -> int:
-    """Remove what sandboxes of processes that are gone have left on the host: its number. The sandboxes themselves
+    """Remove what sandboxes of dead processes left on the host; returns the number of items. The sandboxes themselves
     end with the process that made them."""
     removed = cgroups.remove_leftovers(label)
     for folder in Path(tempfile.gettempdir()).glob(f"{cgroups.PREFIX}{label}-*"):

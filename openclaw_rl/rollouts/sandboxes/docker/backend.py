@@ -1,4 +1,4 @@
-"""Sandboxes by an engine of containers that speaks the Docker API (docker, podman)."""
+"""Sandboxes by a container engine that speaks the Docker API (docker, podman)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from openclaw_rl.rollouts.sandboxes.docker.calls import call
 from openclaw_rl.rollouts.sandboxes.docker.sandbox import DockerSandbox
 from openclaw_rl.rollouts.sandboxes.images import absent
-from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec
+from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec, Unusable
+from openclaw_rl.runtime.rejection import Rejection
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _RESERVE = 16  #: processes beyond the sandbox's limit, so that it can still be 
 
 
 class Docker:
-    """Makes them. The SDK (extra `environments`) blocks, so it's asked in threads, and loaded when first needed."""
+    """Makes containers. The SDK (extra `environments`) blocks, so it is called in threads, and loaded on first use."""
 
     name = "docker"
 
@@ -35,47 +36,44 @@ class Docker:
         self._base_url = ""
         self._images: set[str] = set()  #: seen to be there
 
-    async def problem(self, spec: Spec) -> str:
+    async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
         if spec.image is None:
-            return "`image` is missing: docker makes sandboxes from an image only, such as openclaw/terminal-env:latest"
-        if self._client is None:
-            problem = await call(self._find)
-            if problem:
-                return problem
+            return Rejection(Unusable.MISCONFIGURED, "`image` is missing: docker makes sandboxes from an image only, "
+                                                     "such as openclaw/terminal-env:latest")
+        if self._client is None and (rejection := await call(self._connect)):
+            return rejection
         if spec.image in self._images:
-            return ""
-        return await call(self._look, spec.image)
+            return None
+        return await call(self._validate_image, spec.image)
 
     async def make(self, spec: Spec) -> Sandbox:
-        problem = await self.problem(spec)
-        if problem:
-            raise SandboxError(problem)
+        if rejection := await self.validate(spec):
+            raise SandboxError(rejection.message)
         try:
             container = await call(self._start, spec)
         except Exception as error:  # requests', urllib3's and the SDK's own
             self._images.discard(spec.image or "")
             self._client = None if not isinstance(error, _api_error()) else self._client
-            raise SandboxError(f"the engine of containers can't make a sandbox: {_said(error)}") from error
+            raise SandboxError(f"the container engine can't make a sandbox: {_text(error)}") from error
         return DockerSandbox(self._client, self._base_url, container)
 
-    def _find(self) -> str:
+    def _connect(self) -> Rejection[Unusable] | None:
         try:
-            client, self._base_url = connect()
+            self._client, self._base_url = connect()
         except EngineAbsent as error:
-            return str(error)
-        self._client = client
-        return ""
+            return Rejection(Unusable.NO_ENGINE, str(error))
+        return None
 
-    def _look(self, image: str) -> str:
+    def _validate_image(self, image: str) -> Rejection[Unusable] | None:
         try:
             self._client.inspect_image(image)
         except Exception as error:
             if isinstance(error, _api_error()) and getattr(error, "status_code", 0) == 404:
-                return absent(image, "docker")
+                return Rejection(Unusable.IMAGE_ABSENT, absent(image, "docker"))
             self._client = None
-            return f"the engine of containers does not answer: {_said(error)}"
+            return Rejection(Unusable.NO_ENGINE, f"the container engine does not answer: {_text(error)}")
         self._images.add(image)
-        return ""
+        return None
 
     def _start(self, spec: Spec) -> str:
         client, limits = self._client, spec.limits
@@ -100,12 +98,12 @@ class Docker:
 
 
 class EngineAbsent(Exception):
-    """No engine answers; the text says which were asked."""
+    """No engine answers; the text lists those tried."""
 
 
 def connect() -> tuple[Any, str]:
-    """The SDK's low-level client of the first engine that answers, and where that is: DOCKER_HOST, else the usual
-    sockets of docker and podman.
+    """Connect to the first engine that answers: that of DOCKER_HOST, else one of the usual sockets of docker and
+    podman. Returns the SDK's low-level client and the address.
 
     Raises:
         EngineAbsent: none does.
@@ -116,7 +114,7 @@ def connect() -> tuple[Any, str]:
         raise EngineAbsent("the package docker is not installed: pip install 'openclaw-rl[environments]'") from None
     named = os.environ.get("DOCKER_HOST")
     if named and os.environ.get("DOCKER_TLS_VERIFY"):
-        raise EngineAbsent("an engine of containers over TLS (DOCKER_TLS_VERIFY) can't be used; name a unix socket")
+        raise EngineAbsent("a container engine over TLS (DOCKER_TLS_VERIFY) can't be used; name a unix socket")
     tried = []
     for url in [named] if named else [f"unix://{path}" for path in _sockets() if path.exists()]:
         client = None
@@ -126,16 +124,16 @@ def connect() -> tuple[Any, str]:
             client.ping()
             return client, url
         except Exception as error:
-            tried.append(f"{url}: {_said(error)}")
+            tried.append(f"{url}: {_text(error)}")
             if client is not None:
                 client.close()
     asked = "; ".join(tried) or "none of the usual sockets of docker and podman is there"
-    raise EngineAbsent(f"no engine of containers answers ({asked}); start docker or podman, name its socket by "
+    raise EngineAbsent(f"no container engine answers ({asked}); start docker or podman, name its socket by "
                        "DOCKER_HOST, or set `backend: bubblewrap`")
 
 
 def remove_leftovers(label: str) -> int:
-    """Remove the containers of a mesh whose environment server is gone: their number. Blocks."""
+    """Remove the containers of a mesh whose environment server is gone; returns their number. Blocks."""
     try:
         client, _ = connect()
     except EngineAbsent:
@@ -147,7 +145,7 @@ def remove_leftovers(label: str) -> int:
                 client.remove_container(container["Id"], force=True, v=True)
                 removed += 1
     except Exception as error:
-        log.warning("left-over containers can't be looked for: %s", _said(error))
+        log.warning("left-over containers can't be listed: %s", _text(error))
     finally:
         client.close()
     return removed
@@ -166,5 +164,5 @@ def _api_error() -> type[Exception]:
     return error
 
 
-def _said(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(getattr(error, "explanation", None) or error).strip()[:300]

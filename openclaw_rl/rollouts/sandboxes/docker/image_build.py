@@ -1,4 +1,4 @@
-"""Builds an image for an engine of containers from the packages of this machine, without a registry.
+"""Builds an image for a container engine from the packages of this machine, without a registry.
 
 What dpkg says belongs to the recipe's packages, and to all that they depend on, is put into one layer as it lies here.
 """
@@ -29,7 +29,7 @@ class BuildError(Exception):
 
 
 def build(kind: str, name: str | None = None) -> tuple[str, int]:
-    """Build an image and give it to the engine of containers that answers.
+    """Build an image and give it to the container engine that answers.
 
     Returns:
         Its name, and the bytes of its files.
@@ -57,7 +57,7 @@ def build(kind: str, name: str | None = None) -> tuple[str, int]:
                 headers={"Content-Type": "application/x-tar"})
             client._raise_for_status(response)
             if b'"error"' in response.content:
-                raise BuildError(f"the engine of containers refused the image: {response.text[-500:]}")
+                raise BuildError(f"the container engine refused the image: {response.text[-500:]}")
     except OSError as error:
         raise BuildError(f"the image can't be built: {error}") from error
     finally:

@@ -195,7 +195,7 @@ class DockerSandbox(ByStart):
             code = await stream.ended(self._base_url, self._version, self._container)
             self._fail(f"its container was ended from outside (exit code {code})")
         except (OSError, stream.EngineError) as error:
-            self._fail(f"the engine of containers does not answer any more: {error}")
+            self._fail(f"the container engine does not answer any more: {error}")
 
     async def _close(self) -> None:
         self._fail("it was closed")

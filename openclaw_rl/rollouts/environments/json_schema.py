@@ -19,7 +19,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 
 from openclaw_rl.rollouts.environments.interface import BadAction
-from openclaw_rl.rollouts.environments.tool_call.text import inert, short
+from openclaw_rl.rollouts.environments.untrusted_text import inert, short
 
 #: Characters of one schema as JSON.
 MOST_SCHEMA = 32_768

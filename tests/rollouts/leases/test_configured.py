@@ -10,18 +10,18 @@ import pytest
 from openclaw_rl.config import ConfigError, EnvServerConfig
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments import plugins
-from openclaw_rl.rollouts.environments.factory import offers
+from openclaw_rl.rollouts.environments.factory import configured_environments
 from openclaw_rl.rollouts.environments.interface import Context
 from openclaw_rl.runtime.home import Home
-from tests.rollouts.leases.fake import FakeKind
+from tests.rollouts.leases.fake import FakeType
 
 
-def make_fake(config: EnvironmentConfig, context: Context) -> FakeKind:
+def make_fake(config: EnvironmentConfig, context: Context) -> FakeType:
     context.warnings.append(f"{context.name} in {context.folder.name}")
-    return FakeKind()
+    return FakeType()
 
 
-def make_nothing(config: EnvironmentConfig, context: Context) -> FakeKind:
+def make_nothing(config: EnvironmentConfig, context: Context) -> FakeType:
     raise ZeroDivisionError("division by zero")
 
 
@@ -41,14 +41,15 @@ def settings(**environments: Any) -> EnvServerConfig:
 
 
 def test_without_a_configuration_all_kinds_that_come_along(points, tmp_path):
-    found = offers(settings(), Home(tmp_path))
-    assert [(offer.name, offer.config.count, offer.named, offer.problem) for offer in found] == [
+    found = configured_environments(settings(), Home(tmp_path))
+    assert [(one.name, one.config.count, one.named, one.problem) for one in found] == [
         (name, 3, False, "") for name in ("gui", "swe", "terminal", "tool_call")]
 
 
 def test_named_ones(points, tmp_path):
-    found = offers(settings(terminal={"count": 2}, box={"count": 5, "kind": "terminal"}), Home(tmp_path))
-    assert [(offer.name, offer.kind_name, offer.config.count, offer.named) for offer in found] == [
+    config = settings(terminal={"count": 2}, box={"count": 5, "kind": "terminal"})
+    found = configured_environments(config, Home(tmp_path))
+    assert [(one.name, one.type_name, one.config.count, one.named) for one in found] == [
         ("box", "terminal", 5, True), ("terminal", "terminal", 2, True)]
     assert found[0].warnings == ["box in box"] and not any(tmp_path.iterdir())
 
@@ -58,14 +59,14 @@ def test_named_ones(points, tmp_path):
     ("broken", "the kind 'broken' can't be made: ZeroDivisionError: division by zero"),
     ("gone", "can't be loaded: AttributeError")])
 def test_one_that_can_t_be_made_costs_no_other(points, tmp_path, name, words):
-    bad, good = sorted(offers(settings(terminal={"count": 1}, **{name: {"count": 1}}), Home(tmp_path)),
-                       key=lambda offer: offer.name == "terminal")
+    bad, good = sorted(configured_environments(settings(terminal={"count": 1}, **{name: {"count": 1}}), Home(tmp_path)),
+                       key=lambda one: one.name == "terminal")
     assert bad.kind is None and words in bad.problem and good.kind is not None and not good.problem
 
 
 def test_a_kind_that_there_is_none_of(points):
     with pytest.raises(ConfigError, match="A plug-in is a package with an entry point"):
-        plugins.load_kind("nothing", "here")
+        plugins.load_type("nothing", "here")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "x" * 65, "-x", "ä"])

@@ -1,12 +1,13 @@
-"""What a tool says, as text that does nothing: bounded, without characters that a terminal or a page would act on."""
+"""Untrusted text made harmless: bounded, without characters that a terminal or a page would act on."""
 
 from __future__ import annotations
 
 import json
 import re
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
-#: Characters of one result that a policy is shown.
+#: Characters of one result shown to a policy.
 MOST = 16_384
 
 # Control characters but tab and new line (escape sequences begin with one), what turns the direction of writing, what
@@ -16,12 +17,12 @@ _ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\
 
 
 def inert(text: str, most: int = MOST) -> str:
-    """The same text where it is harmless; the other characters as their codes, such as `\\x1b`, and the end cut off.
+    """Replace harmful characters by their codes, such as `\\x1b`, and cut the end off.
 
-    Markup stays as it is: it is text, and whoever shows it on a page escapes it as any other.
+    Markup stays: it is text, and whoever shows it on a page escapes it as any other.
 
     Args:
-        most: characters kept; how many were left out is said then.
+        most: characters kept; the text then says how many were left out.
     """
     kept = _ACTS.sub(_code, text[:most].replace("\r\n", "\n"))
     left_out = max(len(text) - most, 0)
@@ -32,14 +33,20 @@ def inert(text: str, most: int = MOST) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A JSON value for a model to read: texts as they are, others as JSON."""
+    """A JSON value for a model to read: strings as they are, others as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def short(value: Any, most: int = 100) -> str:
-    """A value for a message."""
+    """A value for a message, on one line and cut."""
     text = inert(json.dumps(value, ensure_ascii=False, default=repr)[:most + 1], most + 1).replace("\n", "\\n")
     return text if len(text) <= most else text[:most - 3] + "..."
+
+
+def public_url(url: str) -> str:
+    """An address without user, password, query and fragment."""
+    split = urlsplit(url)
+    return urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", ""))
 
 
 def _code(match: re.Match[str]) -> str:

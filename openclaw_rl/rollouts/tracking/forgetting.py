@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from openclaw_rl.privacy import Target
-from openclaw_rl.rollouts.episodes import table as episodes
+from openclaw_rl.rollouts.tracking import episode_table as episodes
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.storage.quarantine import Quarantine
 from openclaw_rl.v1 import environment_pb2, turn_pb2

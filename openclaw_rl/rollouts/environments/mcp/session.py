@@ -1,54 +1,39 @@
-"""Any MCP server as an environment of kind `tool_call`: its tools are the functions.
+"""Session with an MCP server whose tools are the functions of an environment.
 
 A server is started for each lease (`command`), or a session is opened for each (`url`), and anew at each reset, so that
-what one episode left behind is not there in the next. What a server says is data: see tool_call_text.py.
+what one episode left behind is not there in the next. What a server says is untrusted data: see untrusted_text.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
-import json
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from openclaw_rl.config.environment import EnvironmentConfig, McpConfig
 from openclaw_rl.rollouts.environments.interface import BadTask, Context, Tool
+from openclaw_rl.rollouts.environments.json_schema import Arguments, BadSchema
+from openclaw_rl.rollouts.environments.mcp.content import call_result
+from openclaw_rl.rollouts.environments.mcp.http_transport import bounded_transport
 from openclaw_rl.rollouts.environments.mcp.pipe import PlainProcess, over
-from openclaw_rl.rollouts.environments.openenv.session import shown
-from openclaw_rl.rollouts.environments.tool_call.arguments import Arguments, BadSchema
-from openclaw_rl.rollouts.environments.tool_call.check import Check, drawn
-from openclaw_rl.rollouts.environments.tool_call.plugin import (
-    ANY_CALL,
-    OBSERVATION,
-    SUBMIT,
-    Said,
-    ToolCallEnvironment,
-)
-from openclaw_rl.rollouts.environments.tool_call.text import MOST, inert, short
+from openclaw_rl.rollouts.environments.tool_call.environment import SUBMIT, CallResult
+from openclaw_rl.rollouts.environments.untrusted_text import inert, public_url, short
 from openclaw_rl.rollouts.sandboxes.interface import Limits, SandboxError, Spec
-from openclaw_rl.rollouts.tasks.task import Task
 
-#: Seconds for a server to start and to tell its tools, and for a session to end.
+#: Seconds for a server to start and list its tools, and for a session to end.
 START_SECONDS, END_SECONDS = 60.0, 10.0
-#: Tools of a server that are offered, pages of its list, characters of a description, bytes of a picture.
-MOST_TOOLS, MOST_PAGES, MOST_DESCRIPTION, MOST_PICTURE = 128, 20, 2000, 4 << 20
-#: Bytes of one answer over HTTP.
-MOST_ANSWER = 8 << 20
-#: A sandbox gives stdout and stderr as one, and messages are on stdout only. Of stderr the end is kept.
+#: Tools of a server that are offered, pages of its list, characters of a description.
+MOST_TOOLS, MOST_PAGES, MOST_DESCRIPTION = 128, 20, 2000
+#: A sandbox merges stdout and stderr, and messages are on stdout only. The end of stderr is kept in a file.
 _STDERR = "/tmp/.stderr"
-_APART = f'{{ "$@" 2>&1 1>&3 | tail -c 2000 >{_STDERR}; }} 3>&1'
-_PNG = b"\x89PNG\r\n\x1a\n"
+_SEPARATE = f'{{ "$@" 2>&1 1>&3 | tail -c 2000 >{_STDERR}; }} 3>&1'
 
 
-class McpTools:
-    """A session with a server."""
+class McpSession:
+    """See FunctionSource."""
 
     def __init__(self, config: McpConfig, settings: EnvironmentConfig, context: Context) -> None:
         self._config, self._settings, self._context = config, settings, context
@@ -62,7 +47,7 @@ class McpTools:
         self._owner: asyncio.Task[None] | None = None
         self._end = asyncio.Event()  # of the session, since we want it
         self._ended = asyncio.Event()  # since the server did
-        self._complaint = ""
+        self._stderr_tail = ""
 
     async def connect(self) -> None:
         """Start the server or open a session, and ask for its tools.
@@ -71,7 +56,7 @@ class McpTools:
             SandboxError: it can't be started or reached, or doesn't speak MCP.
         """
         await self._disconnect()
-        self.problem, self._complaint, self._client = "", "", None
+        self.problem, self._stderr_tail, self._client = "", "", None
         self._end, self._ended = asyncio.Event(), asyncio.Event()
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A session must be ended by the task that began it, and leases are used by many.
@@ -100,7 +85,7 @@ class McpTools:
                 raise BadTask(f"`setup`, `tools`: the MCP server has no {short(name)}; it has {', '.join(self._names)}")
         return tools
 
-    async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> Said:
+    async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallResult:
         if self.problem:
             raise SandboxError(self.problem)
         self._arguments[name].check(name, arguments)
@@ -111,15 +96,15 @@ class McpTools:
             async with asyncio.timeout(seconds):
                 result = await self._client.call_tool(self._names[name], dict(arguments))
         except TimeoutError:
-            return Said(f"Error: {name} didn't answer within {seconds:g} s", failed=True)
+            return CallResult(f"Error: {name} didn't answer within {seconds:g} s", failed=True)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise SandboxError(await self._lost()) from None
-            return Said(f"Error: {inert(str(error), 2000)}", failed=True)
+            return CallResult(f"Error: {inert(str(error), 2000)}", failed=True)
         except Exception as error:  # whatever an answer that is no answer leads to
-            return Said(f"Error: {name} gave no usable answer: {inert(f'{type(error).__name__}: {error}', 500)}",
+            return CallResult(f"Error: {name} gave no usable answer: {inert(f'{type(error).__name__}: {error}', 500)}",
                         failed=True)
-        return _said(result)
+        return call_result(result)
 
     async def close(self) -> None:
         await self._disconnect()
@@ -127,7 +112,7 @@ class McpTools:
 
     @property
     def _what(self) -> str:
-        return shown(self._config.url) if self._config.url else self._config.command[0]
+        return public_url(self._config.url) if self._config.url else self._config.command[0]
 
     async def _lost(self) -> str:
         """Why the connection is closed, which nobody asked for."""
@@ -173,8 +158,8 @@ class McpTools:
             problem = "its session was broken off"
         except BaseException as error:  # anyio puts several into one group
             problem = f"the MCP server {self._what} can't be used: {inert(_innermost(error), 500)}"
-        if self._complaint and problem:
-            problem += f"; the last that it said: {inert(' '.join(self._complaint.split())[-500:])}"
+        if self._stderr_tail and problem:
+            problem += f"; its last output: {inert(' '.join(self._stderr_tail.split())[-500:])}"
         self.problem = problem
         if not ready.done():
             ready.set_exception(SandboxError(problem))
@@ -187,7 +172,7 @@ class McpTools:
             from mcp.client.streamable_http import streamable_http_client
 
             # Without the proxies that variables name: they would go round the bounds.
-            async with httpx2.AsyncClient(transport=_bounded(httpx2), timeout=httpx2.Timeout(30, read=300),
+            async with httpx2.AsyncClient(transport=bounded_transport(httpx2), timeout=httpx2.Timeout(30, read=300),
                                           trust_env=False) as http:
                 yield streamable_http_client(self._config.url, http_client=http)
             return
@@ -205,16 +190,16 @@ class McpTools:
                 yield plain
             finally:
                 await plain.kill()
-                self._complaint = await plain.complaint()
+                self._stderr_tail = await plain.stderr_tail()
             return
         sandbox = await self._context.backend.make(self.spec(self._settings))
         try:
-            process = await sandbox.start(["/bin/sh", "-c", _APART, "mcp", *config.command],
+            process = await sandbox.start(["/bin/sh", "-c", _SEPARATE, "mcp", *config.command],
                                           environment=config.environment)
             yield process
             if not self._end.is_set():
                 with contextlib.suppress(SandboxError):
-                    self._complaint = (await sandbox.read(_STDERR, 2000)).decode("utf-8", "replace")
+                    self._stderr_tail = (await sandbox.read(_STDERR, 2000)).decode("utf-8", "replace")
         finally:
             await sandbox.close()
 
@@ -249,90 +234,6 @@ class McpTools:
                                 arguments.schema))
 
 
-class McpKind:
-    """The tools of an MCP server."""
-
-    action_schema = ANY_CALL
-    observation_schema = OBSERVATION
-
-    def __init__(self, config: McpConfig, settings: EnvironmentConfig, context: Context) -> None:
-        self._config, self._settings, self._context = config, settings, context
-        where = shown(config.url) if config.url else \
-            config.command[0] + (", in a sandbox" if config.sandbox else ", in no sandbox")
-        self.sandbox = f"MCP server {where}"
-
-    async def problem(self) -> str:
-        if find_spec("mcp") is None:
-            return "the package `mcp` is missing: pip install 'openclaw-rl[environments]'"
-        if self._config.url:
-            return ""
-        if self._config.sandbox:
-            return await self._context.backend.problem(McpTools.spec(self._settings))
-        if shutil.which(self._config.command[0]) is None:
-            return f"`mcp.command`: there is no program {short(self._config.command[0])} on this machine"
-        return ""
-
-    def check_task(self, task: Task) -> None:
-        for key in task.setup:
-            if key not in ("tools", "draw"):
-                raise BadTask(f"`setup`: `{key[:100]}` is no key of it; with an MCP server there are tools and draw")
-        tools = task.setup.get("tools", [])
-        if not isinstance(tools, list) or not all(isinstance(name, str) for name in tools):
-            raise BadTask(f"`setup`, `tools`: {short(tools)} is not allowed: a list of the server's tools")
-        if "state" in task.check:
-            raise BadTask("`check`: `state` is not allowed: an MCP server tells no state; there are calls and answer")
-        Check(drawn(task, None).check, None)
-
-    async def make(self) -> ToolCallEnvironment:
-        tools = McpTools(self._config, self._settings, self._context)
-        await tools.connect()
-        return ToolCallEnvironment(tools, self)
-
-    async def close(self) -> None:
-        pass
-
-
-def _said(result: Any) -> Said:
-    texts: list[str] = []
-    picture = b""
-    left = MOST
-    for block in result.content[:200]:
-        if left <= 0:
-            texts.append("[more content is left out]")
-            break
-        text = ""
-        if block.type == "text":
-            text = inert(block.text, left)
-        elif block.type == "image":
-            data = _decoded(block.data)
-            text = f"[picture, {inert(block.mime_type, 50)}, {len(data):,} bytes]"
-            if not picture and data.startswith(_PNG) and len(data) <= MOST_PICTURE:
-                picture = data
-        elif block.type == "audio":
-            text = f"[sound, {inert(block.mime_type, 50)}]"
-        elif block.type == "resource_link":
-            text = f"[resource {inert(str(block.uri), 500)}]"
-        elif block.type == "resource":
-            inside = getattr(block.resource, "text", None)
-            named = f"[resource {inert(str(block.resource.uri), 500)}]"
-            text = inert(inside, left) if isinstance(inside, str) else named
-        left -= len(text)
-        texts.append(text)
-    if not texts and result.structured_content is not None:
-        texts.append(inert(json.dumps(result.structured_content, ensure_ascii=False, default=repr)))
-    text = "\n".join(texts)
-    return Said(f"Error: {text}", True, picture) if result.is_error else Said(text, False, picture)
-
-
-def _decoded(data: str) -> bytes:
-    if len(data) > MOST_PICTURE * 2:
-        return b""
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return b""
-
-
 def _function_name(name: str, taken: Mapping[str, str]) -> str:
     """A name that an OpenAI function may have, and no other of these has."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] or "tool"
@@ -346,31 +247,3 @@ def _innermost(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _bounded(httpx2: Any) -> Any:
-    """An HTTP transport that gives up an answer of more than MOST_ANSWER bytes."""
-
-    class Body(httpx2.AsyncByteStream):  # type: ignore[misc]
-        def __init__(self, body: Any, most: int | None) -> None:
-            self._body, self._left = body, most
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            async for data in self._body:
-                if self._left is not None:
-                    self._left -= len(data)
-                    if self._left < 0:
-                        raise httpx2.ReadError(f"an answer of more than {MOST_ANSWER:,} bytes")
-                yield data
-
-        async def aclose(self) -> None:
-            await self._body.aclose()
-
-    class Transport(httpx2.AsyncHTTPTransport):  # type: ignore[misc]
-        async def handle_async_request(self, request: Any) -> Any:
-            response = await super().handle_async_request(request)
-            # The stream that a GET opens lasts as long as the session; its events are bounded one by one.
-            response.stream = Body(response.stream, None if request.method == "GET" else MOST_ANSWER)
-            return response
-
-    return Transport(retries=0)
