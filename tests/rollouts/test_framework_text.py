@@ -1,10 +1,10 @@
-"""What frameworks write in the user's name is nobody's opinion."""
+"""What frameworks write in the user's name is nobody's strip_framework_text."""
 
 from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.rollouts.classification.framework_text import is_framework_text, opinion
+from openclaw_rl.rollouts.classification.framework_text import is_framework_text, strip_framework_text
 from openclaw_rl.v1.turn_pb2 import ChatMessage, ContentPart, ToolCall
 from tests.rollouts.talk import Harness, answer, tool, turn, user
 
@@ -41,13 +41,13 @@ WORDS = [
 @pytest.mark.parametrize("text", BANNERS)
 def test_a_frameworks_text_is_no_opinion(text: str) -> None:
     assert is_framework_text(text)
-    assert opinion(user(text)) is None
-    assert opinion(ChatMessage(role="user", parts=[ContentPart(text=text)])) is None
+    assert strip_framework_text(user(text)) is None
+    assert strip_framework_text(ChatMessage(role="user", parts=[ContentPart(text=text)])) is None
 
 
 @pytest.mark.parametrize("text", WORDS)
 def test_a_users_words_stay_as_they_are(text: str) -> None:
-    assert opinion(user(text)) == user(text)
+    assert strip_framework_text(user(text)) == user(text)
 
 
 @pytest.mark.parametrize("text", [
@@ -57,22 +57,22 @@ def test_a_users_words_stay_as_they_are(text: str) -> None:
     "[message_id: 17]\nToo long, please.",
 ])
 def test_the_users_words_among_it_stay(text: str) -> None:
-    assert opinion(user(text)) == user("Too long, please.")
+    assert strip_framework_text(user(text)) == user("Too long, please.")
 
 
 def test_parts_are_looked_at_one_by_one() -> None:
     picture = ContentPart(image_url="data:image/png;base64,AA")
     given = ChatMessage(role="user", parts=[ContentPart(text="<system-reminder>x</system-reminder>"), picture,
                                             ContentPart(text="wrong button"), ContentPart(text="NO_REPLY")])
-    assert opinion(given) == ChatMessage(role="user", parts=[picture, ContentPart(text="wrong button")])
-    assert opinion(ChatMessage(role="user", parts=[picture])) is not None, "a picture says something"
+    assert strip_framework_text(given) == ChatMessage(role="user", parts=[picture, ContentPart(text="wrong button")])
+    assert strip_framework_text(ChatMessage(role="user", parts=[picture])) is not None, "a picture says something"
 
 
 def test_a_tools_error_is_its_result_and_a_stand_in_is_not() -> None:
     for text in ("Error: LLM request timed out.", "Error: no such file", "(no response)", "NO_REPLY", ""):
-        assert opinion(tool(text)) == tool(text)
-    assert opinion(tool("[openclaw] missing tool result in session history; inserted a stand-in.")) is None
-    assert opinion(tool("[Old tool result content cleared]")) is None
+        assert strip_framework_text(tool(text)) == tool(text)
+    assert strip_framework_text(tool("[openclaw] missing tool result in session history; inserted a stand-in.")) is None
+    assert strip_framework_text(tool("[Old tool result content cleared]")) is None
 
 
 def test_a_turn_with_nothing_but_such_text_behind_it_stays_open(harness: Harness) -> None:

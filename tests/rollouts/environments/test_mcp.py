@@ -12,7 +12,7 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig, McpConfig
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context
-from openclaw_rl.rollouts.environments.mcp import http_transport
+from openclaw_rl.rollouts.environments.mcp import session
 from openclaw_rl.rollouts.environments.mcp.plugin import McpType
 from openclaw_rl.rollouts.environments.tool_call.environment import ToolCallEnvironment
 from openclaw_rl.rollouts.environments.tool_call.plugin import make
@@ -199,7 +199,7 @@ async def test_much_noise_on_stderr(rough: ToolCallEnvironment) -> None:
 ])
 async def test_a_server_that_cant_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mcp: McpConfig,
                                           says: str) -> None:
-    monkeypatch.setattr(http_transport, "START_SECONDS", 1.0 if "mute" in mcp.command else 30.0)
+    monkeypatch.setattr(session, "START_SECONDS", 1.0 if "mute" in mcp.command else 30.0)
     with pytest.raises(SandboxError, match=says):
         await kind_of(mcp, tmp_path).make()
 

@@ -17,7 +17,7 @@ from websockets.http11 import Request, Response
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context
 from openclaw_rl.rollouts.environments.openenv.plugin import OpenEnvEnvironment, OpenEnvType, make
-from openclaw_rl.rollouts.environments.openenv.session import shown
+from openclaw_rl.rollouts.environments.untrusted_text import public_url
 from openclaw_rl.rollouts.sandboxes.factory import backend
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 from openclaw_rl.rollouts.tasks.task import Action, Task
@@ -292,7 +292,7 @@ async def test_a_schema_that_refers_to_itself(tmp_path: Path) -> None:
 
 
 def test_passwords_in_an_address_are_not_shown() -> None:
-    assert shown("https://me:secret@host:8000/a?token=x") == "https://host:8000/a"
+    assert public_url("https://me:secret@host:8000/a?token=x") == "https://host:8000/a"
 
 
 @pytest.mark.slow

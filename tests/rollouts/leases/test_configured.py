@@ -61,7 +61,8 @@ def test_named_ones(points, tmp_path):
 def test_one_that_can_t_be_made_costs_no_other(points, tmp_path, name, words):
     bad, good = sorted(configured_environments(settings(terminal={"count": 1}, **{name: {"count": 1}}), Home(tmp_path)),
                        key=lambda one: one.name == "terminal")
-    assert bad.kind is None and words in bad.problem and good.kind is not None and not good.problem
+    assert bad.environment_type is None and words in bad.problem
+    assert good.environment_type is not None and not good.problem
 
 
 def test_a_kind_that_there_is_none_of(points):

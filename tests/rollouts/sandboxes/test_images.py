@@ -23,14 +23,14 @@ def build_image(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_an_image_is_built_and_used(bubblewrap: Bubblewrap, tmp_path: Path, open_folder: Path) -> None:
-    assert "build-image terminal" in images.missing(tmp_path, "openclaw/terminal-env", "bubblewrap")
+    assert "build-image terminal" in str(images.validate_image(tmp_path, "openclaw/terminal-env", "bubblewrap"))
     extra = open_folder / "extra"
     extra.mkdir()
     extra.chmod(0o755)
     (extra / "note").write_text("hello")
     done = build_image("terminal", "--home", str(tmp_path), "--folder", str(extra))
     assert done.returncode == 0 and "built openclaw/terminal-env:latest" in done.stdout, done.stderr
-    assert not images.missing(tmp_path, "openclaw/terminal-env", "bubblewrap")
+    assert images.validate_image(tmp_path, "openclaw/terminal-env", "bubblewrap") is None
     backend = Bubblewrap(images.Images(tmp_path), "images")
     sandbox = await backend.make(Spec(SPEC.limits, "openclaw/terminal-env:latest"))
     assert (await sandbox.run(["cat", str(extra / "note")])).output == b"hello"
