@@ -1,4 +1,4 @@
-"""A component inside a program of yours: its services in your gRPC server, the OpenAI door in your web application.
+"""Run a component in your own program: its services in your gRPC server, the OpenAI API in your web application.
 
     server = grpc.aio.server(options=embed.GRPC_OPTIONS)
     your_pb2_grpc.add_YourServicer_to_server(Your(), server)
@@ -11,18 +11,19 @@
     await judge.stop()
     await server.stop(5)
 
-One component in a process: its identity in the mesh is the process's. Whole examples: servers/embedding.
+Several components may share a process, each with a server of its own. Whole examples: servers/embedding; all four at
+once: `openclaw_rl.api.in_process`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 from typing import TYPE_CHECKING
 
 from openclaw_rl.config import Config, load_config
-from openclaw_rl.launch.component import SERVERS
-from openclaw_rl.rpc.hosted_server import Inside
+from openclaw_rl.launch.component import component_class
+from openclaw_rl.rpc.component_run import ComponentRun, until_set
+from openclaw_rl.rpc.hosted_server import HostServer
 from openclaw_rl.rpc.server import OPTIONS, ComponentServer
 from openclaw_rl.runtime.home import COMPONENTS, Home
 
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 
 #: Options for your `grpc.aio.server`: messages up to 16 MB, and the keepalive of the mesh's channels.
 GRPC_OPTIONS = OPTIONS
-
-#: Name of the component in this process.
-_here: str | None = None
-
-
-def _gone(task: asyncio.Task[None]) -> None:
-    global _here
-    _here = None
 
 
 class Embedded:
@@ -62,9 +55,9 @@ class Embedded:
         self.name = name
         self.home = (home or Home.default()).create()
         self.config = config or load_config(self.home.config_file if self.home.config_file.exists() else None)
-        self._server: ComponentServer | None = None
+        self._run: ComponentRun | None = None
         self._task: asyncio.Task[None] | None = None
-        self._door: ASGIApp | None = None
+        self._app: ASGIApp | None = None
 
     @property
     def service_names(self) -> tuple[str, ...]:
@@ -80,27 +73,19 @@ class Embedded:
             health: the health service that the server has already; None adds one.
 
         Raises:
-            RuntimeError: a component runs in this process already.
+            RuntimeError: it runs already, or the server has a component, whose ComponentService it answers.
             ConfigError, OSError, StorageError: as the component's own process has them.
         """
-        global _here
-        if _here is not None:
-            raise RuntimeError(f"{_here} is in this process already, whose identity in the mesh is one component's: "
-                               f"run {self.name} in another process")
-        attached = asyncio.get_running_loop().create_future()
-        run = importlib.import_module(SERVERS[self.name]).run
-        _here, self._server = self.name, None
-        self._task = asyncio.create_task(
-            run(self.config, self.home, Inside(server, health, attached.set_result, self._mount)), name=self.name)
-        self._task.add_done_callback(_gone)
+        if self._task is not None and not self._task.done():
+            raise RuntimeError(f"{self.name} runs already")
+        self._run = run = ComponentRun(component_class(self.name), self.config, self.home,
+                                       host=HostServer(server, health, self._mount))
+        self._task = asyncio.create_task(run.run(), name=self.name)
         try:
-            await asyncio.wait((self._task, attached), return_when=asyncio.FIRST_COMPLETED)
+            await until_set(run.listening, self._task)
         except asyncio.CancelledError:
             await self.stop()
             raise
-        if not attached.done():
-            await self._task  # raises why
-        self._server = attached.result()
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
         """For the server's `add_secure_port`, when the mesh has certificates; None for `add_insecure_port`."""
@@ -111,10 +96,10 @@ class Embedded:
         self._running.listening(address)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The policy server's OpenAI door as an ASGI application: `your_app.mount("/openai", policy.app)`. Before
+        """The policy server's OpenAI API as an ASGI application: `your_app.mount("/openai", policy.app)`. Before
         `add_to`, and after `stop`, requests are answered 503."""
-        if self._door is not None and self._task is not None and not self._task.done():
-            await self._door(scope, receive, send)
+        if self._app is not None and self._task is not None and not self._task.done():
+            await self._app(scope, receive, send)
         elif scope["type"] == "http":
             from starlette.responses import JSONResponse
 
@@ -129,8 +114,8 @@ class Embedded:
 
     async def stop(self, grace: float = 30.0) -> None:
         """End the running work within `grace` seconds, and the component; call it before the server's own stop."""
-        if self._server is not None:
-            self._server.request_stop(grace)
+        if self._run is not None and self._run.server is not None:
+            self._run.server.request_stop(grace)
         elif self._task is not None:  # it is still on its way into the server
             self._task.cancel()
         if self._task is not None:
@@ -138,9 +123,9 @@ class Embedded:
 
     @property
     def _running(self) -> ComponentServer:
-        if self._server is None:
+        if self._run is None or self._run.server is None:
             raise RuntimeError(f"{self.name} is not in a server yet: await add_to(server) first")
-        return self._server
+        return self._run.server
 
-    def _mount(self, door: ASGIApp) -> None:
-        self._door = door
+    def _mount(self, app: ASGIApp) -> None:
+        self._app = app

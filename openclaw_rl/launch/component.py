@@ -9,30 +9,35 @@ import argparse
 import asyncio
 import importlib
 import logging
-import os
-import signal
 import sys
 
 from openclaw_rl.config import Config, ConfigError, load_config
 from openclaw_rl.runtime import redact
+from openclaw_rl.runtime.component import Component
 from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.runtime.process import end_with_parent
+from openclaw_rl.runtime.runtime import Ambient, activated
 
-#: Component -> module whose `run(config, home)` serves until stopped.
-SERVERS = {
-    "policy_server": "openclaw_rl.serving.server",
-    "env_server": "openclaw_rl.rollouts.server",
-    "prm_judge": "openclaw_rl.reward.server",
-    "trainer": "openclaw_rl.training.server",
+#: Component -> its class, imported only where it runs.
+_CLASSES = {
+    "policy_server": "openclaw_rl.serving.server:PolicyComponent",
+    "env_server": "openclaw_rl.rollouts.server:EnvironmentComponent",
+    "prm_judge": "openclaw_rl.reward.server:JudgeComponent",
+    "trainer": "openclaw_rl.training.server:TrainerComponent",
 }
-
-#: Of linux/prctl.h.
-_PR_SET_PDEATHSIG = 1
 
 logger = logging.getLogger("openclaw_rl.launch")
 
 
+def component_class(name: str) -> type[Component]:
+    """The class of a component, whose packages this imports."""
+    module, _, attribute = _CLASSES[name].partition(":")
+    found: type[Component] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
 def configure_logging(level: str) -> None:
-    """One line per record on stderr: time, level, logger, message; without secrets."""
+    """Log to stderr, one line per record: time, level, logger, message; without secrets."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(redact.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -48,38 +53,24 @@ def run(name: str, config: Config, home: Home) -> int:
         0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
     """
     from openclaw_rl.monitoring.recorder import recording
-    from openclaw_rl.observability import telemetry
+    from openclaw_rl.rpc.component_run import ComponentRun
     from openclaw_rl.rpc.errors import MeshError
-
-    server = importlib.import_module(SERVERS[name])
-    telemetry.setup(name, config.telemetry, home)
 
     async def serve() -> None:
         async with recording(name, config, home):
-            await server.run(config, home)
+            await ComponentRun(component_class(name), config, home, process=True, telemetry=True).run()
 
-    try:
-        asyncio.run(serve())
-    except KeyboardInterrupt:
+    # Errors are logged before and after the run, too.
+    with activated(Ambient(redactor=redact.of_component(config)), process=True):
+        try:
+            asyncio.run(serve())
+        except KeyboardInterrupt:
+            return 0
+        except (MeshError, OSError, ConfigError) as error:
+            # Expected ways to fail, whose text says what to do; a traceback would only hide it.
+            logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
+            return 1
         return 0
-    except (MeshError, OSError, ConfigError) as error:
-        # Expected ways to fail, whose text says what to do; a traceback would only hide it.
-        logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
-        return 1
-    finally:
-        telemetry.shutdown()
-    return 0
-
-
-def end_with_parent(pid: int) -> None:
-    """Have the kernel send SIGTERM to this process when the thread that started it is gone (prctl(2)); at once when it
-    is gone already. Elsewhere than on Linux nothing happens."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != pid:
-        sys.exit(0)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,8 +78,8 @@ def main(argv: list[str] | None = None) -> int:
                                      description="Run one component of the mesh in this process.",
                                      epilog="example: python -m openclaw_rl.launch.component trainer --config c.yaml")
     parser.add_argument("name", choices=COMPONENTS)
-    parser.add_argument("--config", help="YAML file; default: the home's config.yaml when there is one")
-    parser.add_argument("--with-parent", type=int, metavar="PID", help="end when this process, its parent, has ended")
+    parser.add_argument("--config", help="YAML file; default: config.yaml in the home, if there is one")
+    parser.add_argument("--with-parent", type=int, metavar="PID", help="end when the parent process PID ends")
     args = parser.parse_args(argv)
     if args.with_parent is not None:
         end_with_parent(args.with_parent)

@@ -1,5 +1,7 @@
-"""Trace contexts: between messages, headers and spans. Never the ambient one: a stream's belongs to the stream, not to
-the turns that it carries."""
+"""Trace contexts of messages, headers and spans.
+
+OpenTelemetry's ambient context is never used: a stream's belongs to the stream, not to the turns that it carries.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def start(name: str, parent: Context | None, attributes: Attributes, *, kind: Sp
           begin: int | None = None, links: Any = ()) -> Span:
     """A span that began at `begin` (nanoseconds since the epoch; default now); without a parent it opens a trace.
     Attributes that are None or "" are left out."""
-    tracer: Tracer | None = current.tracer
+    tracer: Tracer | None = current().tracer
     assert tracer is not None
     return tracer.start_span(name, parent if parent is not None else _NONE, kind=kind, start_time=begin, links=links,
                              attributes={key: value for key, value in attributes.items()

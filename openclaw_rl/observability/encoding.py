@@ -9,15 +9,15 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from openclaw_rl.observability.span_store import Span
-from openclaw_rl.runtime import redact
+from openclaw_rl.runtime.redact import Redactor
 
 _STATUS = {StatusCode.UNSET: "", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
 _OTLP_STATUS = {"": 0, "ok": 1, "error": 2}
 
 
-def redacted(span: ReadableSpan) -> ReadableSpan:
+def redacted(span: ReadableSpan, redactor: Redactor) -> ReadableSpan:
     """The span without secrets in its texts."""
-    clean = redact.process.value
+    clean = redactor.value
 
     def attributes(found: Mapping[str, Any] | None) -> dict[str, Any]:
         return {key: clean(value) for key, value in (found or {}).items()}

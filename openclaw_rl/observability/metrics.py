@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import re
@@ -173,20 +174,20 @@ class _Once(MetricExporter):
 
 def observe_status(status: Callable[[], component_pb2.ComponentStatus]) -> None:
     """Export a component's status. Call it on the event loop, where `status` will be called too."""
-    if current.metrics is not None:
-        current.metrics.add(_on_loop(lambda: of_status(status())))
+    if (metrics := current().metrics) is not None:
+        metrics.add(_on_loop(lambda: of_status(status())))
 
 
 def observe_registry(registry: CollectorRegistry) -> None:
     """Export a Prometheus registry. Call it on the event loop that fills it."""
-    if current.metrics is not None:
-        current.metrics.add(_on_loop(lambda: of_registry(registry)))
+    if (metrics := current().metrics) is not None:
+        metrics.add(_on_loop(lambda: of_registry(registry)))
 
 
 def _on_loop(read: Callable[[], tuple[Figures, Figures]]) -> Callable[[], tuple[Figures, Figures]]:
     """`read`, made fit for any thread: it is called on the running loop. While that does not answer, or has ended,
     the figures are those of before."""
-    loop = asyncio.get_running_loop()
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     last: tuple[Figures, Figures] = {}, {}
 
     def source() -> tuple[Figures, Figures]:
@@ -200,7 +201,7 @@ def _on_loop(read: Callable[[], tuple[Figures, Figures]]) -> Callable[[], tuple[
                 done.set()
 
         try:
-            loop.call_soon_threadsafe(ask)
+            loop.call_soon_threadsafe(ask, context=context)
             done.wait(_ANSWER_SECONDS)
         except RuntimeError:
             pass

@@ -93,7 +93,7 @@ def generated(request: Span | None, *, turn_id: str, session_id: str, api: str, 
     if own:
         attributes |= {names.INPUT_TOKENS: prompt_tokens, names.OUTPUT_TOKENS: completion_tokens,
                        names.SPANS: [f"{span.version}:{span.begin}-{span.end}" for span in spans]}
-    if current.capture_content and response is not None:
+    if current().capture_content and response is not None:
         attributes |= {names.INPUT_MESSAGES: content.messages(messages),
                        names.OUTPUT_MESSAGES: content.messages([response()])}
     failed = finish_reason == turn_pb2.FINISH_REASON_ERROR

@@ -1,4 +1,4 @@
-"""What is set up in this process, and the guard around everything that is called from elsewhere."""
+"""Telemetry of the current component, and the guard around every function that emits a span."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 
 from openclaw_rl.observability.export_queue import SpanQueue
+from openclaw_rl.observability.sample_contexts import SampleContexts
 from openclaw_rl.observability.span_store import SpanStore
+from openclaw_rl.runtime import runtime
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,7 +24,7 @@ R = TypeVar("R")
 
 @dataclass
 class Telemetry:
-    """One process's telemetry."""
+    """One component's telemetry."""
 
     tracer: Tracer | None = None  #: None: disabled, every call returns at once
     capture_content: bool = False
@@ -34,9 +36,16 @@ class Telemetry:
     metrics: Any = None  #: a metrics.MetricsExport, when there is a collector for them
     problems: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)  #: functions whose failure was logged
+    samples: SampleContexts = field(default_factory=SampleContexts)  #: of the trainer
 
 
-current = Telemetry()
+_DISABLED = Telemetry()
+
+
+def current() -> Telemetry:
+    """The telemetry of the current component; a disabled one outside, or where none was set up."""
+    found = runtime.current().telemetry
+    return found if isinstance(found, Telemetry) else _DISABLED
 
 
 def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
@@ -45,14 +54,15 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        if current.tracer is None:
+        telemetry = current()
+        if telemetry.tracer is None:
             return None
         try:
             return function(*args, **kwargs)
         except Exception:
-            if function.__qualname__ not in current.failed:
-                current.failed.add(function.__qualname__)
-                log.exception("a span is lost, and all else goes on (told once)")
+            if function.__qualname__ not in telemetry.failed:
+                telemetry.failed.add(function.__qualname__)
+                logger.exception("a span is lost, and all else goes on (told once)")
             return None
 
     return call

@@ -1,4 +1,4 @@
-"""Telemetry of a component's process: set up before it serves, shut down after."""
+"""Telemetry of a component: set up before it serves, shut down after."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.observability import turn_spans
+from openclaw_rl.observability import redact
 from openclaw_rl.observability.encoding import plain, redacted
 from openclaw_rl.observability.export_queue import SpanQueue
 from openclaw_rl.observability.span_store import SpanStore
 from openclaw_rl.observability.state import Telemetry, current
+from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds that an export to a collector may take.
 EXPORT_TIMEOUT = 1.0
@@ -33,7 +34,7 @@ SHUTDOWN_SECONDS = 2.0
 
 
 def setup(component: str, config: TelemetryConfig, home: Home, exporter: SpanExporter | None = None) -> None:
-    """Begin to trace in this process. Never raises: what can't be set up is logged and left out.
+    """Begin to trace in the current runtime. Never raises: what can't be set up is logged and left out.
 
     The standard variables are heeded: OTEL_SDK_DISABLED, OTEL_SERVICE_NAME (to which the component's name is added),
     OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER and its argument, OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER
@@ -48,7 +49,7 @@ def setup(component: str, config: TelemetryConfig, home: Home, exporter: SpanExp
     try:
         _set_up(component, config, home, exporter)
     except Exception:
-        log.exception("telemetry can't be set up; everything works without")
+        logger.exception("telemetry can't be set up; everything works without")
 
 
 def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanExporter | None) -> None:
@@ -56,16 +57,17 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
     resource = Resource.create({
         "service.name": service, "service.version": importlib.metadata.version("openclaw-rl"),
         "service.instance.id": f"{os.uname().nodename}:{os.getpid()}:{time.time_ns() // 1_000_000_000}"})
+    redactor = redact.current()  # spans are written on other threads
     state = Telemetry(capture_content=config.capture_content)
     provider = state.provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     try:
         store = state.store = SpanStore(home.root / "telemetry" / f"{component}.db", config.keep_spans)
     except (OSError, sqlite3.Error) as error:
         state.problems.append(f"spans are not kept in the home folder: {error}")
-        log.error("%s", state.problems[-1])
+        logger.error("%s", state.problems[-1])
     else:
         def keep(spans: Sequence[ReadableSpan]) -> str:
-            store.add([plain(redacted(span), service) for span in spans])
+            store.add([plain(redacted(span, redactor), service) for span in spans])
             return ""
 
         state.local = SpanQueue(keep, str(store.path))
@@ -77,7 +79,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
         chosen = exporter
 
         def send(spans: Sequence[ReadableSpan]) -> str:
-            done = chosen.export([redacted(span) for span in spans]) == SpanExportResult.SUCCESS
+            done = chosen.export([redacted(span, redactor) for span in spans]) == SpanExportResult.SUCCESS
             return "" if done else f"no answer from {state.endpoint}, or a refusal (its log has more)"
 
         state.collector = SpanQueue(send, state.endpoint or "the exporter")
@@ -89,9 +91,9 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
     # Exporters log each failure; ours is told once, and counted.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     state.tracer = provider.get_tracer("openclaw_rl", importlib.metadata.version("openclaw-rl"))
-    vars(current).update(vars(state))
+    runtime.current().telemetry = state
     if state.endpoint:
-        log.info("spans go to %s", state.endpoint)
+        logger.info("spans go to %s", state.endpoint)
 
 
 def endpoint(signal: str, config: TelemetryConfig) -> str:
@@ -123,8 +125,7 @@ def _exporter(signal: str, config: TelemetryConfig) -> Any:
 
 def shutdown() -> None:
     """Deliver what waits, for at most two seconds, and end. Not in an event loop. May be called without `setup`."""
-    state = Telemetry(**vars(current))
-    vars(current).update(vars(Telemetry()))
+    state, runtime.current().telemetry = current(), None
     parts = [part for part in (state.local, state.collector, state.metrics) if part is not None]
     # At the same time: one that hangs must not take the others' seconds.
     threads = [threading.Thread(target=part.shutdown, args=(SHUTDOWN_SECONDS,), daemon=True) for part in parts]
@@ -139,33 +140,36 @@ def shutdown() -> None:
 
 def flush(timeout: float = 2.0) -> bool:
     """Deliver what waits now; whether all was. Not in an event loop."""
-    queues = [queue for queue in (current.local, current.collector) if queue is not None]
+    telemetry = current()
+    queues = [queue for queue in (telemetry.local, telemetry.collector) if queue is not None]
     return all([queue.force_flush(int(timeout * 1000)) for queue in queues])
 
 
 def forget(session_id: str, turn_ids: Sequence[str] = ()) -> int:
-    """Delete a session's spans of this process's component, those that wait to be written included; how many there
-    were. Spans that went to a collector stay there. Takes up to a second, so not in an event loop.
+    """Delete a session's spans of the current component, those that wait to be written included; how many there were.
+    Spans that went to a collector stay there. Takes up to a second, so not in an event loop.
 
     Raises:
         sqlite3.Error: the file can't be written.
     """
-    turn_spans.forget(session_id, turn_ids)
-    if current.store is None:
+    telemetry = current()
+    telemetry.samples.forget(session_id, set(turn_ids))
+    if telemetry.store is None:
         return 0
-    if current.local is not None:
-        current.local.force_flush(1000)
-    return current.store.forget(session_id, turn_ids)
+    if telemetry.local is not None:
+        telemetry.local.force_flush(1000)
+    return telemetry.store.forget(session_id, turn_ids)
 
 
 def report(status: component_pb2.ComponentStatus) -> None:
     """Add to a component's status what telemetry has to tell: spans that were dropped or wait, and why."""
-    if current.tracer is None:
+    telemetry = current()
+    if telemetry.tracer is None:
         return
-    queues = [queue for queue in (current.local, current.collector) if queue is not None]
+    queues = [queue for queue in (telemetry.local, telemetry.collector) if queue is not None]
     dropped = sum(queue.dropped for queue in queues)
     status.gauges["spans_dropped"] = dropped
     status.gauges["spans_waiting"] = sum(queue.waiting for queue in queues)
-    notes = list(current.problems) + (current.store.problems if current.store else [])
+    notes = [*telemetry.problems, *(telemetry.store.problems if telemetry.store else [])]
     notes += [f"spans: {dropped} dropped so far, {queue.error}" for queue in queues if queue.error]
     status.detail = "; ".join(filter(None, [status.detail, *notes]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -29,10 +28,6 @@ _KINDS = {turn_pb2.NEXT_STATE_KIND_CONTINUED: "continued", turn_pb2.NEXT_STATE_K
           turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "session timeout",
           turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED: "episode ended"}
 _LABELS = {1: "satisfied", 0: "neutral", -1: "dissatisfied"}
-
-#: Samples whose context is kept in memory; that of others is looked up in the spans on disk.
-_REMEMBERED = 20_000
-_samples: OrderedDict[str, tuple[TraceContext, Attributes]] = OrderedDict()
 
 
 def _about(turn: turn_pb2.Turn) -> dict[str, str | int | None]:
@@ -55,7 +50,7 @@ def recorded(turn: turn_pb2.Turn, note: str = "", parent_turn: str = "") -> None
 @guarded
 def next_state(turn: turn_pb2.Turn, state: turn_pb2.NextState) -> None:
     """The turn's next state is complete; its span shows how long that took."""
-    captured = {"openclaw.next_state.messages": content.messages(state.messages)} if current.capture_content else {}
+    captured = {"openclaw.next_state.messages": content.messages(state.messages)} if current().capture_content else {}
     context.emit(names.NEXT_STATE, context.of_message(turn.trace), _about(turn) | captured | {
         "openclaw.next_state.kind": _KINDS.get(state.kind), "openclaw.next_state.messages.count": len(state.messages),
         "openclaw.next_state.turn.id": state.next_turn_id,
@@ -78,7 +73,7 @@ def _judged(turn: turn_pb2.Turn, judgement: turn_pb2.Judgement) -> None:
         names.EVALUATION_NAME: "openclaw.judgement", names.RESPONSE_ID: turn.turn_id}
     if not judgement.failed:
         result |= {names.SCORE: float(judgement.score), names.LABEL: _LABELS.get(judgement.score)}
-    if current.capture_content and judgement.hint:
+    if current().capture_content and judgement.hint:
         result["openclaw.hint"] = judgement.hint
     error = "no vote succeeded" if judgement.failed else ""
     span = context.start(names.EVALUATE, context.of_message(turn.trace), about | result | {
@@ -98,10 +93,10 @@ def _vote(parent: Context, about: Attributes, vote: turn_pb2.Vote, end: int) -> 
         attributes[names.ERROR] = "vote"
     else:
         attributes |= {names.SCORE: float(vote.score), names.LABEL: _LABELS.get(vote.score)}
-        if current.capture_content:
+        if current().capture_content:
             attributes |= {names.EXPLANATION: vote.rationale, "openclaw.hint": vote.hint}
     # The failure's text may quote the model's answer.
-    failure = (vote.error if current.capture_content else "the vote failed") if vote.error else ""
+    failure = (vote.error if current().capture_content else "the vote failed") if vote.error else ""
     context.emit(f"{names.VOTE} {vote.judge}", parent, attributes, begin=end - int(vote.duration_ms * 1e6), end=end,
                  error=failure)
 
@@ -116,10 +111,7 @@ def accepted(samples: Sequence[turn_pb2.Sample],
         context.emit(names.SAMPLE, context.of_message(turn.trace), about | {
             names.FATE: "pending", names.SCORE: None if judgement.failed else float(judgement.score),
             "openclaw.hint.present": bool(judgement.hint)})
-        _samples[turn.turn_id] = turn.trace, about
-        _samples.move_to_end(turn.turn_id)
-        while len(_samples) > _REMEMBERED:
-            _samples.popitem(last=False)
+        current().samples.add(turn.turn_id, turn.trace, about)
     for status in statuses([sample.transition.turn.turn_id for sample in samples]) if samples else ():
         if status.fate == trainer_pb2.SAMPLE_FATE_DROPPED:
             dropped([status.turn_id], status.reason)
@@ -127,11 +119,12 @@ def accepted(samples: Sequence[turn_pb2.Sample],
 
 def _sample(turn_id: str) -> tuple[Context, Attributes]:
     """Context and attributes of a sample that was accepted, maybe before a restart."""
-    if turn_id in _samples:
-        message, about = _samples[turn_id]
+    telemetry = current()
+    if (known := telemetry.samples.get(turn_id)) is not None:
+        message, about = known
         return context.of_message(message), about
-    if current.store is not None:
-        for span in reversed(current.store.of_turn(turn_id)):
+    if telemetry.store is not None:
+        for span in reversed(telemetry.store.of_turn(turn_id)):
             if span["parent"]:
                 kept = (names.SESSION, names.CONVERSATION, names.VERSION, names.TURN_CLASS)
                 parent = context.of_message(TraceContext(traceparent=f"00-{span['trace']}-{span['parent']}-01"))
@@ -145,7 +138,7 @@ def dropped(turn_ids: Iterable[str], reason: str) -> None:
     for turn_id in turn_ids:
         parent, about = _sample(turn_id)
         context.emit(names.DROPPED, parent, {**about, names.FATE: "dropped", names.REASON: reason})
-        _samples.pop(turn_id, None)
+        current().samples.remove(turn_id)
 
 
 @guarded
@@ -160,15 +153,7 @@ def trained(manifest: weights_pb2.VersionManifest, begin: int | None = None) -> 
             **about, names.TRAINED: manifest.version, names.FATE: "trained", "openclaw.algorithm": manifest.algorithm},
             begin=begin, links=links)
         context.finish(span)
-        _samples.pop(turn_id, None)
-
-
-def forget(session_id: str, turn_ids: Iterable[str]) -> None:
-    """Remember nothing of a session's samples."""
-    gone = set(turn_ids)
-    for turn_id, (_, about) in list(_samples.items()):
-        if turn_id in gone or about.get(names.SESSION) == session_id:
-            _samples.pop(turn_id, None)
+        current().samples.remove(turn_id)
 
 
 def step_links(turn_ids: Sequence[str]) -> list[trace.Link]:

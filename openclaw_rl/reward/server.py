@@ -1,4 +1,4 @@
-"""The judge's process: its parts put together."""
+"""The judge as a component of the mesh."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from openclaw_rl.reward.panel import Panel
 from openclaw_rl.reward.queue import SCHEMA, JudgeQueue
 from openclaw_rl.reward.service import JudgeService
 from openclaw_rl.reward.servicer import SERVICE, JudgeServicer
+from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.discovery import resolve
-from openclaw_rl.rpc.hosted_server import Inside
-from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.alarms import Raised, outbox_alarms
+from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.runtime.lock import alone
+from openclaw_rl.runtime.runtime import Runtime
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
@@ -31,40 +31,55 @@ NAME = "prm_judge"
 MODEL_VOTES = 3
 
 
-@alone(NAME)
-async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
-    """Serve until stopped; `inside` another program's server where one is given.
+class JudgeComponent(Component):
+    """The judge: its panel, its queue on disk, and the stream of samples to the trainer.
 
     Raises:
         ConfigError: there is no such judge, or it lacks something (a key).
-        OSError: the port is in use, or the home can't be written.
+        OSError: the home can't be written.
         StorageError: the state can't be opened.
     """
-    settings = config.components.prm_judge
-    panel = make_panel(settings)
-    store = Database(home.component(NAME) / "state.db", config.durability, SCHEMA)
-    samples = Outbox(store, "samples")
-    journal = Journal(home.logs, config.journal)
-    service = JudgeService(panel, JudgeQueue(store, samples), Broadcast(), journal, settings.workers)
-    sender = Sender(samples, resolve=lambda: resolve(home, config, "trainer"),
-                    open_stream=lambda channel: trainer_pb2_grpc.TrainerServiceStub(channel).SubmitSamples,
-                    make_request=_request, role="trainer")
-    server = ComponentServer(NAME, settings.host, settings.port, home,
-                             lambda: status(service, samples, [*(("state_damaged", problem) for problem in
-                                                                 store.problems), ("journal", journal.problem)]),
-                             on_drain=service.stop, inside=inside)
-    server.on_forget = handler(home, NAME, store, service.forget)
-    server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, JudgeServicer(service), SERVICE)
-    try:
-        await server.start()
-        service.start()
-        sender.start()
-        await server.run_until_stopped()
-    finally:
-        await service.stop()
-        await sender.stop()
-        journal.close()
-        store.close()
+
+    name = NAME
+
+    def __init__(self, runtime: Runtime, *, mounted: bool = False) -> None:
+        super().__init__(runtime, mounted=mounted)
+        config, home, resources = runtime.config, runtime.home, runtime.resources
+        settings = config.components.prm_judge
+        self.listener = Listener(settings.host, settings.port)
+        panel = make_panel(settings)
+        self._store = Database(home.component(NAME) / "state.db", config.durability, SCHEMA)
+        resources.callback(self._store.close)
+        self._samples = Outbox(self._store, "samples")
+        self._journal = Journal(home.logs, config.journal)
+        resources.callback(self._journal.close)
+        self._sender = Sender(self._samples, resolve=lambda: resolve(home, config, "trainer"),
+                              open_stream=lambda channel: trainer_pb2_grpc.TrainerServiceStub(channel).SubmitSamples,
+                              make_request=_request, role="trainer")
+        resources.push_async_callback(self._sender.stop)
+        self._service = JudgeService(panel, JudgeQueue(self._store, self._samples), Broadcast(), self._journal,
+                                     settings.workers)
+        resources.push_async_callback(self._service.stop)
+        self.forget = handler(home, NAME, self._store, self._service.forget)
+
+    def services(self) -> list[Service]:
+        return [Service(judge_pb2_grpc.add_JudgeServiceServicer_to_server, JudgeServicer(self._service), SERVICE)]
+
+    async def start(self) -> None:
+        self._service.start()
+        self._sender.start()
+
+    async def drain(self, grace: float) -> None:
+        await self._service.stop(grace)
+
+    def status(self) -> component_pb2.ComponentStatus:
+        return status(self._service, self._samples, [
+            *(("state_damaged", problem) for problem in self._store.problems), ("journal", self._journal.problem)])
+
+
+async def run(config: Config, home: Home) -> None:
+    """Run the judge in a process of its own until it is stopped. Raises as `JudgeComponent`."""
+    await ComponentRun(JudgeComponent, config, home, process=True).run()
 
 
 def make_panel(settings: PrmJudgeConfig) -> Panel:

@@ -1,4 +1,4 @@
-"""The environment server's process: its parts put together."""
+"""The environment server as a component of the mesh."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.rollouts.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
+from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.discovery import resolve
-from openclaw_rl.rpc.hosted_server import Inside
-from openclaw_rl.rpc.server import ComponentServer
-from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms, quarantine_alarm
+from openclaw_rl.runtime.alarms import Alarms, Raised, quarantine_alarm, outbox_alarms
+from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.runtime.lock import alone
+from openclaw_rl.runtime.runtime import Runtime
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc, turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NAME = "env_server"
 #: Seconds between two looks for sessions that have timed out, at most.
@@ -41,60 +41,71 @@ COUNTERS = ("turns_main", "turns_side", "turns_unknown", "retries", "transitions
             "total_interactions", "episodes_done", "episodes_broken")
 
 
-@alone(NAME)
-async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
-    """Serve until stopped; `inside` another program's server where one is given.
+class EnvironmentComponent(Component):
+    """The environment server: sessions and their turns, episodes, leased environments, and the stream of transitions to
+    the judge.
 
     Raises:
-        OSError: the port is in use, or the home can't be written.
+        OSError: the home can't be written.
         StorageError: the state can't be opened.
     """
-    settings = config.components.env_server
-    store = Database(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
-    outbox = Outbox(store, "transitions", on_rejected=lambda *refused: tracker.rejected(*refused))
-    journal = Journal(home.logs, config.journal)
-    tracker = SessionTracker(store, outbox, journal, config.session_awareness)
-    sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
-                    open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
-                    make_request=_request, role="prm_judge")
-    pool = LeasePool(configured_environments(settings, home), ttl=settings.lease_ttl, max_waiting=settings.max_waiting)
-    board = StatusBoard(tracker, outbox, lambda: [*(("state_damaged", problem) for problem in store.problems),
-                                               ("journal", journal.problem)], pool)
 
-    policy = PolicyCaller(lambda: resolve(home, config, "policy_server"))
-    embedded = config.components.policy_server.model == EMBEDDED_MODEL
-    episodes = Episodes(pool, tracker, store, policy, settings.episodes.model_copy(update={
-        "tool_choice": settings.episodes.tool_choice or ("required" if embedded else "auto")}))
+    name = NAME
 
-    async def drain(_: float) -> None:
-        await episodes.close()
-        await pool.close()
+    def __init__(self, runtime: Runtime, *, mounted: bool = False) -> None:
+        super().__init__(runtime, mounted=mounted)
+        config, home, resources = runtime.config, runtime.home, runtime.resources
+        settings = self._settings = config.components.env_server
+        self.listener = Listener(settings.host, settings.port)
+        store = self._store = Database(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
+        resources.callback(store.close)
+        outbox = Outbox(store, "transitions", on_rejected=lambda *refused: self._tracker.rejected(*refused))
+        journal = Journal(home.logs, config.journal)
+        resources.callback(journal.close)
+        self._tracker = SessionTracker(store, outbox, journal, config.session_awareness)
+        self._sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
+                              open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
+                              make_request=_request, role="prm_judge")
+        resources.push_async_callback(self._sender.stop)
+        policy = PolicyCaller(lambda: resolve(home, config, "policy_server"))
+        resources.push_async_callback(policy.close)
+        self._pool = LeasePool(configured_environments(settings, home), ttl=settings.lease_ttl,
+                               max_waiting=settings.max_waiting)
+        resources.push_async_callback(self._pool.close)
+        embedded = config.components.policy_server.model == EMBEDDED_MODEL
+        self._episodes = Episodes(self._pool, self._tracker, store, policy, settings.episodes.model_copy(update={
+            "tool_choice": settings.episodes.tool_choice or ("required" if embedded else "auto")}))
+        resources.push_async_callback(self._episodes.close)
+        self._board = StatusBoard(self._tracker, outbox, lambda: [
+            *(("state_damaged", problem) for problem in store.problems), ("journal", journal.problem)], self._pool)
+        self.forget = handler(home, NAME, store, self._tracker.forget)
+        if broken := self._tracker.break_off_episodes(STOPPED):
+            logger.info("%d episodes ran when the last environment server ended: they are broken off", broken)
 
-    server = ComponentServer(NAME, settings.host, settings.port, home, board.status, drain, inside)
-    server.on_forget = handler(home, NAME, store, tracker.forget)
-    server.add(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
-               EnvironmentServicer(tracker, store, pool, episodes), SERVICE)
-    reaper = None
-    if broken := tracker.break_off_episodes(STOPPED):
-        log.info("%d episodes ran when the last environment server ended: they are broken off", broken)
-    try:
-        await server.start()
-        sender.start()
-        if left := await asyncio.to_thread(remove_leftovers, home.root):
-            log.info("removed what %d sandboxes of a killed environment server had left", left)
-        pool.start()
-        interval = min(REAP_EVERY, config.session_awareness.session_timeout / 4)
-        reaper = asyncio.create_task(_reap(tracker, interval, settings.episodes.keep), name="reaper")
-        await server.run_until_stopped()
-    finally:
-        if reaper is not None:
-            reaper.cancel()
-        await episodes.close()
-        await pool.close()
-        await policy.close()
-        await sender.stop()
-        journal.close()
-        store.close()
+    def services(self) -> list[Service]:
+        return [Service(environment_pb2_grpc.add_EnvironmentServiceServicer_to_server,
+                        EnvironmentServicer(self._tracker, self._store, self._pool, self._episodes), SERVICE)]
+
+    async def start(self) -> None:
+        self._sender.start()
+        if left := await asyncio.to_thread(remove_leftovers, self.runtime.home.root):
+            logger.info("removed what %d sandboxes of a killed environment server had left", left)
+        self._pool.start()
+        interval = min(REAP_EVERY, self.runtime.config.session_awareness.session_timeout / 4)
+        reaper = asyncio.create_task(_reap(self._tracker, interval, self._settings.episodes.keep), name="reaper")
+        self.runtime.resources.callback(reaper.cancel)
+
+    async def drain(self, grace: float) -> None:
+        await self._episodes.close()
+        await self._pool.close()
+
+    def status(self) -> component_pb2.ComponentStatus:
+        return self._board.status()
+
+
+async def run(config: Config, home: Home) -> None:
+    """Run the environment server in a process of its own until it is stopped. Raises as `EnvironmentComponent`."""
+    await ComponentRun(EnvironmentComponent, config, home, process=True).run()
 
 
 class StatusBoard:
@@ -140,9 +151,9 @@ async def _reap(tracker: SessionTracker, interval: float, keep_episodes: int) ->
         await asyncio.sleep(interval)
         try:
             if ended := tracker.reap():
-                log.info("%d sessions timed out", ended)
+                logger.info("%d sessions timed out", ended)
             looks += 1
             if looks % PRUNE_EVERY == 0:
                 tracker.prune(keep_episodes=keep_episodes)
         except Exception:
-            log.exception("looking for sessions that have timed out; will try again")
+            logger.exception("looking for sessions that have timed out; will try again")

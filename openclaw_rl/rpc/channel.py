@@ -1,4 +1,4 @@
-"""Channels to other components, encrypted where this process has a certificate (see `tls`)."""
+"""Channels to other components, encrypted where the current component has a certificate (see `auth.tls`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def connect(address: str, role: str = "", credentials: Credentials | None = None
 
     Args:
         role: the component that must be there, by its certificate; "" takes any of the mesh.
-        credentials: to use in place of this process's (`tls.configure`).
+        credentials: to use in place of the current component's.
     """
     credentials = credentials or identity.current()
     if credentials is None:

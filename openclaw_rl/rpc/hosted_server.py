@@ -1,4 +1,4 @@
-"""A gRPC server of somebody else's that a component's services are added to."""
+"""The gRPC server of another program, to which a component's services are added."""
 
 from __future__ import annotations
 
@@ -13,23 +13,33 @@ from openclaw_rl.rpc.interceptor import ErrorInterceptor
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from openclaw_rl.rpc.server import ComponentServer
+#: Attribute of a server that names the component in it.
+_COMPONENT = "_openclaw_rl_component"
 
 
-class Inside:
-    """What a component does without when its server is another program's: it binds no port, starts and stops nothing
-    that is not its own, and leaves the signals alone.
+class HostServer:
+    """The server of another program, and what that hands to the component in it. The component binds no port, and
+    starts and stops nothing that is not its own.
 
     Args:
-        server: its options should have those of `mesh.server.OPTIONS`, for messages larger than gRPC's 4 MB.
+        server: its options should have those of `rpc.server.OPTIONS`, for messages larger than gRPC's 4 MB.
         health: the program's own health service, which is told of the component's services too; None adds one.
-        attached: called with the component's server as soon as its services are added.
-        mount: called with the ASGI application of the policy server's HTTP door, which has no port then.
+        mount: called with the ASGI application of the policy server's HTTP entrypoint, which has no port then.
     """
 
-    def __init__(self, server: grpc.aio.Server, health: health.aio.HealthServicer | None,
-                 attached: Callable[[ComponentServer], None], mount: Callable[[ASGIApp], None] | None = None) -> None:
-        self.server, self.health, self.attached, self.mount = server, health, attached, mount
+    def __init__(self, server: grpc.aio.Server, health: health.aio.HealthServicer | None = None,
+                 mount: Callable[[ASGIApp], None] | None = None) -> None:
+        self.server, self.health, self.mount = server, health, mount
+
+    def claim(self, name: str) -> None:
+        """Take the server for one component.
+
+        Raises:
+            RuntimeError: another one has it; a server answers one ComponentService.
+        """
+        if (other := getattr(self.server, _COMPONENT, None)) is not None:
+            raise RuntimeError(f"the server has {other} already, and takes one component: make another one for {name}")
+        setattr(self.server, _COMPONENT, name)
 
 
 class Registrar:

@@ -15,6 +15,8 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.errors import MeshError, internal, unavailable, unimplemented
 from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.runtime import runtime
+from openclaw_rl.runtime.runtime import Ambient, activated
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +35,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         authorizer: asked first whether the caller may.
+        ambient: current while a handler runs; None leaves that to who started the server.
     """
 
-    def __init__(self, authorizer: Authorizer | None = None) -> None:
+    def __init__(self, authorizer: Authorizer | None = None, ambient: Ambient | None = None) -> None:
         self.authorizer = authorizer
+        self._ambient = ambient
         self._streams: set[asyncio.Task[Any]] = set()
         self._ending = False
 
@@ -49,6 +53,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def around(self, context: grpc.aio.ServicerContext, method: str, streaming: bool) -> AsyncIterator[None]:
         """What happens before and after a handler."""
+        with activated(self._ambient or runtime.current()):
+            async with self._guarded(context, method, streaming):
+                yield
+
+    @asynccontextmanager
+    async def _guarded(self, context: grpc.aio.ServicerContext, method: str, streaming: bool) -> AsyncIterator[None]:
         task = asyncio.current_task()
         assert task is not None  # grpc.aio runs each call in a task of its own
         visit = None

@@ -24,12 +24,13 @@ from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
 from openclaw_rl.rpc.contract import CONTRACT_VERSION
 from openclaw_rl.rpc.errors import invalid, unimplemented
-from openclaw_rl.rpc.hosted_server import Inside, Registrar
+from openclaw_rl.rpc.hosted_server import HostServer, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
-from openclaw_rl.runtime import identity, redact, systemd
+from openclaw_rl.runtime import identity, redact, runtime, systemd
 from openclaw_rl.runtime.alarms import Alarms
 from openclaw_rl.runtime.home import Home, RunRecord, read_record, remove_record, write_record
+from openclaw_rl.runtime.runtime import activated
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
 if TYPE_CHECKING:
@@ -71,12 +72,16 @@ class ComponentServer:
             says NOT_SERVING for each "SERVICE/alarms", and for "alarms"; the services themselves stay as they are.
         on_drain: ends the running work within so many seconds; awaited once, before the server stops. Streams that
             are still open afterwards are ended with UNAVAILABLE.
-        inside: the server of another program, which the services are added to; None makes one.
+        host_server: the server of another program, which the services are added to; None makes one.
+        signals: SIGTERM and SIGINT end it; never inside another program's server.
+
+    Calls are handled with the surroundings (`runtime.current`) of who makes it.
     """
 
     def __init__(self, name: str, host: str, port: int, home: Home,
                  status: Callable[[], component_pb2.ComponentStatus],
-                 on_drain: Callable[[float], Awaitable[None]] | None = None, inside: Inside | None = None) -> None:
+                 on_drain: Callable[[float], Awaitable[None]] | None = None, host_server: HostServer | None = None, *,
+                 signals: bool = True) -> None:
         self.name = name
         self.http_address = ""  #: http://HOST:PORT; set it before start()
         self.address = ""  #: HOST:PORT, known after start()
@@ -95,10 +100,14 @@ class ComponentServer:
         self._names: list[str] = []
         self._alarms = Alarms()
         self._alarm_watch: asyncio.Task[None] | None = None
-        self._inside = inside
-        self._health = (inside and inside.health) or health.aio.HealthServicer()
-        self._interceptor = ErrorInterceptor()
-        self._server: Any = (Registrar(inside.server, self._interceptor) if inside is not None
+        self._host_server = host_server
+        if host_server is not None:
+            host_server.claim(name)
+        self._health = (host_server and host_server.health) or health.aio.HealthServicer()
+        self._ambient = runtime.current()
+        self._interceptor = ErrorInterceptor(ambient=self._ambient)
+        self._signals = (signal.SIGTERM, signal.SIGINT) if signals and host_server is None else ()
+        self._server: Any = (Registrar(host_server.server, self._interceptor) if host_server is not None
                              else grpc.aio.server(interceptors=[self._interceptor], options=OPTIONS))
         self.add(component_pb2_grpc.add_ComponentServiceServicer_to_server, _ComponentServicer(self), COMPONENT_SERVICE)
 
@@ -122,7 +131,7 @@ class ComponentServer:
             OSError: it can't listen there; the text names the address and says what to do.
             ConfigError: it has no credentials and others on the network could connect.
         """
-        if self._inside is None:
+        if self._host_server is None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             reflection.enable_server_reflection((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME),
                                                 self._server)
@@ -130,15 +139,14 @@ class ComponentServer:
             await self._server.start()
             self.address = _join(self._host, port)
         else:
-            if self._inside.health is None:
-                health_pb2_grpc.add_HealthServicer_to_server(self._health, self._inside.server)
+            if self._host_server.health is None:
+                health_pb2_grpc.add_HealthServicer_to_server(self._health, self._host_server.server)
             self._authorize()
         observe_status(self.status)
         await self.set_serving(self._serving)
         await self._tell_alarms()
         self._alarm_watch = asyncio.create_task(self._watch_alarms(), name="alarms")
-        if self._inside is not None:
-            self._inside.attached(self)
+        if self._host_server is not None:
             return ""
         write_record(self.home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
         log.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
@@ -193,7 +201,8 @@ class ComponentServer:
         if serving and self._alarm_watch is not None:  # recorded, too
             systemd.notify("READY=1")
         # The health "" is that of the whole server, which may be another program's.
-        names = self._names if self._inside is not None and self._inside.health is not None else ["", *self._names]
+        hosted = self._host_server is not None and self._host_server.health is not None
+        names = self._names if hosted else ["", *self._names]
         return asyncio.gather(*(self._health.set(name, _health(serving)) for name in names))
 
     async def _watch_alarms(self) -> None:
@@ -222,8 +231,7 @@ class ComponentServer:
     async def run_until_stopped(self) -> None:
         """Serve until SIGTERM, SIGINT or Drain; then end gracefully: health, running work, server, record."""
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT) if self._inside is None else ()
-        for number in signals:
+        for number in self._signals:
             loop.add_signal_handler(number, self.request_stop)
         try:
             await self.stop_requested.wait()
@@ -237,7 +245,7 @@ class ComponentServer:
                     log.exception("ending the running work of %s", self.name)
         finally:
             await self.stop(min(self._grace, 5))
-            for number in signals:
+            for number in self._signals:
                 loop.remove_signal_handler(number)
 
     async def stop(self, grace: float = 5) -> None:
@@ -247,7 +255,7 @@ class ComponentServer:
             self._alarm_watch.cancel()
         await self.set_serving(False)
         self._interceptor.end_streams()
-        if self._inside is None:
+        if self._host_server is None:
             await self._server.stop(grace)
         record = read_record(self.home, self.name)
         if record is not None and record.pid == os.getpid():
@@ -255,6 +263,10 @@ class ComponentServer:
 
     def status(self) -> component_pb2.ComponentStatus:
         """The component's whole status."""
+        with activated(self._ambient):
+            return self._whole_status()
+
+    def _whole_status(self) -> component_pb2.ComponentStatus:
         status = component_pb2.ComponentStatus()
         status.CopyFrom(self._status())
         status.name = self.name
@@ -272,7 +284,7 @@ class ComponentServer:
         telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
-        redact.process.message(status)
+        redact.current().message(status)
         return status
 
     def _reachable(self, port: int) -> str:

@@ -1,71 +1,33 @@
-"""Whether the mesh is encrypted, and what this process was told to be; light, so that what does without stays so."""
+"""Whether the mesh is encrypted, and the credentials of the current component. Imports TLS only where it is used."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.home import COMPONENTS, Home
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
     from openclaw_rl.rpc.auth.tls import Credentials
 
-_current: Credentials | None = None
-_configured = False
-
-
-def configured(credentials: Credentials | None) -> None:
-    """What channels and servers use from now on; see `tls.configure`."""
-    global _current, _configured
-    _current, _configured = credentials, True
-
-
-def reset() -> None:
-    """Forget what was configured."""
-    global _current, _configured
-    _current, _configured = None, False
-
-
-@contextmanager
-def acting_as(config: Config, home: Home, role: str) -> Iterator[None]:
-    """Be `role` meanwhile; without TLS in the configuration, in plain text.
-
-    Raises:
-        ConfigError: as `tls.configure`.
-    """
-    before = _current, _configured
-    if wanted(config):
-        from openclaw_rl.rpc.auth import tls
-
-        tls.configure(config, home, role)
-    else:
-        configured(None)
-    try:
-        yield
-    finally:
-        reset()
-        if before[1]:
-            configured(before[0])
-
 
 def current() -> Credentials | None:
-    """What `tls.configure` set; None for plain text."""
-    return _current
+    """The credentials of the current component; None for plain text."""
+    return runtime.current().credentials
 
 
 def for_client(home: Home | None = None) -> Credentials | None:
-    """What a client in this process uses: what `tls.configure` set, else the operator's certificate of `home` when the
-    mesh's configuration there wants TLS.
+    """Credentials of a client: the current component's, else the operator's certificate of `home` when the mesh's
+    configuration there wants TLS.
 
     Raises:
-        ConfigError: as `tls.configure`.
+        ConfigError: as `tls.credentials`.
     """
-    if _configured:
-        return _current
+    if (here := runtime.current()).identified:
+        return here.credentials
     from openclaw_rl.runtime.running_config import running_config
 
     home = home or Home.default()

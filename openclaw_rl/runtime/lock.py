@@ -1,25 +1,14 @@
-"""One process for one component of one home."""
+"""The lock that keeps a component of a home from running twice."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING
 
-from openclaw_rl.config import Config
-from openclaw_rl.runtime import redact
 from openclaw_rl.runtime.home import Home, make_way
-from openclaw_rl.runtime.identity import acting_as
-
-if TYPE_CHECKING:
-    from openclaw_rl.rpc.hosted_server import Inside
-
-#: `run(config, home)`, or `run(config, home, inside)` where the server is another program's.
-_Run = Callable[..., Awaitable[None]]
 
 #: Seconds that a process which was just killed may still hold the lock.
 _PATIENCE = 2.0
@@ -31,8 +20,7 @@ class AlreadyRuns(OSError):
 
 @contextmanager
 def only_process(home: Home, name: str) -> Iterator[None]:
-    """Be the only process that works on a component's folder, which is made. The lock ends with the process, however
-    it ends.
+    """Hold the lock of a component's folder, which is made. The kernel releases it when the process ends.
 
     Raises:
         AlreadyRuns: another one holds it.
@@ -64,18 +52,3 @@ def only_process(home: Home, name: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def alone(name: str) -> Callable[[_Run], _Run]:
-    """Let a component's `run(config, home)` be the only one in its home, with the component's certificate; see
-    `only_process` and `tls.configure`."""
-    def decorate(run: _Run) -> _Run:
-        @wraps(run)
-        async def only(config: Config, home: Home, *inside: Inside | None) -> None:
-            redact.process.learn(redact.config_secrets(config))
-            with only_process(home, name), acting_as(config, home, name):
-                await run(config, home, *inside)
-
-        return only
-
-    return decorate

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 
+from openclaw_rl.runtime import runtime
+
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
 
@@ -124,20 +126,29 @@ def config_secrets(config: Config, environ: Mapping[str, str] = os.environ) -> l
     return [*policy.api_keys, *(environ.get(name, "") for name in names if name)]
 
 
-#: This process's. It knows the variables from the start, and the configuration when a component begins.
-process = Redactor(environment_secrets())
+def of_component(config: Config) -> Redactor:
+    """A redactor that knows the secrets of the environment and of a configuration."""
+    return Redactor([*environment_secrets(), *config_secrets(config)])
+
+
+_environment = Redactor(environment_secrets())
+
+
+def current() -> Redactor:
+    """The redactor of the current component; outside, one that knows the secrets in environment variables."""
+    return runtime.current().redactor or _environment
 
 
 def text(text: str) -> str:
-    """A text without the secrets of this process."""
-    return process.text(text)
+    """A text without the secrets of the current component."""
+    return current().text(text)
 
 
 class Formatter(logging.Formatter):
     """Formats a record of a log, its traceback included, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return process.text(super().format(record))
+        return current().text(super().format(record))
 
 
 def tell_faults_by_log() -> None:

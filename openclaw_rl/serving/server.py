@@ -1,4 +1,4 @@
-"""The policy server: engine, HTTP and gRPC on one event loop, and the stream of turns to the environment server."""
+"""The policy server as a component of the mesh."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from openclaw_rl.config import Config, PolicyServerConfig
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.models.api import ensure_api_model
 from openclaw_rl.models.api_endpoints import ApiModel, policy_api, uses_api
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.rpc.auth.callers import client_digest
+from openclaw_rl.rpc.component_run import ComponentRun, ended
 from openclaw_rl.rpc.discovery import resolve
-from openclaw_rl.rpc.hosted_server import Inside
-from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.runtime.lock import alone
+from openclaw_rl.runtime.runtime import Runtime, activated
 from openclaw_rl.serving import conversations
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.chat_service import ChatService
@@ -37,97 +39,116 @@ from openclaw_rl.serving.token_policy import Policy, TokenPolicy
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
+from openclaw_rl.v1 import component_pb2, environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 from openclaw_rl.weights.transfer.relay import WeightRelay
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NAME = "policy_server"
 _SERVICE = policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name
 
 
-@alone(NAME)
-async def run(config: Config, home: Home, inside: Inside | None = None) -> None:
-    """Serve until stopped. The doors open at once and say that the policy is getting ready, which takes seconds.
+class PolicyComponent(Component):
+    """The policy server: engine, HTTP and gRPC, and the stream of turns to the environment server.
 
-    Args:
-        inside: another program's gRPC server, and `mount`, which takes the HTTP door's application; None has ports.
+    It listens at once and answers that the policy is getting ready, which takes seconds.
 
     Raises:
-        ConfigError: an API model without a key, or a model that can't be prepared or loaded.
+        ConfigError: an API model without a key, or (of `ready`) a model that can't be prepared or loaded.
         OSError: a port is in use, or the home can't be written.
+        StorageError: the state can't be opened.
     """
-    settings = config.components.policy_server
-    api = policy_api(settings, os.environ) if uses_api(settings) else None
-    folder = home.component(NAME)
-    folder.mkdir(parents=True, exist_ok=True)
-    async with AsyncExitStack() as stack:  # unwinds from the last to the first
-        http = HttpEntrypoint(config, home, mounted=inside is not None)
-        store = Database(folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
-        stack.callback(store.close)
+
+    name = NAME
+    serves_at_once = False
+
+    def __init__(self, runtime: Runtime, *, mounted: bool = False) -> None:
+        super().__init__(runtime, mounted=mounted)
+        config, home, resources = runtime.config, runtime.home, runtime.resources
+        settings = self._settings = config.components.policy_server
+        self.listener = Listener(settings.host, settings.grpc_port)
+        self._api = policy_api(settings, os.environ) if uses_api(settings) else None
+        self._folder = home.component(NAME)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        store = Database(self._folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
+        resources.callback(store.close)
         outbox = Outbox(store, "turns")
         known = conversations.Conversations(store)
-        recorder = TurnRecorder(store, outbox, strict=config.durability == "strict", also=known.save)
-        stack.callback(recorder.close)
-        engines = await stack.enter_async_context(AsyncExitStack())
-        stack.push_async_callback(http.stop)
+        self._recorder = TurnRecorder(store, outbox, strict=config.durability == "strict", also=known.save)
+        resources.callback(self._recorder.close)
+        self._engines = AsyncExitStack()
+        resources.push_async_callback(self._engines.aclose)
+        self._http = HttpEntrypoint(config, home, mounted=mounted)
+        self.http_address = self._http.address
+        resources.push_async_callback(self._http.stop)
 
-        presence = SessionHeartbeat(recorder, config.session_awareness.session_timeout)
+        self._presence = SessionHeartbeat(self._recorder, config.session_awareness.session_timeout)
         aliases = frozenset({settings.model, "default", "openclaw-rl", *settings.aliases})
-        turns = ChatService(recorder, served_name(settings), aliases, known.index, presence)
-        board = StatusReporter(turns, recorder, outbox, store)
-        servicer = PolicyServicer(turns)
-        component = ComponentServer(NAME, settings.host, settings.grpc_port, home, board.status, turns.drain, inside)
-        component.http_address = http.address
-        component.add(policy_pb2_grpc.add_PolicyServiceServicer_to_server, servicer, _SERVICE)
-        component.set_serving(False)
-        forgetter = PolicyForgetter(NAME, home, store, recorder, known)
-        component.on_forget = forgetter.forget
-        await component.start()
-        serving = asyncio.create_task(component.run_until_stopped())
-        stack.push_async_callback(_ended, serving)
-        board.door = http.alarms
-        app = http.start(turns, client_digest, Metrics(board.gauges, board.alarms))
-        if inside is None:
-            log.info("%s serves OpenAI's API on %s", NAME, http.address)
-        elif inside.mount is not None:
-            inside.mount(app)
-        sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request,
-                        role="env_server")
-        sender.start()
-        stack.push_async_callback(sender.stop)
-        stack.push_async_callback(_ended, asyncio.create_task(recorder.run()))
-        stack.push_async_callback(_ended, asyncio.create_task(presence.run()))
+        self._turns = ChatService(self._recorder, served_name(settings), aliases, known.index, self._presence)
+        self._board = StatusReporter(self._turns, self._recorder, outbox, store)
+        self._board.door = self._http.alarms
+        self._servicer = PolicyServicer(self._turns)
+        self._forgetter = PolicyForgetter(NAME, home, store, self._recorder, known)
+        self.forget = self._forgetter.forget
+        self._sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request,
+                              role="env_server")
 
-        async def get_ready() -> None:
-            policy, engine, base = await _policy(settings, api, home, turns, engines)
-            versions = PolicyVersions(folder, base, engine, settings.keep_versions)
-            await versions.start()
-            source = settings.weights_from
-            receiver = WeightReceiver(versions)
-            servicer.weights = board.weights = WeightsService(versions, receiver, source)
-            engines.push_async_callback(servicer.weights.close)
-            if source:
-                board.relay = WeightRelay(source, versions, receiver)
-                engines.push_async_callback(board.relay.stop)
-                await board.relay.start()
-            servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
-            board.engine, board.problems = engine, versions.problems
-            forgetter.versions = versions
-            if api is None:
-                turns.queue = FairQueue(settings.max_batch * max(1, len(getattr(engine, "workers", ()))),
-                                        settings.max_waiting)
-            turns.mark_ready(policy)
-            await component.set_serving(True)
-            log.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)
+    def services(self) -> list[Service]:
+        return [Service(policy_pb2_grpc.add_PolicyServiceServicer_to_server, self._servicer, _SERVICE)]
 
-        getting_ready = asyncio.create_task(get_ready())
-        stack.push_async_callback(_ended, getting_ready)
-        await asyncio.wait((serving, getting_ready), return_when=asyncio.FIRST_COMPLETED)
-        if getting_ready.done():
-            getting_ready.result()
-        await serving
+    def status(self) -> component_pb2.ComponentStatus:
+        return self._board.status()
+
+    async def drain(self, grace: float) -> None:
+        await self._turns.drain(grace)
+
+    async def start(self) -> None:
+        resources = self.runtime.resources
+        app = self._http.start(self._turns, client_digest, Metrics(self._board.gauges, self._board.alarms))
+        if self.mounted:
+            self.application = self._in_runtime(app)
+        else:
+            logger.info("%s serves OpenAI's API on %s", NAME, self.http_address)
+        self._sender.start()
+        resources.push_async_callback(self._sender.stop)
+        resources.push_async_callback(ended, asyncio.create_task(self._recorder.run()))
+        resources.push_async_callback(ended, asyncio.create_task(self._presence.run()))
+
+    async def ready(self) -> None:
+        settings, turns, engines = self._settings, self._turns, self._engines
+        policy, engine, base = await _policy(settings, self._api, self.runtime.home, turns, engines)
+        versions = PolicyVersions(self._folder, base, engine, settings.keep_versions)
+        await versions.start()
+        source = settings.weights_from
+        receiver = WeightReceiver(versions)
+        self._servicer.weights = self._board.weights = WeightsService(versions, receiver, source)
+        engines.push_async_callback(self._servicer.weights.close)
+        if source:
+            self._board.relay = WeightRelay(source, versions, receiver)
+            engines.push_async_callback(self._board.relay.stop)
+            await self._board.relay.start()
+        self._servicer.scorer = policy if isinstance(policy, TokenPolicy) else None
+        self._board.engine, self._board.problems = engine, versions.problems
+        self._forgetter.versions = versions
+        if self._api is None:
+            turns.queue = FairQueue(settings.max_batch * max(1, len(getattr(engine, "workers", ()))),
+                                    settings.max_waiting)
+        turns.mark_ready(policy)
+        logger.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)
+
+    def _in_runtime(self, app: ASGIApp) -> ASGIApp:
+        """The application, for another program's web server, whose tasks know nothing of this component."""
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            with activated(self.runtime):
+                await app(scope, receive, send)
+
+        return application
+
+
+async def run(config: Config, home: Home) -> None:
+    """Run the policy server in a process of its own until it is stopped. Raises as `PolicyComponent`."""
+    await ComponentRun(PolicyComponent, config, home, process=True).run()
 
 
 async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home, turns: ChatService,
@@ -140,15 +161,9 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
         policy = upstream.UpstreamPolicy(api, model_id(base), names=upstream.Names.of(
             f"components.{NAME}", api.model, settings.api_key_env))
         engines.push_async_callback(policy.stop)
-        engines.push_async_callback(_ended, asyncio.create_task(policy.watch()))
+        engines.push_async_callback(ended, asyncio.create_task(policy.watch()))
         return policy, policy, base
     return await make_policy(settings, home, lambda text: setattr(turns, "state", text), engines)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _open_stream(channel: Any) -> Any:

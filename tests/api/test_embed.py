@@ -96,13 +96,30 @@ async def test_what_keeps_a_component_from_starting_is_told(yours: Yours, tmp_pa
     with only_process(yours.home, "prm_judge"), pytest.raises(AlreadyRuns, match=r"prm_judge of .* runs already"):
         await embed.Embedded("prm_judge", home=yours.home).add_to(grpc.aio.server())
 
-    judge, env = (embed.Embedded(name, home=yours.home) for name in ("prm_judge", "env_server"))
+    judge = embed.Embedded("prm_judge", home=yours.home)
     await judge.add_to(yours.server, yours.health)
-    with pytest.raises(RuntimeError, match="prm_judge is in this process already"):
-        await env.add_to(grpc.aio.server())
+    with pytest.raises(RuntimeError, match="prm_judge runs already"):
+        await judge.add_to(grpc.aio.server())
+    with pytest.raises(RuntimeError, match="the server has prm_judge already"):
+        await embed.Embedded("env_server", home=yours.home).add_to(yours.server, yours.health)
     await judge.stop()
-    await env.add_to(grpc.aio.server())
+
+
+async def test_several_components_in_one_process(yours: Yours) -> None:
+    other = Yours(yours.home)
+    judge, env = (embed.Embedded(name, home=yours.home) for name in ("prm_judge", "env_server"))
+    for component, server in ((judge, yours), (env, other)):
+        await component.add_to(server.server, server.health)
+        await server.server.start()
+        component.listening(server.address)
+    for component, server in ((judge, yours), (env, other)):
+        async with AsyncComponentServiceClient(server.address, component=component.name) as client:
+            assert (await client.get_status()).status.name == component.name
+    await judge.stop()
+    async with AsyncComponentServiceClient(other.address, component="env_server") as client:
+        assert (await client.get_status()).status.address == other.address
     await env.stop()
+    await other.server.stop(0)
 
 
 async def test_a_start_that_is_given_up_leaves_nothing(yours: Yours) -> None:

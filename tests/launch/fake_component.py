@@ -12,9 +12,9 @@ import sys
 import time
 
 from openclaw_rl.config import load_config
-from openclaw_rl.launch.component import end_with_parent
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.process import end_with_parent
 from openclaw_rl.v1 import component_pb2
 
 

@@ -10,7 +10,8 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
 from openclaw_rl.observability.metrics import MetricsExport, observe_status
-from openclaw_rl.observability.state import current
+from openclaw_rl.observability.state import Telemetry, current
+from openclaw_rl.runtime import runtime
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.v1 import component_pb2
 
@@ -41,7 +42,7 @@ class Keeper(MetricExporter):
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Any:
     keeper = Keeper()
     export = MetricsExport(keeper, Resource.get_empty(), 3600)
-    monkeypatch.setattr(current, "metrics", export)
+    monkeypatch.setattr(runtime.current(), "telemetry", Telemetry(metrics=export))
     yield keeper
     export.shutdown(1)
 
@@ -61,7 +62,7 @@ async def test_the_same_numbers(keeper: Keeper) -> None:
     metrics = Metrics(lambda: {"qps": 1.5})
     metrics.answered("chat.completions", 200, 0.2)
     metrics.tokens({"prompt_tokens": 10, "completion_tokens": 4})
-    await asyncio.to_thread(current.metrics.collect)
+    await asyncio.to_thread(current().metrics.collect)
     points = keeper.points
     assert points["openclaw.turns_main", ()] == 5 and points["openclaw.pending", ()] == 2.5
     assert points["openclaw.dropped", (("reason", "stale"),)] == 3 and points["openclaw.policy.version", ()] == 7

@@ -31,7 +31,7 @@ def test_disabled_by_configuration_or_variable(tmp_path: Path, monkeypatch: pyte
     telemetry.setup("trainer", TelemetryConfig(enabled=False), home)
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     telemetry.setup("trainer", TelemetryConfig(), home)
-    assert current.tracer is None and not (tmp_path / "telemetry").exists()
+    assert current().tracer is None and not (tmp_path / "telemetry").exists()
     began = time.perf_counter()
     for _ in range(10_000):
         turn_spans.recorded(TURN)
@@ -86,12 +86,12 @@ def test_a_dead_collector_costs_nothing_but_the_spans(tmp_path: Path, protocol: 
             turn_spans.recorded(TURN)
         # Each of the ten batches would take the exporter's second, and seven of retries.
         assert time.perf_counter() - began < 5.0, "nobody waits for the network"
-        assert current.collector is not None and current.collector.dropped >= 5000 - 2048 - 512
+        assert current().collector is not None and current().collector.dropped >= 5000 - 2048 - 512
         deadline = time.monotonic() + 10
-        while not current.collector.error:
+        while not current().collector.error:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert current.local is not None and current.local.force_flush(5000)
+        assert current().local is not None and current().local.force_flush(5000)
         status = component_pb2.ComponentStatus(state=component_pb2.COMPONENT_STATE_RUNNING)
         telemetry.report(status)
         assert status.gauges["spans_dropped"] >= 2000 and status.gauges["spans_waiting"] > 0

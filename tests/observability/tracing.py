@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.observability import telemetry, turn_spans
+from openclaw_rl.observability import telemetry
 from openclaw_rl.observability.state import current
 from openclaw_rl.runtime.home import Home
 
@@ -26,12 +26,11 @@ class Tracing:
 
     def start(self) -> None:
         telemetry.setup("trainer", TelemetryConfig(**self.settings), self.home, self.exporter)
-        assert current.tracer is not None
+        assert current().tracer is not None
 
     def restart(self) -> None:
         """The process ends and another one begins over the same folder; what was exported stays."""
         telemetry.shutdown()
-        turn_spans._samples.clear()
         self.exporter._stopped = False
         self.start()
 
@@ -52,4 +51,3 @@ def tracing_in(root: Path, **settings: Any) -> Iterator[Tracing]:
         yield Tracing(Home(root / "traced"), **settings)
     finally:
         telemetry.shutdown()
-        turn_spans._samples.clear()

@@ -12,8 +12,8 @@ from pathlib import Path
 from openclaw_rl.launch.component import configure_logging
 from openclaw_rl.rpc.auth.tls import Credentials
 from openclaw_rl.rpc.server import ComponentServer
-from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import judge_pb2, judge_pb2_grpc
 
@@ -28,8 +28,12 @@ class Judge(judge_pb2_grpc.JudgeServiceServicer):
 
 
 async def main(certs: Path, home: Path, plain: bool) -> None:
-    if not plain:
-        identity.configured(Credentials(certs, "prm_judge"))
+    credentials = None if plain else Credentials(certs, "prm_judge")
+    with activated(Ambient(credentials=credentials, identified=True)):
+        await serve(home)
+
+
+async def serve(home: Path) -> None:
     server = ComponentServer("prm_judge", "127.0.0.1", 0, Home(home).create(),
                              lambda: pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING))
     server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, Judge(), "openclaw_rl.v1.JudgeService")

@@ -23,6 +23,7 @@ from openclaw_rl.rpc.errors import MeshError, invalid
 from openclaw_rl.runtime import redact
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.runtime.redact import BLOT, Formatter, Redactor, config_secrets, environment_secrets
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.v1 import component_pb2 as pb
 
 JWT = ".".join(("eyJhbGciOiJIUzI1NiJ9", "eyJzdWIiOiIxMjM0NTY3ODkw", "dozjgNryP4J3jVmNHl0w5N"))
@@ -154,9 +155,10 @@ def test_a_wrong_key_in_a_configuration_is_not_shown(tmp_path: Path) -> None:
     assert "my-secret" not in str(caught.value)
 
 
-def test_this_process_knows_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redact, "process", Redactor(["known-secret"]))
-    assert redact.text("a known-secret") == f"a {BLOT}"
+def test_a_component_knows_its_own() -> None:
+    with activated(Ambient(redactor=Redactor(["known-secret"]))):
+        assert redact.text("a known-secret") == f"a {BLOT}"
+    assert redact.text("a known-secret") == "a known-secret"
 
 
 def test_a_real_component_tells_no_secret(tmp_path: Path) -> None:

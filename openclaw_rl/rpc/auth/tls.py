@@ -1,8 +1,8 @@
-"""Who this process is on the network: its certificate, and what channels and servers make of it.
+"""Credentials of a role on the network: its certificate, and what channels and servers make of it.
 
-A component calls `configure` once, before it serves (`mesh.lock.alone` does it for all four); `channel.connect` and
-`ComponentServer` then use what it set. Command line and clients use `identity.for_client`. Files are read again when
-they change, with the next connection, in either direction: certificates are replaced without a restart.
+A component's are part of its `Runtime`, where `channel.connect` and `ComponentServer` find them. Command line and
+clients use `identity.for_client`. Files are read again when they change, with the next connection, in either direction:
+certificates are replaced without a restart.
 """
 
 from __future__ import annotations
@@ -197,29 +197,13 @@ class OutsideCredentials:
         return self._credentials, []
 
 
-def configure(config: Config, home: Home, role: str) -> Credentials | None:
-    """Let this process be `role` from now on: all channels and servers of the mesh use its certificate, or none when
-    the configuration does without.
-
-    Returns:
-        The credentials, None without TLS.
+def credentials(config: Config, home: Home, role: str) -> Credentials | None:
+    """The certificate of `role` in the folder that the configuration names; None without TLS.
 
     Raises:
         ConfigError: they are needed and can't be used, or `security.tls: off` isn't possible; what to do is in the
             text.
     """
-    made = credentials(config, home, role)
-    identity.configured(made)
-    return made
-
-
-def configure_client(config: Config, home: Home) -> Credentials | None:
-    """The same for people's tools, whose role is `operator`."""
-    return configure(config, home, "operator")
-
-
-def credentials(config: Config, home: Home, role: str) -> Credentials | None:
-    """The certificate of `role` in the folder that the configuration names; None without TLS. Raises as `configure`."""
     if not identity.wanted(config):
         return None
     folder = identity.certificates_folder(config, home)

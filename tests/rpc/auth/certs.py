@@ -16,8 +16,8 @@ from openclaw_rl.rpc.auth.certificates import ROLES, parse_all
 from openclaw_rl.rpc.auth.keys import KeyRing
 from openclaw_rl.rpc.auth.tls import Credentials
 from openclaw_rl.rpc.server import ComponentServer
-from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import judge_pb2_grpc
 
@@ -47,12 +47,9 @@ def serial(folder: Path, role: str) -> int:
 
 @contextmanager
 def acting(credentials: Credentials | None) -> Iterator[None]:
-    """The process has these meanwhile."""
-    identity.configured(credentials)
-    try:
+    """Servers and channels made here have these meanwhile."""
+    with activated(Ambient(credentials=credentials, identified=True)):
         yield
-    finally:
-        identity.reset()
 
 
 @asynccontextmanager

@@ -17,11 +17,13 @@ from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.rpc.auth import ca, tls
 from openclaw_rl.rpc.auth.tls import Credentials
 from openclaw_rl.rpc.channel import connect
+from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime import identity
+from openclaw_rl.runtime.component import Component, Service
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.runtime.lock import alone
+from openclaw_rl.runtime.runtime import Runtime
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import component_pb2_grpc, judge_pb2, judge_pb2_grpc
 from tests.rpc.auth.certs import acting, make_certs, reissue, secure_server, serial
@@ -205,7 +207,7 @@ def test_missing_certificates_are_named_with_what_to_do(home) -> None:
     with pytest.raises(ConfigError, match=r"components\.trainer\.host: 10\.0\.0\.4 is on the network, which needs "
                                           r"certificates, and .* lacks ca\.crt, trainer\.crt, trainer\.key: "
                                           "`openclaw-rl init` makes"):
-        tls.configure(config, home, "trainer")
+        tls.credentials(config, home, "trainer")
 
 
 def test_certificates_of_others_are_not_this_role(certs, tmp_path) -> None:
@@ -223,16 +225,29 @@ def test_certificates_of_others_are_not_this_role(certs, tmp_path) -> None:
 async def test_a_component_has_its_certificate_while_it_runs(certs, home) -> None:
     seen = []
 
-    @alone("trainer")
-    async def run(config: Config, home: Home) -> None:
-        seen.append(identity.current())
+    class Trainer(Component):
+        name = "trainer"
 
-    await run(Config.model_validate({"security": {"tls": "on", "certs": str(certs)}}), home)
+        def __init__(self, runtime: Runtime, *, mounted: bool = False) -> None:
+            seen.append(identity.current())
+            raise ConfigError("seen enough")
+
+        def services(self) -> list[Service]:
+            return []
+
+        def status(self) -> pb.ComponentStatus:
+            return pb.ComponentStatus()
+
+    async def run(config: Config) -> None:
+        with pytest.raises(ConfigError, match="seen enough"):
+            await ComponentRun(Trainer, config, home).run()
+
+    await run(Config.model_validate({"security": {"tls": "on", "certs": str(certs)}}))
     assert seen[0].identity.role == "trainer" and identity.current() is None
-    await run(Config(), home)
+    await run(Config())
     assert seen[1] is None
     with acting(seen[0]):
-        await run(Config(), home)
+        await run(Config())
         assert seen[2] is None and identity.current() is seen[0]
 
 

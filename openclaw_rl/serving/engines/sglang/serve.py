@@ -7,25 +7,12 @@ starts it; by hand, `server.environment` says which they are.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import runpy
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, even by SIGKILL. SGLang's own children follow it.
-
-    Raises:
-        SystemExit: the parent is gone already.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the kernel knew
-        raise SystemExit(f"process {parent}, which started this one, is gone")
+from openclaw_rl.runtime.process import end_with_parent
 
 
 def main(arguments: list[str]) -> None:
@@ -34,7 +21,7 @@ def main(arguments: list[str]) -> None:
 
     parent = int(arguments[0])
     if parent:
-        die_with(parent)
+        end_with_parent(parent, signal.SIGKILL)  # SGLang's own children follow it
     else:
         for name, value in environment().items():
             os.environ.setdefault(name, value)

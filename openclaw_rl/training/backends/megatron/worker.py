@@ -7,7 +7,6 @@ collective while there is nothing to do. What it prints goes to the trainer's lo
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import queue
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.runtime.process import end_with_parent
 from openclaw_rl.training.backends.interface import AbnormalStep, StartPoint, Stopped
 from openclaw_rl.training.backends.megatron.frames import (
     FOLDER_VARIABLE,
@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 #: Makes a rank's policy; see MegatronPolicy.
 Factory = Callable[[Path, TrainerConfig, Layout, StartPoint], Any]
 
-_PR_SET_PDEATHSIG = 1
 #: Short of memory, the kernel ends a rank before it ends who serves.
 _OOM_SCORE = 500
 
@@ -178,7 +177,7 @@ def main(factory: Factory | None = None) -> None:
     Args:
         factory: makes the policy; default MegatronPolicy.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(number=signal.SIGKILL)
     try:
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
     except OSError:

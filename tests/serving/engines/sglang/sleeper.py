@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 
-from openclaw_rl.serving.engines.sglang.serve import die_with
+from openclaw_rl.runtime.process import end_with_parent
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]), signal.SIGKILL)
     print("up", flush=True)
     time.sleep(600)

@@ -1,0 +1,117 @@
+"""One run of a component: its lock, its runtime, its gRPC server, from the start to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from openclaw_rl.config import Config
+from openclaw_rl.observability import telemetry
+from openclaw_rl.rpc.auth import tls
+from openclaw_rl.rpc.hosted_server import HostServer
+from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime import redact
+from openclaw_rl.runtime.component import Component
+from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.lock import only_process
+from openclaw_rl.runtime.runtime import Runtime, activated
+
+logger = logging.getLogger(__name__)
+
+
+class ComponentRun:
+    """A component that runs until it is stopped.
+
+    Args:
+        component_class: what runs.
+        config: of the mesh.
+        home: of the mesh.
+        host: the server of another program, which the services are added to; None listens on a port of its own.
+        process: the process is this component's alone: it takes the signals, and code on any thread has its identity.
+        telemetry: set up and shut down with it.
+
+    Attributes:
+        component: once it is made.
+        server: once it listens, or is part of `host`'s server.
+        listening: `server` is there.
+        is_ready: the component can work.
+    """
+
+    def __init__(self, component_class: type[Component], config: Config, home: Home, *,
+                 host: HostServer | None = None, process: bool = False, telemetry: bool = False) -> None:
+        self.component: Component | None = None
+        self.server: ComponentServer | None = None
+        self.listening, self.is_ready = asyncio.Event(), asyncio.Event()
+        self._class, self._config, self._home = component_class, config, home
+        self._host, self._process, self._telemetry = host, process, telemetry
+
+    async def run(self) -> None:
+        """Serve until stopped.
+
+        Raises:
+            ConfigError, OSError, StorageError: the component can't run; the text says what to do.
+        """
+        name = self._class.name
+        with only_process(self._home, name):
+            runtime = Runtime(name=name, config=self._config, home=self._home, identified=True,
+                              redactor=redact.of_component(self._config),
+                              credentials=tls.credentials(self._config, self._home, name))
+            with activated(runtime, process=self._process):
+                if self._telemetry:
+                    await asyncio.to_thread(telemetry.setup, name, self._config.telemetry, self._home)
+                    runtime.resources.push_async_callback(asyncio.to_thread, telemetry.shutdown)
+                async with runtime.resources:
+                    await self._serve(runtime)
+
+    async def _serve(self, runtime: Runtime) -> None:
+        component = self.component = self._class(runtime, mounted=self._host is not None)
+        host, port = component.listener
+        server = ComponentServer(component.name, host, port, runtime.home, component.status, component.drain,
+                                 self._host, signals=self._process)
+        server.http_address, server.on_forget = component.http_address, component.forget
+        for service in component.services():
+            server.add(*service)
+        if not component.serves_at_once:
+            server.set_serving(False)
+        await server.start()
+        serving = asyncio.create_task(server.run_until_stopped(), name=f"{component.name} server")
+        runtime.resources.push_async_callback(ended, serving)
+        self.server = server
+        self.listening.set()
+        await component.start()
+        if self._host is not None and self._host.mount is not None and component.application is not None:
+            self._host.mount(component.application)
+        getting_ready = asyncio.create_task(self._get_ready(component, server), name=f"{component.name} start")
+        runtime.resources.push_async_callback(ended, getting_ready)
+        await asyncio.wait((serving, getting_ready), return_when=asyncio.FIRST_COMPLETED)
+        if getting_ready.done():
+            getting_ready.result()
+        await serving
+
+    async def _get_ready(self, component: Component, server: ComponentServer) -> None:
+        await component.ready()
+        if not component.serves_at_once:
+            await server.set_serving(True)
+        self.is_ready.set()
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def until_set(event: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Wait for an event of a run whose task may end before; raises what it ended with.
+
+    Raises:
+        RuntimeError: it ended well, without the event.
+    """
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not event.is_set():
+            await task
+            raise RuntimeError(f"{task.get_name()} was stopped while it started")
+    finally:
+        waiting.cancel()
