@@ -8,16 +8,17 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry
 
 from openclaw_rl.observability.state import current
+from openclaw_rl.runtime.loop_monitor import LoopMonitor
 from openclaw_rl.v1 import component_pb2
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,10 @@ class MetricsExport:
         """Observe a source from now on; it is called on the export's thread."""
         self._sources.append(source)
 
+    def histogram(self, name: str, unit: str, description: str, bounds: Sequence[float]) -> Histogram:
+        """A histogram to record in; `bounds` are the upper ones of its buckets."""
+        return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
+
     def shutdown(self, timeout: float) -> None:
         """A last export, for at most `timeout` seconds."""
         self._ending.set()
@@ -182,6 +187,14 @@ def observe_registry(registry: CollectorRegistry) -> None:
     """Export a Prometheus registry. Call it on the event loop that fills it."""
     if (metrics := current().metrics) is not None:
         metrics.add(_on_loop(lambda: of_registry(registry)))
+
+
+def observe_loop(monitor: LoopMonitor) -> None:
+    """Export how long an event loop was not free, as a histogram."""
+    if (metrics := current().metrics) is not None:
+        held = metrics.histogram("openclaw.event_loop.held", "s", "Time for which the event loop was not free",
+                                 (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
+        monitor.observe = held.record
 
 
 def _on_loop(read: Callable[[], tuple[Figures, Figures]]) -> Callable[[], tuple[Figures, Figures]]:

@@ -16,12 +16,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from openclaw_rl.config import TelemetryConfig
-from openclaw_rl.observability import redact
 from openclaw_rl.observability.encoding import plain, redacted
 from openclaw_rl.observability.export_queue import SpanQueue
 from openclaw_rl.observability.span_store import SpanStore
 from openclaw_rl.observability.state import Telemetry, current
-from openclaw_rl.runtime import runtime
+from openclaw_rl.runtime import redact, runtime
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2
 

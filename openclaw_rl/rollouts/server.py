@@ -21,7 +21,7 @@ from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.discovery import resolve
-from openclaw_rl.runtime.alarms import Alarms, Raised, quarantine_alarm, outbox_alarms
+from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms, quarantine_alarm
 from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime

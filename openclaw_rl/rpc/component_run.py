@@ -7,6 +7,7 @@ import logging
 
 from openclaw_rl.config import Config
 from openclaw_rl.observability import telemetry
+from openclaw_rl.observability.metrics import observe_loop
 from openclaw_rl.rpc.auth import tls
 from openclaw_rl.rpc.hosted_server import HostServer
 from openclaw_rl.rpc.server import ComponentServer
@@ -67,7 +68,7 @@ class ComponentRun:
         component = self.component = self._class(runtime, mounted=self._host is not None)
         host, port = component.listener
         server = ComponentServer(component.name, host, port, runtime.home, component.status, component.drain,
-                                 self._host, signals=self._process)
+                                 self._host, signals=self._process, loop_monitor=runtime.loop_monitor)
         server.http_address, server.on_forget = component.http_address, component.forget
         for service in component.services():
             server.add(*service)
@@ -81,17 +82,21 @@ class ComponentRun:
         await component.start()
         if self._host is not None and self._host.mount is not None and component.application is not None:
             self._host.mount(component.application)
-        getting_ready = asyncio.create_task(self._get_ready(component, server), name=f"{component.name} start")
+        getting_ready = asyncio.create_task(self._get_ready(runtime, component, server), name=f"{component.name} start")
         runtime.resources.push_async_callback(ended, getting_ready)
         await asyncio.wait((serving, getting_ready), return_when=asyncio.FIRST_COMPLETED)
         if getting_ready.done():
             getting_ready.result()
         await serving
 
-    async def _get_ready(self, component: Component, server: ComponentServer) -> None:
+    async def _get_ready(self, runtime: Runtime, component: Component, server: ComponentServer) -> None:
         await component.ready()
         if not component.serves_at_once:
             await server.set_serving(True)
+        # Not before: loading a model and importing its packages hold the loop now and then.
+        observe_loop(runtime.loop_monitor)
+        runtime.loop_monitor.start()
+        runtime.resources.callback(runtime.loop_monitor.stop)
         self.is_ready.set()
 
 

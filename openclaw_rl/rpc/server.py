@@ -28,8 +28,9 @@ from openclaw_rl.rpc.hosted_server import HostServer, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.runtime import identity, redact, runtime, systemd
-from openclaw_rl.runtime.alarms import Alarms
+from openclaw_rl.runtime.alarms import Alarms, Raised
 from openclaw_rl.runtime.home import Home, RunRecord, read_record, remove_record, write_record
+from openclaw_rl.runtime.loop_monitor import LoopMonitor
 from openclaw_rl.runtime.runtime import activated
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
@@ -74,6 +75,7 @@ class ComponentServer:
             are still open afterwards are ended with UNAVAILABLE.
         host_server: the server of another program, which the services are added to; None makes one.
         signals: SIGTERM and SIGINT end it; never inside another program's server.
+        loop_monitor: of the loop that the component runs on; its figure and its alarm are part of the status.
 
     Calls are handled with the surroundings (`runtime.current`) of who makes it.
     """
@@ -81,7 +83,7 @@ class ComponentServer:
     def __init__(self, name: str, host: str, port: int, home: Home,
                  status: Callable[[], component_pb2.ComponentStatus],
                  on_drain: Callable[[float], Awaitable[None]] | None = None, host_server: HostServer | None = None, *,
-                 signals: bool = True) -> None:
+                 signals: bool = True, loop_monitor: LoopMonitor | None = None) -> None:
         self.name = name
         self.http_address = ""  #: http://HOST:PORT; set it before start()
         self.address = ""  #: HOST:PORT, known after start()
@@ -105,6 +107,7 @@ class ComponentServer:
             host_server.claim(name)
         self._health = (host_server and host_server.health) or health.aio.HealthServicer()
         self._ambient = runtime.current()
+        self._loop_monitor = loop_monitor
         self._interceptor = ErrorInterceptor(ambient=self._ambient)
         self._signals = (signal.SIGTERM, signal.SIGINT) if signals and host_server is None else ()
         self._server: Any = (Registrar(host_server.server, self._interceptor) if host_server is not None
@@ -277,10 +280,15 @@ class ComponentServer:
         status.contract_version = CONTRACT_VERSION
         status.started_at.CopyFrom(self._started_at)
         status.host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+        raised: list[Raised] = []
+        if self._loop_monitor is not None:
+            status.gauges["event_loop_held_seconds"] = self._loop_monitor.recent
+            raised += self._loop_monitor.alarms()
         if self._credentials is not None:
             status.secure = True
             status.certificate_expires_at.FromDatetime(self._credentials.expires)
-            self._alarms.report(status, self._credentials.problems())
+            raised += self._credentials.problems()
+        self._alarms.report(status, raised)
         telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING

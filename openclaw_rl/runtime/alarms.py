@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1.component_pb2 import (
     COMPONENT_STATE_DEGRADED,
     COMPONENT_STATE_RUNNING,
@@ -44,7 +43,9 @@ class Alarms:
         for name, message in raised:
             if message:
                 messages.setdefault(name, []).append(message)
-        self._since = {name: self._since.get(name) or now() for name in messages}
+        now = Timestamp()
+        now.GetCurrentTime()
+        self._since = {name: self._since.get(name) or now for name in messages}
         new = [Alarm(name=name, message="; ".join(dict.fromkeys(texts)), since=self._since[name])
                for name, texts in messages.items()]
         if new:

@@ -63,7 +63,8 @@ class MeshFile:
                                 "config": self.config.model_dump(mode="json", exclude_defaults=True)}
         if self.cluster is not None:
             data["cluster"] = self.cluster.__dict__
-        return _HEAD + yaml.safe_dump(data, sort_keys=False).encode()
+        text: str = yaml.safe_dump(data, sort_keys=False)
+        return _HEAD + text.encode()
 
 
 def parse(text: bytes, where: str) -> MeshFile:

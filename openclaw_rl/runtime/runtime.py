@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from openclaw_rl.runtime.loop_monitor import LoopMonitor
+
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
     from openclaw_rl.rpc.auth.tls import Credentials
@@ -51,12 +53,14 @@ class Runtime(Ambient):
         name: one of `home.COMPONENTS`.
         config: of the mesh.
         home: folder of the mesh.
+        loop_monitor: of the event loop that the component runs on.
         resources: closed when the component ends, the last one first.
     """
 
     name: str
     config: Config
     home: Home
+    loop_monitor: LoopMonitor = field(default_factory=LoopMonitor)
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 

@@ -56,7 +56,7 @@ class TrainerComponent(Component):
             learner = Learner(settings, store, folder, lambda: ensure_model(policy.model, home), keep)
         resources.push_async_callback(asyncio.to_thread, learner.release)  # a group of processes ends with it
 
-        def policy_address() -> str:
+        def policy_address() -> str | None:
             return resolve(home, config, "policy_server")
 
         def manifest(number: int) -> VersionManifest | None:

@@ -119,4 +119,4 @@ def test_a_session_is_forgotten_while_its_spans_wait(tmp_path: Path) -> None:
         turn_spans.recorded(TURN)
     turn_spans.recorded(turn_pb2.Turn(turn_id="other", session_id="other"))
     assert telemetry.forget("s", ["t"]) == 10
-    assert current.store is not None and current.store.count() == 1
+    assert current().store is not None and current().store.count() == 1

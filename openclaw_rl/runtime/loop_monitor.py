@@ -1,0 +1,157 @@
+"""Monitor of an event loop: how long it was not free, and an alarm when that was too long.
+
+A timer measures how late it is called. Part of that lateness may be the machine's: while the loop's thread waits for a
+CPU that others use, nothing of ours blocks it. The kernel counts this time (schedstat), and it is subtracted. What
+is left was spent in callbacks, or in waiting for a lock, a file, or the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from openclaw_rl.runtime.alarms import Raised
+
+#: Seconds between two ticks; a hold is measured short by up to that much.
+INTERVAL = 0.05
+#: Holds of so many seconds raise the alarm.
+ALARM_SECONDS = 2.0
+#: Seconds for which the longest hold counts, and an alarm lasts; up to twice as long.
+WINDOW = 60.0
+#: Ticks between two looks at the scheduling of all threads.
+_LOOK_EVERY = 20
+
+
+class LoopMonitor:
+    """Measures the running event loop from `start` to `stop`.
+
+    Args:
+        interval: seconds between two ticks.
+        alarm: seconds of a hold that raise the alarm.
+
+    Attributes:
+        longest: seconds of the longest hold since the start.
+        observe: called with the seconds of each hold, at every tick; 0.0 for a loop that was free.
+    """
+
+    def __init__(self, interval: float = INTERVAL, alarm: float = ALARM_SECONDS) -> None:
+        self.longest = 0.0
+        self.observe: Callable[[float], None] | None = None
+        self._interval, self._alarm = interval, alarm
+        self._window = _Window()
+        self._alarming = _Window()
+        self._scheduling = _Scheduling()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._ticks = 0
+
+    def start(self) -> None:
+        """Begin, on the running loop's thread."""
+        self._scheduling.begin()
+        self._schedule()
+
+    def stop(self) -> None:
+        """End; the figures stay."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._scheduling.close()
+
+    @property
+    def recent(self) -> float:
+        """Seconds of the longest hold in the last minute or two."""
+        return self._window.longest
+
+    def alarms(self) -> list[Raised]:
+        """The alarm, while it holds."""
+        longest = self._alarming.longest
+        return [("loop_blocked", f"event loop blocked for {longest * 1000:.0f} ms; every request waited meanwhile"
+                 if longest else "")]
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + self._interval
+        self._timer = loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        late = asyncio.get_running_loop().time() - self._due
+        hold = max(0.0, late - self._scheduling.waited())
+        self._ticks += 1
+        self.longest = max(self.longest, hold)
+        self._window.add(hold)
+        if hold >= self._alarm:
+            # Who holds the interpreter's lock may wait for a CPU, too: an overloaded machine is no fault of ours.
+            if self._scheduling.all_waited() < hold / 2:
+                self._alarming.add(hold)
+        elif self._ticks % _LOOK_EVERY == 0:
+            self._scheduling.all_waited()
+        if self.observe is not None:
+            self.observe(hold)
+        self._schedule()
+
+
+class _Window:
+    """The maximum of the current and of the previous window of time."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._current = self._previous = 0.0
+
+    def add(self, value: float) -> None:
+        self._turn_over()
+        self._current = max(self._current, value)
+
+    @property
+    def longest(self) -> float:
+        self._turn_over()
+        return max(self._current, self._previous)
+
+    def _turn_over(self) -> None:
+        passed = time.monotonic() - self._began
+        if passed >= WINDOW:
+            self._previous = self._current if passed < 2 * WINDOW else 0.0
+            self._current, self._began = 0.0, time.monotonic()
+
+
+class _Scheduling:
+    """Time that threads were ready to run and had no CPU, by Linux's schedstat; elsewhere always 0."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        self._waited = 0
+        self._all_waited = 0
+
+    def begin(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self.waited()
+        self.all_waited()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def waited(self) -> float:
+        """Seconds that this thread waited for a CPU since the last call."""
+        if self._file < 0:
+            return 0.0
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            before, self._waited = self._waited, int(os.pread(self._file, 128, 0).split()[1])
+            return (self._waited - before) / 1e9
+        return 0.0
+
+    def all_waited(self) -> float:
+        """The same of all threads of the process together."""
+        total = 0
+        if self._file < 0:
+            return 0.0
+        for task in Path("/proc/self/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                total += int(task.read_bytes().split()[1])
+        before, self._all_waited = self._all_waited, total
+        return max(0.0, (total - before) / 1e9)
