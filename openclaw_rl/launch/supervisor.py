@@ -24,6 +24,7 @@ import yaml
 from openclaw_rl.config import Config
 from openclaw_rl.launch.jaeger import COMPONENT_VARIABLES, CONFIG_FILE, Jaeger
 from openclaw_rl.runtime.home import COMPONENTS, Home, write_atomically
+from openclaw_rl.runtime.supervision import RestartPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +33,11 @@ COMPONENT_MODULE = "openclaw_rl.launch.component"
 #: Longest socket path that works everywhere: the kernel's 108 bytes less the suffix that supervisord adds while it
 #: makes the socket.
 _SOCKET_LIMIT = 92
-#: Seconds that a component has to stay up before a start counts as a success; one that dies sooner is started again
-#: after 1, 2, 3, ... seconds.
-_START_SECONDS = 5
-#: It is tried again for ever, so that a mesh comes back by itself from a disk that was full over night: since pauses
-#: grow by a second each, they are 85 s long after an hour and 7 min after a day. supervisord needs a number.
+#: Practically for ever, but supervisord needs a number. Its pauses grow by a second each: they are 85 s long after an
+#: hour and 7 min after a day.
 _START_RETRIES = 1_000_000
 #: Bytes at the end of the supervisor's log in which the failed starts of a component are counted.
 _LOG_TAIL = 256 * 2**10
-#: Seconds between SIGTERM and SIGKILL.
-_STOP_SECONDS = 20
 
 
 class SupervisorError(Exception):
@@ -97,6 +93,7 @@ def configuration(config: Config, socket: Path, jaeger: Jaeger | None = None) ->
         "[rpcinterface:supervisor]",
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
     ]
+    policy = RestartPolicy.of_environment()
     for name in COMPONENTS:
         values = environment(config, name) | (COMPONENT_VARIABLES if jaeger else {})
         variables = ",".join(f'{key}="{value}"' for key, value in values.items())
@@ -109,9 +106,9 @@ def configuration(config: Config, socket: Path, jaeger: Jaeger | None = None) ->
             # One that ends with 0 was asked to (SIGTERM, Drain); any other end is a crash.
             "autorestart=unexpected",
             "exitcodes=0",
-            f"startsecs={_START_SECONDS}",
+            f"startsecs={max(1, round(policy.start_seconds))}",
             f"startretries={_START_RETRIES}",
-            f"stopwaitsecs={_STOP_SECONDS}",
+            f"stopwaitsecs={policy.stop_seconds:.0f}",
             "stopasgroup=false",
             "killasgroup=true",
             "redirect_stderr=true",
@@ -256,7 +253,7 @@ class Supervisor:
             text = text.rpartition(begin)[2]
         return text.count(f"spawned: '{name}'")
 
-    def shutdown(self, timeout: float = 2 * _STOP_SECONDS) -> bool:
+    def shutdown(self, timeout: float = 2 * RestartPolicy.stop_seconds) -> bool:
         """Stop all components and the supervisor itself, and wait for their end.
 
         Returns:

@@ -15,8 +15,7 @@ from openclaw_rl.rpc.auth import ca
 from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
 from tests.mesh.fake_api import FakeApi
-from tests.mesh.in_process import in_process_mesh
-from tests.training.fakes import make_model
+from tests.mesh.in_process import in_process_mesh, tiny_model
 
 
 async def talk(url: str, *texts: str, session: str = "s") -> list[str]:
@@ -44,10 +43,7 @@ def spans(home: Home, component: str, turn: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_model(tmp_path_factory.mktemp("model"))
-    (folder / "chat_template.jinja").write_text(
-        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }} {% endfor %}assistant: ")
-    return folder
+    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 async def test_a_ring_learns_in_one_process(tmp_path: Path, model: Path) -> None:
@@ -88,7 +84,7 @@ async def test_each_component_has_its_own_certificate(tmp_path: Path, monkeypatc
 
 async def test_a_component_that_can_not_run_leaves_no_other_running(tmp_path: Path) -> None:
     before = asyncio.all_tasks()
-    with pytest.raises(ConfigError, match="no judge"):
+    with pytest.raises(ConfigError, match="no-such"):
         async with in_process_mesh(tmp_path, "none", {"prm_judge": {"judge": "no-such"}}):
             pass
     assert all(read_record(Home(tmp_path), name) is None for name in COMPONENTS)

@@ -20,6 +20,7 @@ from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.status import MeshReport, report
 from openclaw_rl.launch.supervisor import Supervisor, configuration, socket_path
 from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, write_record
+from openclaw_rl.runtime.supervision import START_VARIABLE
 from tests.support.waiting import until
 
 
@@ -34,6 +35,18 @@ def test_configuration_keeps_keys_and_paths_out(monkeypatch: pytest.MonkeyPatch)
     variables = parser["program:policy_server"]["environment"]
     assert 'OMP_NUM_THREADS="2"' in variables and 'OMP_WAIT_POLICY="passive"' in variables
     assert 'OMP_NUM_THREADS="1"' in parser["program:env_server"]["environment"]
+
+
+def test_seconds_of_a_start_are_injectable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_seconds() -> str:
+        parser = configparser.RawConfigParser()
+        parser.read_string(configuration(Config(), Path("/tmp/s.sock")))
+        return parser["program:trainer"]["startsecs"]
+
+    assert start_seconds() == "5"
+    for value, expected in (("0.3", "1"), ("7", "7"), ("-1", "5"), ("soon", "5")):
+        monkeypatch.setenv(START_VARIABLE, value)
+        assert start_seconds() == expected, value
 
 
 def test_one_that_crashes_is_tried_again_for_ever() -> None:

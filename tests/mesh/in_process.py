@@ -1,8 +1,7 @@
 """A whole mesh on the event loop of a test: real components, ports of the system, no process is started.
 
-Its start takes a second or two (most of it imports, once per test process). Where the model should be real, take the
-folder of a tiny one (`tests.training.fakes.make_model`); where only words matter, an API (`tests.mesh.fake_api`), which
-needs no PyTorch.
+Its start takes a second or two (most of it imports, once per test process). Where tokens and training should be real,
+take `tiny_model`; where only words matter, an API (`tests.mesh.fake_api`), which needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -15,6 +14,21 @@ from typing import Any
 from openclaw_rl.api.in_process import InProcessMesh
 from openclaw_rl.config import Config
 from openclaw_rl.runtime.home import Home
+from tests.serving.stub import write_tokenizer
+
+
+def tiny_model(folder: Path) -> Path:
+    """Make a model of 2 layers with random weights, whose tokens are bytes. It serves and trains in milliseconds."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    write_tokenizer(folder)
+    torch.manual_seed(7)
+    config = LlamaConfig(vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024,
+                         tie_word_embeddings=True, bos_token_id=0, eos_token_id=1, pad_token_id=1)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
 
 
 def quick_config(model: str | Path, components: dict[str, dict[str, Any]] | None = None, **sections: Any) -> Config:

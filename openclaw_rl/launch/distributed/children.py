@@ -21,14 +21,10 @@ from openclaw_rl.config import Config, ConfigError, load_config
 from openclaw_rl.launch import supervisor
 from openclaw_rl.rpc.server import HOST_VARIABLE
 from openclaw_rl.runtime.home import Home, make_way, read_record
+from openclaw_rl.runtime.supervision import RestartPolicy
 
 log = logging.getLogger(__name__)
 
-#: A component that has served and stayed up for so long counts as started; else the pauses before the next tries grow,
-#: 1, 2, 3, ... seconds.
-_START_SECONDS, _LONGEST_PAUSE = 5.0, 60.0
-#: Seconds between SIGTERM and SIGKILL.
-_STOP_SECONDS = 20.0
 _LOG_BYTES, _LOG_FILES = 20 * 2**20, 3
 
 
@@ -51,6 +47,7 @@ class Child:
     def __init__(self, name: str, home: Home, host: str) -> None:
         self.name, self._home, self._host = name, home, host
         self.state = ChildState(name)
+        self._policy = RestartPolicy.of_environment()
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -69,11 +66,11 @@ class Child:
                 break
             lasted, record = time.monotonic() - began, read_record(self._home, self.name)
             served = record is not None and self._process is not None and record.pid == self._process.pid
-            self.state.failures = 1 if served and lasted >= _START_SECONDS else self.state.failures + 1
+            self.state.failures = 1 if served and lasted >= self._policy.start_seconds else self.state.failures + 1
             self.state.last = last_line(self._home.logs / f"{self.name}.log")
             log.warning("%s ended (%s) after %.0f s", self.name, code, lasted)
             self._set("BACKOFF")
-            self._stop.wait(min(self.state.failures, _LONGEST_PAUSE))
+            self._stop.wait(self._policy.pause(self.state.failures))
         self._set("STOPPED")
 
     def _once(self) -> int | None:
@@ -93,7 +90,7 @@ class Child:
             log.error("%s can't be started: %s", self.name, error)
             return None
         self._set("STARTING", process.pid)
-        timer = threading.Timer(_START_SECONDS, self._lasts, (process,))
+        timer = threading.Timer(self._policy.start_seconds, self._lasts, (process,))
         timer.daemon = True
         timer.start()
         assert process.stdout is not None
@@ -130,7 +127,7 @@ class Child:
             self._set("STOPPING", process.pid)
             process.terminate()
             try:
-                process.wait(_STOP_SECONDS)
+                process.wait(self._policy.stop_seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -19,6 +19,7 @@ from openclaw_rl.launch.distributed import children, ray_node
 from openclaw_rl.launch.distributed.children import RotatingLog
 from openclaw_rl.launch.distributed.host_agent import Agent, hosts_file
 from openclaw_rl.runtime.home import Home, read_record
+from openclaw_rl.runtime.supervision import START_VARIABLE
 from tests.support.waiting import until
 
 CONFIG = "components: {policy_server: {port: 0, grpc_port: 0}, prm_judge: {port: 0}, trainer: {port: 0}}\n"
@@ -33,7 +34,7 @@ _AGENT = ("import sys, time\nfrom openclaw_rl.launch import supervisor\n"
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setattr(supervisor, "COMPONENT_MODULE", "fake_component")
-    monkeypatch.setattr(children, "_START_SECONDS", 0.5)
+    monkeypatch.setenv(START_VARIABLE, "0.5")
     home = Home(tmp_path / "home").create()
     yield home
     checks.end_orphans(home)
