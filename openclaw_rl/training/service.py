@@ -18,6 +18,7 @@ from openclaw_rl.models.config import ModelError
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.privacy import Target
 from openclaw_rl.rpc.errors import MeshError, failed_precondition, unavailable
+from openclaw_rl.runtime.runtime import inherited
 from openclaw_rl.training.alarms import TrainerAlarms
 from openclaw_rl.training.events import Events
 from openclaw_rl.training.forget import Forgotten
@@ -348,7 +349,7 @@ class TrainerService:
                          turn_ids=manifest.turn_ids, metrics=dict(manifest.gate.metrics))
 
     async def _on_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, inherited(function, *args))
 
     async def _sleep(self, seconds: float) -> bool:
         """Wait until something happens (true) or the time has passed."""

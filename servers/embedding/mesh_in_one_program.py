@@ -1,7 +1,7 @@
 """A whole mesh in one program: `python servers/embedding/mesh_in_one_program.py "What is a heron?" "No, shorter."`.
 
-It talks to itself, tells what the judge thought of its answers, and ends. Each argument is a message of the user; the
-model is the configured one (`~/.openclaw-rl/config.yaml`), or the small one that comes with the package.
+Each argument is a message of the user. It prints the answers and their judgements, and ends. The model is the
+configured one (`~/.openclaw-rl/config.yaml`), by default the small one that comes with the package.
 """
 
 import asyncio
@@ -18,18 +18,19 @@ async def main(*texts: str) -> None:
         print("components:", ", ".join(f"{name} {mesh.record(name).address}" for name in mesh.names), flush=True)
         async with httpx.AsyncClient(base_url=mesh.http_address, timeout=120, trust_env=False) as http, \
                 AsyncJudgeServiceClient(home=mesh.home) as judge:
-            judgements = aiter(judge.watch_judgements())
-            messages = []
+            messages, turns = [], []
             for text in texts:
                 messages.append({"role": "user", "content": text})
                 answer = await http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 24},
                                          headers={"X-Session-Id": "example"})
+                turns.append(answer.headers["x-openclaw-turn-id"])
                 messages.append(answer.raise_for_status().json()["choices"][0]["message"])
                 print(f"> {text}\n{messages[-1]['content']}", flush=True)
-            for _ in texts[1:]:  # each message judges the answer before it
-                async with asyncio.timeout(60):
-                    event = await anext(judgements)
-                print(f"judged: {event.judgement.score:+d}", flush=True)
+            # Each message judges the answer before it; the last answer has no judgement yet.
+            async with asyncio.timeout(60):
+                while len(judged := (await judge.list_judgements(turn_ids=turns)).judgements) + 1 < len(texts):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            print("judged:", " ".join(f"{judgement.score:+d}" for judgement in judged), flush=True)
 
 
 if __name__ == "__main__":

@@ -96,3 +96,19 @@ def test_a_judge_in_a_script() -> None:
     done = subprocess.run([sys.executable, str(FOLDER / "judge_script.py"), "What is a heron?", "A fish.",
                            "That is wrong."], capture_output=True, text=True, check=True, timeout=60)
     assert "score -1" in done.stdout
+
+
+def test_a_mesh_in_one_program(tmp_path: Path) -> None:
+    home, api = Home(tmp_path).create(), FakeApi()
+    home.config_file.write_text(yaml.safe_dump({"components": {"policy_server": {"model": "glm-4-flash"},
+                                                               "prm_judge": {"judge": "rules"}}}))
+    try:
+        done = subprocess.run([sys.executable, str(FOLDER / "mesh_in_one_program.py"), "What is a heron?",
+                               "That is wrong."], capture_output=True, text=True, check=True, timeout=120, env={
+                                   **os.environ, "OPENCLAW_RL_HOME": str(tmp_path), "OPENAI_API_KEY": "sk-1",
+                                   "ZHIPUAI_API_KEY": "", "OPENAI_BASE_URL": api.url})
+    finally:
+        api.close()
+    assert "policy_server 127.0.0.1:" in done.stdout and "A heron is a bird." in done.stdout
+    assert "judged: -1" in done.stdout
+    assert not list(home.run.glob("*.json")), "all have ended"
