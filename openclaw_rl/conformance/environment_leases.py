@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from openclaw_rl.conformance.context import Context, listed
 from openclaw_rl.conformance.frame import Level, Need, check
 from openclaw_rl.conformance.refusal import refusal
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import environment_pb2 as pb
 
 _ENVIRONMENT = ["environment"]
@@ -68,7 +69,7 @@ class _Lease:
     def action(self) -> dict[str, Any]:
         """One that the sandbox offers, with the least arguments that its schema wants."""
         for tool in self.opening.tools:
-            schema = json.loads(tool.parameters_json or "{}")
+            schema = parse_json(tool.parameters_json or "{}")
             arguments = {name: _example(schema.get("properties", {}).get(name, {}))
                          for name in schema.get("required", [])}
             return {"name": tool.name, "arguments": arguments}
@@ -294,7 +295,7 @@ async def _leases(kit: Context, type: str) -> list[str]:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(parse_json(text), dict)
     except ValueError:
         return False
 

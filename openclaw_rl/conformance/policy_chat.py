@@ -22,6 +22,7 @@ from openclaw_rl.conformance.policy_calls import (
     whole,
 )
 from openclaw_rl.conformance.refusal import Refusal
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.turn_pb2 import (
     FINISH_REASON_TOOL_CALLS,
@@ -137,7 +138,7 @@ def _check_calls(kit: Context, end: pb.ChatEnd) -> None:
     for call in calls:
         kit.expect(call.id and call.name, "a tool call has no id or no name")
         try:
-            fine = isinstance(json.loads(call.arguments_json or "{}"), dict)
+            fine = isinstance(parse_json(call.arguments_json or "{}"), dict)
         except ValueError:
             fine = False
         kit.expect(fine, f"the arguments of a call of {call.name} are no JSON object: {call.arguments_json[:80]!r}")

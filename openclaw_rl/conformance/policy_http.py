@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
@@ -11,6 +10,7 @@ from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Need, check
 from openclaw_rl.conformance.policy_calls import ANSWER, state
 from openclaw_rl.conformance.policy_turns import ARRIVES
+from openclaw_rl.runtime.json import parse_json
 
 _POLICY = ("policy",)
 _MESSAGES = [{"role": "user", "content": "Say hello."}]
@@ -76,7 +76,7 @@ async def streamed(kit: Context) -> None:
         text, reasons = "", []
         for event in events[:-1]:
             try:
-                for choice in json.loads(event)["choices"]:
+                for choice in parse_json(event)["choices"]:
                     text += choice["delta"].get("content") or ""
                     reasons.append(choice.get("finish_reason"))
             except (ValueError, KeyError, TypeError, AttributeError):

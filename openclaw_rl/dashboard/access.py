@@ -29,6 +29,7 @@ from pathlib import Path
 from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.rpc.auth.keys import Key, KeyRing
 from openclaw_rl.runtime.identity import is_loopback
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 from openclaw_rl.serving.entrypoints.openai.limits import Limiter
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
@@ -134,7 +135,7 @@ class Access:
         self._ended: OrderedDict[str, float] = OrderedDict()  # number, and when it would have ended
         if self.ended is not None and self.ended.exists():
             try:
-                self._ended.update({str(number): float(ends) for number, ends in json.loads(self.ended.read_text())})
+                self._ended.update({str(number): float(ends) for number, ends in parse_json(self.ended.read_text())})
             except (OSError, ValueError, TypeError) as error:  # nobody can tell who signed out: all must sign in again
                 log.warning("%s can't be read (%s): all sessions of the dashboard end", self.ended, error)
                 self.secret = secrets.token_bytes(32)
@@ -199,7 +200,7 @@ class Access:
         if not hmac.compare_digest(self._sign(body).encode(), signature.encode("utf-8", "surrogateescape")):
             return None
         try:
-            data = json.loads(base64.urlsafe_b64decode(body))
+            data = parse_json(base64.urlsafe_b64decode(body))
             session = Session(str(data["who"]), str(data["number"]), float(data["ends"]))
         except (ValueError, KeyError, TypeError):
             return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 
 from openclaw_rl.models.config import ModelConfig, ModelError, read_json
+from openclaw_rl.runtime.json import parse_json
 
 #: Element types that the engine takes, as safetensors writes them.
 DTYPES = ("BF16", "F16", "F32")
@@ -69,7 +69,7 @@ def _header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
             size = file.stat().st_size
             if length > size - 8:
                 raise ValueError("its header ends behind its end")
-            header = json.loads(opened.read(length))
+            header = parse_json(opened.read(length))
         header.pop("__metadata__", None)
         found, end = {}, 0
         for name, entry in header.items():

@@ -6,10 +6,11 @@ MLP. Qwen2 adds biases to q, k and v, Qwen3 a norm on each head of q and k.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from openclaw_rl.runtime.json import parse_json
 
 #: `model_type`s of config.json that are understood.
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
@@ -144,7 +145,7 @@ def read_json(file: Path) -> dict[str, Any]:
         ModelError: it can't be read, or holds something else.
     """
     try:
-        data = json.loads(file.read_bytes())
+        data = parse_json(file.read_bytes())
     except OSError as error:
         raise ModelError(f"{file}: {error.strerror}") from None
     except ValueError as error:

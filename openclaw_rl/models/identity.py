@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openclaw_rl.models.api import API_MODEL, api_config
 from openclaw_rl.models.config import ModelConfig, ModelError
+from openclaw_rl.runtime.json import parse_json
 
 
 def model_id(folder: Path) -> str:
@@ -35,7 +36,7 @@ def model_id(folder: Path) -> str:
 def _api_config(folder: Path) -> bytes | None:
     """What config.json says of an API model; None of any other."""
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        config = parse_json((folder / "config.json").read_bytes())
         return api_config(config["model"], config["base_url"]) if config.get("model_type") == API_MODEL else None
     except (OSError, ValueError, KeyError, AttributeError):
         return None  # ModelConfig says what is wrong

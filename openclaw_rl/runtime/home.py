@@ -106,15 +106,6 @@ def remove_record(home: Home, name: str) -> None:
     (home.run / f"{name}.json").unlink(missing_ok=True)
 
 
-def file_stamp(path: Path) -> tuple[int, int, int]:
-    """What changes when a file is replaced or written; zeros while it can't be looked at."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-
-
 def make_way(path: Path) -> None:
     """Move a folder that stands where a file of ours belongs out of the way, to `NAME.foreign-TIME`."""
     if path.is_dir() and not path.is_symlink():

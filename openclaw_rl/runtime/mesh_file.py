@@ -6,8 +6,6 @@ so that a component that moved is found without a restart of the others.
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import yaml
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.runtime.home import Home, write_atomically
+from openclaw_rl.runtime.reloading import reread_when_changed
 
 _HEAD = b"# Where the components of this mesh are. Written by `openclaw-rl distributed-start` or `mesh join`.\n"
 
@@ -88,10 +87,6 @@ def path(home: Home) -> Path:
     return home.run / "mesh.yaml"
 
 
-_cache: dict[Path, tuple[tuple[int, int, int], MeshFile]] = {}
-_lock = threading.Lock()
-
-
 def read(home: Home) -> MeshFile | None:
     """The home's mesh file; None when it has none.
 
@@ -100,21 +95,16 @@ def read(home: Home) -> MeshFile | None:
     """
     file = path(home)
     try:
-        stat = os.stat(file)
-        stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        with _lock:
-            known = _cache.get(file)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        text = file.read_bytes()
+        return _read(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ConfigError(f"{file} can't be read: {error.strerror or error}") from None
-    mesh = parse(text, str(file))
-    with _lock:
-        _cache[file] = (stamp, mesh)
-    return mesh
+
+
+@reread_when_changed
+def _read(file: Path) -> MeshFile:
+    return parse(file.read_bytes(), str(file))
 
 
 def write(home: Home, mesh: MeshFile) -> None:

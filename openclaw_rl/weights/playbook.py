@@ -10,6 +10,7 @@ from pathlib import Path
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from typing_extensions import Buffer
 
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from openclaw_rl.v1.weights_pb2 import TensorSpec
@@ -51,11 +52,11 @@ def parse(data: Buffer) -> Playbook:
     if len(data) > MAX_BYTES:
         raise PlaybookError(f"it has {len(data)} bytes; at most {MAX_BYTES} are allowed")
     try:
-        content = json.loads(data)
+        content = parse_json(data)
         if not isinstance(content, dict):
             raise ValueError(f"an object is needed, not a {type(content).__name__}")
         playbook = ParseDict(content, Playbook())
-    except (ValueError, TypeError, AttributeError, RecursionError, ParseError) as error:
+    except (ValueError, TypeError, AttributeError, ParseError) as error:
         raise PlaybookError(f"it is not JSON of the message Playbook: {error}") from None
     ids = [entry.id for entry in playbook.entries]
     if not all(ids) or len({*ids}) < len(ids):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from typing_extensions import Buffer
 
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
 from openclaw_rl.weights.base_model import base_manifest
 from openclaw_rl.weights.files import fsync, write_durably
@@ -312,7 +313,7 @@ def _prepend(path: Path, head: bytes) -> None:
 def _load(folder: Path) -> tuple[VersionManifest, list[TensorSpec]]:
     """Read a version's manifest and compare it with its file's header, not with all its bytes."""
     try:
-        data = json.loads((folder / MANIFEST_FILE).read_bytes())
+        data = parse_json((folder / MANIFEST_FILE).read_bytes())
         if data.get("sha256", _checksum(data)) != _checksum(data):
             raise CorruptFile(f"{folder / MANIFEST_FILE} was edited: its checksum differs")
         manifest = ParseDict(data["manifest"], VersionManifest())

@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.dashboard.data import texts
 from openclaw_rl.dashboard.data.parts import FAILURES, reason
+from openclaw_rl.runtime.json import parse_json
 
 if TYPE_CHECKING:
     from openclaw_rl.monitoring.mesh import MeshData
@@ -137,8 +138,8 @@ def shown_view(observation_json: str) -> str:
 def observation_text(observation_json: str) -> str:
     """The `text` of an observation; the whole of one that has none."""
     try:
-        found: Any = json.loads(observation_json or "{}")
-    except (ValueError, RecursionError):
+        found: Any = parse_json(observation_json or "{}")
+    except ValueError:
         return observation_json
     if isinstance(found, dict) and isinstance(found.get("text"), str):
         return str(found["text"])
@@ -177,7 +178,7 @@ def shown_action(action_json: str) -> str:
     if not action_json:
         return ""
     try:
-        found = json.loads(action_json)
+        found = parse_json(action_json)
         arguments = found.get("arguments") or {}
         call = ", ".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
         return texts.line(f"{found.get('name', '?')}({call})", _ACTION)

@@ -14,6 +14,7 @@ from openclaw_rl.dashboard.data import environments
 from openclaw_rl.dashboard.data.parts import WAIT, part
 from openclaw_rl.dashboard.data.turns import TurnRow, join
 from openclaw_rl.rpc.errors import not_found
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import component_pb2
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def entry(line: str) -> tuple[str, Entry] | None:
     text = match[6]
     if text.startswith('"'):
         try:
-            text = str(json.loads(text))
+            text = str(parse_json(text))
         except ValueError:  # a line that was cut
             text = text[1:]
     return match[2], Entry(match[1], match[5], text)

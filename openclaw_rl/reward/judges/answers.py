@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from openclaw_rl.reward.interface import VoteError
 from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.runtime.json import parse_json_prefix
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 _SAME = str.maketrans({"−": "-", "–": "-", "－": "-", "＋": "+", "：": ":", "１": "1", "０": "0", "【": "[", "】": "]"})
@@ -76,14 +76,13 @@ def parse(text: str) -> Answer:
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """All JSON objects in the text, the last one first."""
-    decoder = json.JSONDecoder(strict=False)
     found = []
     text = re.sub(r"(:\s*)\+(\d)", r"\1\2", text)  # "+1" is no JSON, yet models write it
     at = text.find("{")
     while at >= 0:
         try:
-            value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
+            value, end = parse_json_prefix(text, at, strict=False)
+        except ValueError:
             end = at + 1
         else:
             found.append(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,8 @@ from openclaw_rl.rpc.auth.certificates import (
 )
 from openclaw_rl.rpc.auth.keys import KeyFileError, KeyRing
 from openclaw_rl.runtime import identity
-from openclaw_rl.runtime.home import COMPONENTS, Home, file_stamp
+from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.runtime.reloading import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -79,38 +79,22 @@ class Credentials:
         self.folder, self.role = folder, role
         self.keys, self.keys_port, self.limits = keys, keys_port, limits
         self._warn = datetime.timedelta(days=warn_days)
-        self._lock = threading.Lock()
-        self._problem = ""
+        files = [folder / name for name in ("ca.crt", f"{role}.crt", f"{role}.key")]
         deadline = time.monotonic() + _REPLACING_SECONDS
         while True:
-            seen = self._seen()
             try:
-                self._material = _load(folder, role)
-                self._read = seen
+                self._material = Reloading(f"the certificates in {folder}", files, lambda: _load(folder, role),
+                                           CertificateError, incomplete=lambda error: isinstance(error, _NotAPair))
                 break
-            except CertificateError as error:
-                if not isinstance(error, _NotAPair) or time.monotonic() > deadline:
+            except _NotAPair:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
     def material(self) -> Material:
         """The newest that can be used. New files that can't be are told by `problems`, and tried again when they
         change."""
-        with self._lock:
-            seen = self._seen()
-            if seen != self._read:
-                try:
-                    self._material = _load(self.folder, self.role)
-                    log.info("took new certificates from %s, valid until %s", self.folder,
-                             self._material.expires.isoformat(timespec="minutes"))
-                    self._problem, self._read = "", seen
-                except CertificateError as error:
-                    if self._problem != str(error):
-                        log.error("the new certificates can't be used, those from before stay: %s", error)
-                    self._problem = str(error)
-                    if not isinstance(error, _NotAPair):  # that one may be complete by the time of the next look
-                        self._read = seen
-            return self._material
+        return self._material.value()
 
     def channel(self, role: str = "") -> tuple[grpc.ChannelCredentials, list[tuple[str, Any]]]:
         """Credentials and options of a channel to a component.
@@ -162,7 +146,7 @@ class Credentials:
         raised = []
         if left < self._warn:
             when = self.expires.strftime("%Y-%m-%d %H:%M UTC")
-            of_authority = self._material.authority_ends
+            of_authority = self.material().authority_ends
             what = (f"the CA in {self.folder / 'ca.crt'}" if of_authority
                     else f"the certificate in {self.folder / f'{self.role}.crt'}")
             raised.append(("certificate_expires", (f"{what} has ended ({when}): nobody connects any more"
@@ -170,13 +154,10 @@ class Credentials:
                            + ("; nothing that it signs lasts longer: make another CA, as mesh/SECURITY.md says"
                               if of_authority else
                               "; `openclaw-rl certs renew` makes a new one, which is taken without a restart")))
-        if self._problem:
-            raised.append(("certificate_unusable", f"new certificates can't be used ({self._problem}); those from "
-                           "before are in use: repair the files, or `openclaw-rl certs renew`"))
+        if problem := self._material.problem:
+            raised.append(("certificate_unusable", f"new certificates can't be used ({problem}); the previous ones are "
+                           "in use: repair the files, or `openclaw-rl certs renew`"))
         return raised
-
-    def _seen(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple(file_stamp(self.folder / name) for name in ("ca.crt", f"{self.role}.crt", f"{self.role}.key"))
 
 
 class OutsideCredentials:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.runtime.json import parse_json, parse_json_prefix
 from openclaw_rl.serving.text.detokenizer import overlap
 from openclaw_rl.v1 import turn_pb2
 
@@ -20,12 +21,11 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE_LIMIT = 64  # characters within which a bare JSON call has shown its "name"
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
-_decode = json.JSONDecoder().raw_decode
 
 
 def tool_json(tool: turn_pb2.ToolDefinition) -> dict[str, Any]:
     """A tool as OpenAI's API has it."""
-    parameters = json.loads(tool.parameters_json) if tool.parameters_json else {"type": "object", "properties": {}}
+    parameters = parse_json(tool.parameters_json) if tool.parameters_json else {"type": "object", "properties": {}}
     return {"type": "function", "function": {"name": tool.name, "description": tool.description,
                                              "parameters": parameters}}
 
@@ -146,8 +146,8 @@ def parse_calls(text: str) -> list[tuple[str, str]]:
     if not text:
         return []
     try:
-        value, _ = _decode(text)
-    except (ValueError, RecursionError):  # a small model may go on opening brackets
+        value, _ = parse_json_prefix(text)
+    except ValueError:  # a small model may go on opening brackets
         return []
     calls = []
     for item in value if isinstance(value, list) else [value]:
@@ -169,9 +169,9 @@ def parse_broken(text: str) -> list[tuple[str, str]]:
     arguments = _ARGUMENTS.search(text, name.end())
     rest = text[arguments.end():].strip() if arguments else ""
     try:
-        _, end = _decode(rest)
+        _, end = parse_json_prefix(rest)
         rest = rest[:end]
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     try:
         called = json.loads(f'"{name[1]}"', strict=False)

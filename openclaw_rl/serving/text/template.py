@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.rpc import errors
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.text import hermes_tools as hermes
 from openclaw_rl.serving.text.detokenizer import TokenBytes
 from openclaw_rl.v1 import turn_pb2
@@ -69,7 +70,7 @@ class ChatTemplate:
         self._special = {self.tokens.table[index].decode(): index for index in sorted(self.tokens.special)}
         names = sorted(filter(None, self._special), key=len, reverse=True)
         self._find_special = re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
-        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings = parse_json((folder / "tokenizer_config.json").read_text())
         source = _source(folder, settings)
         self._names = {key: value["content"] if isinstance(value, dict) else value for key, value in settings.items()
                        if key.endswith("_token") and value}
@@ -221,8 +222,8 @@ class _StandIns:
 def _arguments(text: str) -> Any:
     """Arguments as an object, as templates expect them; a broken text stays a text."""
     try:
-        return json.loads(text or "{}")
-    except (ValueError, RecursionError):
+        return parse_json(text or "{}")
+    except ValueError:
         return text
 
 

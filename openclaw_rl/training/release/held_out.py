@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from openclaw_rl.runtime.json import parse_json
+
 DEFAULT = Path(__file__).with_name("held_out.jsonl")
 #: Most prompts of a file: each one costs time at every step.
 MAX_PROMPTS = 200
@@ -52,8 +54,8 @@ def digest(prompts: Sequence[HeldOut]) -> str:
 
 def _line(path: Path, number: int, line: str) -> HeldOut:
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(line)
+    except ValueError as error:
         raise HeldOutError(f"{path}, line {number}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise HeldOutError(f'{path}, line {number}: must be {{"prompt": ..., "answer": ...}}, not {line.strip()[:80]}')

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1.weights_pb2 import TENSOR_ENCODING_DENSE, TensorSpec
 from openclaw_rl.weights.format.digest import ITEM_SIZE, dense_bytes
 
@@ -74,7 +75,7 @@ def read_header(path: Path) -> dict[str, Place]:
         text = file.read(length)
     first, places = 8 + length, {}
     try:
-        for name, entry in json.loads(text).items():
+        for name, entry in parse_json(text).items():
             if name == "__metadata__":
                 continue
             start, stop = entry["data_offsets"]
@@ -101,7 +102,7 @@ def read_folder(folder: Path) -> dict[str, Place]:
     if (folder / MODEL_FILE).exists() or not index.exists():
         return read_header(folder / MODEL_FILE)
     try:
-        files = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+        files = sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptFile(f"{index}: can't be read: {error}") from None
     places: dict[str, Place] = {}

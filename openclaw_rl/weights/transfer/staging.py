@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
 from openclaw_rl.weights import playbook
@@ -179,7 +180,7 @@ class Part:
         folder = root / INCOMING
         if versions is not None:
             try:
-                offer = json.loads((folder / _OFFER_FILE).read_bytes())
+                offer = parse_json((folder / _OFFER_FILE).read_bytes())
             except (OSError, ValueError):
                 return  # nothing, or nothing that anybody goes on with
             if offer.get("version") not in versions:

@@ -135,14 +135,15 @@ async def test_the_end_of_a_certificate_is_warned_of(certs, home, days, told) ->
             assert found.alarms[0].name == "certificate_expires" and found.state == pb.COMPONENT_STATE_DEGRADED
 
 
-def test_the_end_of_a_ca_is_told_as_that(tmp_path) -> None:
+def test_the_end_of_a_ca_is_told_as_that(tmp_path, monkeypatch) -> None:
     """`certs renew` would help nothing: what it signs ends with the CA."""
     folder = tmp_path / "short"
     make_certs(folder, "acme", ("trainer",))
     material = Credentials(folder, "trainer").material()
     assert not material.authority_ends
     mine = Credentials(folder, "trainer")
-    mine._material = dataclasses.replace(material, authority_ends=True, expires=datetime.datetime.now(datetime.UTC))
+    ended = dataclasses.replace(material, authority_ends=True, expires=datetime.datetime.now(datetime.UTC))
+    monkeypatch.setattr(mine, "material", lambda: ended)
     (_, text), = mine.problems()
     assert "the CA in" in text and "certs renew" not in text and "SECURITY.md" in text
 

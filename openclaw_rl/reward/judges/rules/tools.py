@@ -13,6 +13,7 @@ from typing import Any
 
 from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
 from openclaw_rl.reward.judges.text import text_of
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import turn_pb2
 
 #: Characters of a result that are read at its start and its end.
@@ -91,8 +92,8 @@ def _one(text: str, call: turn_pb2.ToolCall | None) -> Evidence:
     stripped = text.strip()
     if stripped.startswith("{") and len(stripped) <= _JSON_LIMIT:
         try:
-            data = json.loads(stripped)
-        except (ValueError, RecursionError):
+            data = parse_json(stripped)
+        except ValueError:
             data = None
         if isinstance(data, dict):
             return _structured(data, name, call)
@@ -152,8 +153,8 @@ def _exit(code: int, line: str, name: str, call: turn_pb2.ToolCall | None, messa
 
 def _command(call: turn_pb2.ToolCall) -> str:
     try:
-        arguments = json.loads(call.arguments_json or "{}")
-    except (ValueError, RecursionError):
+        arguments = parse_json(call.arguments_json or "{}")
+    except ValueError:
         return ""
     if not isinstance(arguments, dict):
         return ""

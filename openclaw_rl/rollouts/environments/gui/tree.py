@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.runtime.json import parse_json
 
 MOST_WINDOWS = 40
 MOST_WIDGETS = 300
@@ -165,8 +166,8 @@ def _widgets(sections: Mapping[str, str]) -> tuple[dict[int, list[dict[str, Any]
         if not name.startswith("widgets "):
             continue
         try:
-            entries = json.loads(text.partition("\n")[2])
-        except (ValueError, RecursionError):
+            entries = parse_json(text.partition("\n")[2])
+        except ValueError:
             continue
         for entry in entries if isinstance(entries, list) else ():
             if not isinstance(entry, dict) or type(entry.get("window")) is not int:

@@ -18,6 +18,7 @@ from typing import Any
 
 from openclaw_rl.rollouts.sandboxes import unboxed
 from openclaw_rl.rollouts.sandboxes.interface import Process, SandboxError
+from openclaw_rl.runtime.json import parse_json
 
 #: Bytes of one message.
 MOST_LINE = 8 << 20
@@ -152,7 +153,7 @@ def _readable(line: bytes) -> bytes:
     """The line with lone surrogates replaced."""
     if not re.search(rb"\\u[dD][89a-fA-F]", line):
         return line
-    return json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(parse_json(line), ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def _lines(process: Process | PlainProcess) -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from openclaw_rl.rollouts.environments.untrusted_text import inert, public_url
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
+from openclaw_rl.runtime.json import parse_json
 
 CONNECT_SECONDS = 30.0
 #: Bytes of one message.
@@ -108,11 +109,11 @@ class Session:
 
     def _read(self, answer: str | bytes) -> dict[str, Any]:
         try:
-            value = json.loads(answer)
+            value = parse_json(answer)
             kind, data = value["type"], value.get("data", {})
             if not isinstance(data, dict):
                 raise TypeError
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise ServerError("NO_ANSWER", "the OpenEnv server sent something that is no answer") from None
         if kind != "error":
             return data

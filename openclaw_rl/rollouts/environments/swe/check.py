@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import secrets
 import tarfile
@@ -15,6 +14,7 @@ from openclaw_rl.rollouts.environments.plain_text import ending
 from openclaw_rl.rollouts.environments.swe.actions import REPO
 from openclaw_rl.rollouts.environments.swe.task import Check
 from openclaw_rl.rollouts.sandboxes.interface import Backend, Sandbox, SandboxError, Spec
+from openclaw_rl.runtime.json import parse_json
 
 #: Bytes of a repository, without what git keeps.
 MOST_REPOSITORY = 16 << 20
@@ -87,9 +87,9 @@ async def _by_unittest(fresh: Sandbox, modules: tuple[str, ...]) -> Outcome:
                        "the tests wrote too much" if said.truncated else
                        f"the tests ended without a report: {ending(said.output) or f'exit code {said.code}'}")
     try:
-        report = json.loads(reports[0])
+        report = parse_json(reports[0])
         passed, failed = list(report["passed"]), dict(report["failed"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return Outcome(0.0, "the tests' report can't be read")
     total = len(passed) + len(failed)
     if total == 0:

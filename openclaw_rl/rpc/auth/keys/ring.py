@@ -13,6 +13,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.rpc.auth.keys.key import Key, Scope, digest
 from openclaw_rl.rpc.auth.keys.store import KeyFile, KeyFileError
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.reloading import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,10 @@ class KeyRing:
         Raises:
             KeyFileError: the file is there and can't be used.
         """
-        self.problem = ""  #: what is wrong with the file, for a person; empty when nothing is
-        self._file = None if path is None else KeyFile(path)
+        self._path = path
+        self._there = False  # there was a file
         self._fixed = tuple(fixed)
-        self._keys: tuple[Key, ...] = ()
-        self._state = self._stat()
-        self._keys = self._read()
+        self._keys = Reloading(f"the keys in {path}", () if path is None else (path,), self._read, KeyFileError)
 
     @classmethod
     def of(cls, config: Config, home: Home, environ: Mapping[str, str] = os.environ) -> KeyRing:
@@ -59,8 +58,7 @@ class KeyRing:
     @property
     def needed(self) -> bool:
         """Whether there is any key, also one that is revoked or has expired: revoking the last one opens no door."""
-        self.refresh()
-        return bool(self._keys or self._fixed)
+        return bool(self.all())
 
     def find(self, shown: str) -> Key | None:
         """The good key that somebody shows, else None. Takes the same time whatever is shown."""
@@ -69,55 +67,31 @@ class KeyRing:
 
     def match(self, shown: str) -> Key | None:
         """The key that somebody shows, also one that is no good any more (see `Key.dead`): its holder may be told."""
-        self.refresh()
         known = digest(shown)
         found: Key | None = None
-        for key in (*self._keys, *self._fixed):  # all of them, so that time tells nothing
+        for key in self.all():  # all of them, so that time tells nothing
             if hmac.compare_digest(known, key.digest):
                 found = key
         return found
 
     def all(self) -> list[Key]:
         """Every key, also those that are no good any more."""
-        self.refresh()
-        return [*self._keys, *self._fixed]
-
-    def refresh(self) -> None:
-        """Read the file again when it has changed."""
-        state = self._stat()
-        if state == self._state:
-            return
-        self._state = state
-        if state is None:
-            self.problem = (f"{self._path} is gone: the keys that were in it hold until a restart; restore it, or "
-                            "make new keys with `openclaw-rl keys add`")
-            log.error("%s", self.problem)
-            return
-        try:
-            self._keys = self._read()
-        except KeyFileError as error:
-            self.problem = f"{error} (until then the keys that were read before hold)"
-            log.error("%s", self.problem)
-        else:
-            self.problem = ""
-            log.info("%s was read again: %d keys", self._path, len(self._keys))
+        return [*self._keys.value(), *self._fixed]
 
     @property
-    def _path(self) -> Path | None:
-        return None if self._file is None else self._file.path
+    def problem(self) -> str:
+        """What is wrong with the file, for a person; empty when nothing is."""
+        problem = self._keys.problem
+        return problem and f"{problem} (until then the keys that were read before hold)"
 
     def _read(self) -> tuple[Key, ...]:
-        return () if self._file is None else tuple(self._file.read())
-
-    def _stat(self) -> tuple[int, ...] | None:
-        """What changes with the file; None without one."""
-        if self._file is None:
-            return None
-        try:
-            found = os.stat(self._file.path)
-        except OSError:
-            return None
-        return (found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode)
+        if self._path is None:
+            return ()
+        if self._there and not self._path.exists():
+            raise KeyFileError(f"{self._path} is gone: restore it, or make new keys with `openclaw-rl keys add`")
+        keys = tuple(KeyFile(self._path).read())
+        self._there = self._path.exists()
+        return keys
 
 
 def key_path(config: Config, home: Home) -> Path:

@@ -17,6 +17,7 @@ from typing import Any
 from openclaw_rl.config import ConfigError
 from openclaw_rl.rpc.auth.keys.key import Key, check_name, check_scopes, new_key
 from openclaw_rl.runtime.home import write_atomically
+from openclaw_rl.runtime.json import parse_json
 
 _FORMAT = 1
 
@@ -52,12 +53,12 @@ class KeyFile:
         except OSError as error:
             raise KeyFileError(f"{self.path} can't be read: {error.strerror}") from None
         try:
-            content = json.loads(data)
+            content = parse_json(data)
             if content["format"] != _FORMAT:
                 raise KeyFileError(f"{self.path} has format {content['format']!r}, and this version of openclaw-rl "
                                    f"knows {_FORMAT} only")
             keys = [_key(entry) for entry in content["keys"]]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise KeyFileError(f"{self.path} is damaged: restore it, or remove it and make new keys with "
                                "`openclaw-rl keys add`") from None
         if len({key.id for key in keys}) < len(keys):

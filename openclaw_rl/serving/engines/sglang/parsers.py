@@ -7,12 +7,12 @@ named. They work on text, after the tokens were recorded: what is trained never 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.rpc.messages import well_formed
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.text.detokenizer import TokenBytes
 from openclaw_rl.serving.text.hermes_tools import tool_json
 from openclaw_rl.v1 import turn_pb2
@@ -143,8 +143,8 @@ class ReasoningSplitter:
 
 def _whole(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parse_json(text), dict)
+    except ValueError:
         return False
 
 

@@ -11,7 +11,7 @@ from cryptography import x509
 
 from openclaw_rl.config import ConfigError
 from openclaw_rl.rpc.auth.certificates import check_private
-from openclaw_rl.runtime.home import file_stamp
+from openclaw_rl.runtime.reloading import Reloading
 
 logger = logging.getLogger(__name__)
 
@@ -29,36 +29,25 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path, warn_days: int = 30) -> None:
         self._certificate, self._key = certificate, key
         self._warn = datetime.timedelta(days=warn_days)
-        self._broken = ""
-        self._seen = self._state()
-        self._context, self._ends = self._load()
+        # A pair may be half written: it is read again until it can be used.
+        self._pair = Reloading(f"the HTTPS certificate {certificate}", (certificate, key), self._load, ConfigError,
+                               incomplete=lambda _: True)
 
     def context(self) -> ssl.SSLContext:
         """For the next connection: made of the files as they are now, or as they last could be used."""
-        seen = self._state()
-        if seen != self._seen:
-            try:
-                self._context, self._ends = self._load()
-            except ConfigError as error:
-                if self._broken != str(error):  # the pair may be half written: it is tried again
-                    logger.error("the HTTPS certificate from before stays: %s", error)
-                self._broken = str(error)
-            else:
-                logger.info("took the HTTPS certificate in %s, valid until %s", self._certificate, self._ends)
-                self._broken, self._seen = "", seen
-        return self._context
+        return self._pair.value()[0]
 
     @property
     def problem(self) -> str:
         """What is wrong or soon will be, for a person; empty when nothing is."""
-        self.context()
-        if self._broken:
-            return f"the new HTTPS certificate can't be used ({self._broken}); the one from before is in use"
-        left = self._ends - datetime.datetime.now(datetime.UTC)
+        if broken := self._pair.problem:
+            return f"the new HTTPS certificate can't be used ({broken}); the previous one is in use"
+        ends = self._pair.value()[1]
+        left = ends - datetime.datetime.now(datetime.UTC)
         if left < datetime.timedelta():
-            return f"the HTTPS certificate {self._certificate} ended on {self._ends:%Y-%m-%d}: clients refuse it"
+            return f"the HTTPS certificate {self._certificate} ended on {ends:%Y-%m-%d}: clients refuse it"
         if left < self._warn:
-            return (f"the HTTPS certificate {self._certificate} ends on {self._ends:%Y-%m-%d}: put a new one there, it "
+            return (f"the HTTPS certificate {self._certificate} ends on {ends:%Y-%m-%d}: put a new one there, it "
                     "is taken without a restart")
         return ""
 
@@ -75,6 +64,3 @@ class Certificate:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ConfigError(f"{self._certificate} and {self._key} can't be used for HTTPS: {why}") from None
         return context, ends
-
-    def _state(self) -> tuple[tuple[int, int, int], ...]:
-        return file_stamp(self._certificate), file_stamp(self._key)

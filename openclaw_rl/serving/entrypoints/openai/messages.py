@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import orjson
 
 from openclaw_rl.rpc import errors
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.entrypoints.openai.errors import missing, wrong_type, wrong_value
 from openclaw_rl.serving.entrypoints.openai.fields import Fields, objects
 from openclaw_rl.v1 import turn_pb2
@@ -138,8 +138,8 @@ def check_tools(tools: Sequence[turn_pb2.ToolDefinition]) -> None:
         seen.add(tool.name)
         if tool.parameters_json:
             try:
-                fine = isinstance(json.loads(tool.parameters_json), dict)
-            except (ValueError, RecursionError):
+                fine = isinstance(parse_json(tool.parameters_json), dict)
+            except ValueError:
                 fine = False
             if not fine:
                 raise errors.invalid(f"tools[{i}].function.parameters", tool.parameters_json, "a JSON object")

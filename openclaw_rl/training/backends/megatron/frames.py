@@ -14,6 +14,8 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from openclaw_rl.runtime.json import parse_json
+
 MAGIC = b"ORL1"
 _HEAD = struct.Struct(">4sIQ")
 #: Bytes that a frame may have: a batch as JSON, and one tensor.
@@ -82,7 +84,7 @@ class Channel:
         if magic != MAGIC or length > MAX_JSON or raw > MAX_RAW:
             raise BadFrame(f"a frame can't begin with {bytes(magic)!r} and lengths {length} and {raw}")
         try:
-            data = json.loads(self._read(length, deadline))
+            data = parse_json(self._read(length, deadline))
         except ValueError as error:
             raise BadFrame(f"not JSON: {error}") from None
         if not isinstance(data, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import logging
 import os
 import secrets
@@ -23,6 +22,7 @@ from typing import IO, Any
 
 import psutil
 
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.runtime.process import kill_marked
 from openclaw_rl.training.backends.interface import BackendLost
 from openclaw_rl.training.backends.megatron.frames import (
@@ -225,7 +225,7 @@ class Processes:
 
     def _note_exit(self, line: str) -> None:
         try:
-            said = json.loads(line)
+            said = parse_json(line)
         except ValueError:
             said = None
         if isinstance(said, dict) and isinstance(said.get("exit_code"), int):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.training.backends.playbook import rules
 from openclaw_rl.training.backends.playbook.evidence import Evidence
 from openclaw_rl.v1.playbook_pb2 import Playbook, PlaybookEntry
@@ -112,8 +112,8 @@ def _json(answer: str) -> Any:
     if text.startswith("```"):  # many models fence what they were told not to
         text = text.removeprefix("```json").removeprefix("```").removesuffix("```")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise BadAnswer(f"it is not JSON: {error}") from None
 
 
