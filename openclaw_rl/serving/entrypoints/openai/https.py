@@ -1,4 +1,4 @@
-"""The certificate of the HTTP door, read again when its files change."""
+"""The certificate of the HTTP entrypoint, reloaded when its files change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Certificate:
     """A certificate with its chain, and its key, in two PEM files.
 
     Args:
-        warn_days: days before its end from which `problem` warns.
+        warn_days: days before its expiry from which `problem` warns.
 
     Raises:
         ConfigError: they can't be used; the text names the file.
@@ -29,26 +29,26 @@ class Certificate:
     def __init__(self, certificate: Path, key: Path, warn_days: int = 30) -> None:
         self._certificate, self._key = certificate, key
         self._warn = datetime.timedelta(days=warn_days)
-        # A pair may be half written: it is read again until it can be used.
+        # The pair may be half written: retried at the next connection.
         self._pair = Reloading(f"the HTTPS certificate {certificate}", (certificate, key), self._load, ConfigError,
                                incomplete=lambda _: True)
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection: made of the files as they are now, or as they last could be used."""
+        """Return the context for the next connection, of the newest usable files."""
         return self._pair.value()[0]
 
     @property
     def problem(self) -> str:
-        """What is wrong or soon will be, for a person; empty when nothing is."""
+        """What is wrong, or soon will be; empty when nothing is."""
         if broken := self._pair.problem:
             return f"the new HTTPS certificate can't be used ({broken}); the previous one is in use"
         ends = self._pair.value()[1]
         left = ends - datetime.datetime.now(datetime.UTC)
         if left < datetime.timedelta():
-            return f"the HTTPS certificate {self._certificate} ended on {ends:%Y-%m-%d}: clients refuse it"
+            return f"the HTTPS certificate {self._certificate} expired on {ends:%Y-%m-%d}: clients refuse it"
         if left < self._warn:
-            return (f"the HTTPS certificate {self._certificate} ends on {ends:%Y-%m-%d}: put a new one there, it "
-                    "is taken without a restart")
+            return (f"the HTTPS certificate {self._certificate} expires on {ends:%Y-%m-%d}: put a new one there, "
+                    "it is loaded without a restart")
         return ""
 
     def _load(self) -> tuple[ssl.SSLContext, datetime.datetime]:
