@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 
@@ -56,3 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         order[item.nodeid] = rank.get(group, len(_GROUPS))
     items.sort(key=lambda item: order.get(item.nodeid, len(_GROUPS) + 1))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now out of garbage collection: it stays, and each full collection would walk all of it."""
+    gc.collect()
+    gc.freeze()

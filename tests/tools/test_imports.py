@@ -8,8 +8,6 @@ from pathlib import Path
 
 from tests.tools.structure import graph
 
-_READ = graph.read()
-
 
 def defined(file: Path) -> set[str] | None:
     """Names at a module's top level; None when it makes names as they are asked for."""
@@ -24,25 +22,27 @@ def defined(file: Path) -> set[str] | None:
     return None if "__getattr__" in names else names
 
 
-def missing(name: str, file: Path) -> Iterator[str]:
+def missing(name: str, files: dict[str, Path]) -> Iterator[str]:
+    file = files[name]
     for node in ast.walk(ast.parse(file.read_text())):
         if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
             continue
         root = node.module.partition(".")[0]
         if root not in ("openclaw_rl", "tests") or node.module.startswith("openclaw_rl.v1"):
             continue
-        if node.module not in _READ.files:
+        if node.module not in files:
             if not (graph.ROOT / node.module.replace(".", "/")).is_dir():
                 yield f"{name}:{node.lineno}: there is no module {node.module}"
             continue
-        names = defined(_READ.files[node.module])
+        names = defined(files[node.module])
         for alias in node.names:
-            if names is not None and alias.name not in names and f"{node.module}.{alias.name}" not in _READ.files and (
+            if names is not None and alias.name not in names and f"{node.module}.{alias.name}" not in files and (
                     alias.name != "v1"):
                 yield f"{name}:{node.lineno}: {node.module} has no {alias.name}"
 
 
 def test_imported_names_exist() -> None:
-    assert {"tools.bench.gateway", "tools.chaos.run", "openclaw_rl.cli.app"} <= _READ.files.keys()
-    wrong = [line for name, file in _READ.files.items() if ".v1." not in name for line in missing(name, file)]
+    files = graph.files()
+    assert {"tools.bench.gateway", "tools.chaos.run", "openclaw_rl.cli.app"} <= files.keys()
+    wrong = [line for name in files if ".v1." not in name for line in missing(name, files)]
     assert not wrong, "\n".join(wrong)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,4 @@ from tests.training.fakes import make_model
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a Llama model of 2 layers and 96 tokens, with random weights."""
-    folder = make_model(tmp_path_factory.mktemp("model"))
-    gc.freeze()  # what was imported for it stays: collecting it, as each step does, took most of the tests' time
-    return folder
+    return make_model(tmp_path_factory.mktemp("model"))

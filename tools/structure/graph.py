@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class Graph:
 
 def read(*folders: str, root: Path = ROOT) -> Graph:
     """Read the graph of these folders, by default of all with Python code."""
-    graph = Graph(dict(_modules(root, folders or FOLDERS)), {}, {}, {})
+    graph = Graph(files(*folders, root=root), {}, {}, {})
     for name, file in graph.files.items():
         uses = _Uses(name, file)
         for found, where in ((uses.imports, graph.imports), (uses.types, graph.types), (uses.names, graph.names)):
@@ -44,12 +44,15 @@ def read(*folders: str, root: Path = ROOT) -> Graph:
     return graph
 
 
-def _modules(root: Path, folders: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    for folder in folders:
+def files(*folders: str, root: Path = ROOT) -> dict[str, Path]:
+    """Modules in these folders, by default in all with Python code, and the file of each."""
+    found: dict[str, Path] = {}
+    for folder in folders or FOLDERS:
         for file in sorted((root / folder).rglob("*.py")):
             parts = file.relative_to(root).with_suffix("").parts
             if "node_modules" not in parts:
-                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), file
+                found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
 
 
 class _Uses(ast.NodeVisitor):
