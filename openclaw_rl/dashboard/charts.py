@@ -72,9 +72,9 @@ class Chart:
             self._drawing = _LiveChart()
             self._between = tag("p", "", "d-sr")
         self._load()
-        self._drawing._props |= {"spec": self._spec(), "times": self._curves.times, "values": self._rows(),
-                                 "aria-label": title,
-                                 "aria-describedby": f"c{self._now.id} c{self._between.id}"}
+        self._drawing.props.update({
+            "spec": self._spec(), "times": self._curves.times, "values": self._rows(), "aria-label": title,
+            "aria-describedby": f"c{self._now.id} c{self._between.id}"})
         self._tell()
 
     def show(self, span: int, lines: Sequence[Line] | None = None) -> None:

@@ -36,8 +36,8 @@ class Tag(TextElement):
         """Set attributes, as they are meant now; one that says the same costs nothing."""
         for key, value in attributes.items():
             key = key.rstrip("_").replace("_", "-")
-            if self._props.get(key) != value:
-                self._props[key] = value
+            if self.props.get(key) != value:
+                self.props[key] = value
                 self.update()
         return self
 

@@ -239,7 +239,7 @@ class Act:
                     if self._done is not None:
                         await self._done()
                     return
-                confirm._props.pop("disabled", None)
+                confirm.props.pop("disabled", None)
                 confirm.update()
                 put(problem, failed)
                 problem.set_visibility(True)

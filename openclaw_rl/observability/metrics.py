@@ -1,4 +1,8 @@
-"""Metrics by OTLP: the very numbers of ComponentStatus and /metrics, read whenever they are exported."""
+"""Export of metrics by OTLP: the numbers of ComponentStatus and /metrics, read at each export.
+
+ComponentStatus is the one source of figures: OTLP, Prometheus (`prometheus`) and history (`monitoring`) all derive from
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from openclaw_rl.observability.state import current
 from openclaw_rl.runtime.loop_monitor import LoopMonitor
 from openclaw_rl.v1 import component_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds that the event loop has to answer an export; else it sends the figures of before.
 _ANSWER_SECONDS = 1.0
@@ -88,7 +92,7 @@ class MetricsExport:
 
     def __init__(self, exporter: MetricExporter, resource: Resource, interval: float) -> None:
         # It exports when `collect` says so: instruments can't be made while it reads them.
-        reader = PeriodicExportingMetricReader(_Once(exporter), export_interval_millis=math.inf,
+        reader = PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf,
                                                export_timeout_millis=1000)
         self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
         self._meter: Meter = self._provider.get_meter("openclaw_rl")
@@ -133,7 +137,7 @@ class MetricsExport:
             try:
                 self.collect()
             except Exception as error:
-                log.debug("metrics: %s", error)
+                logger.debug("metrics: %s", error)
 
     def _make(self, index: int, name: str) -> None:
         kind = ("counter", "gauge")[index]
@@ -149,32 +153,27 @@ class MetricsExport:
         create(name, [observe])
 
 
-class _Once(MetricExporter):
-    """Tells the first of a row of failures, and lets the rest pass: a collector that takes no metrics (Jaeger) is
-    no reason to fill the log."""
+def reporting(kind: type[MetricExporter]) -> type[MetricExporter]:
+    """A subclass that logs the first of consecutive failures only: a collector without metrics (Jaeger) is no reason to
+    fill the logger."""
 
-    def __init__(self, exporter: MetricExporter) -> None:
-        super().__init__(exporter._preferred_temporality, exporter._preferred_aggregation)
-        self._exporter = exporter
-        self._failing = False
+    class Reporting(kind):  # type: ignore[valid-type, misc]  # a class by value
+        _failing = False
 
-    def export(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        try:
-            result = self._exporter.export(metrics_data, timeout_millis=timeout_millis, **kwargs)
-        except Exception as error:
-            log.debug("metrics: %s", error)
-            result = MetricExportResult.FAILURE
-        failed = result != MetricExportResult.SUCCESS
-        if failed and not self._failing:
-            log.warning("the collector takes no metrics, or does not answer; OTEL_METRICS_EXPORTER=none sends none")
-        self._failing = failed
-        return MetricExportResult.SUCCESS
+        def export(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+            try:
+                result = super().export(metrics_data, timeout_millis=timeout_millis, **kwargs)
+            except Exception as error:
+                logger.debug("metrics: %s", error)
+                result = MetricExportResult.FAILURE
+            failed = result != MetricExportResult.SUCCESS
+            if failed and not self._failing:
+                logger.warning("the collector rejects metrics or does not answer; set OTEL_METRICS_EXPORTER=none to "
+                               "disable their export")
+            self._failing = failed
+            return MetricExportResult.SUCCESS
 
-    def shutdown(self, timeout_millis: float = 1000, **kwargs: Any) -> None:
-        self._exporter.shutdown(timeout_millis=timeout_millis, **kwargs)
-
-    def force_flush(self, timeout_millis: float = 1000) -> bool:
-        return self._exporter.force_flush(timeout_millis=timeout_millis)
+    return Reporting
 
 
 def observe_status(status: Callable[[], component_pb2.ComponentStatus]) -> None:

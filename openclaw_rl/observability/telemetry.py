@@ -106,6 +106,8 @@ def endpoint(signal: str, config: TelemetryConfig) -> str:
 def _exporter(signal: str, config: TelemetryConfig) -> Any:
     protocol = (os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
                 or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or config.protocol)
+    from openclaw_rl.observability.metrics import reporting
+
     options: dict[str, Any] = {"timeout": EXPORT_TIMEOUT}
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc_metrics
@@ -113,13 +115,15 @@ def _exporter(signal: str, config: TelemetryConfig) -> Any:
 
         if config.endpoint:
             options["endpoint"] = config.endpoint
-        return (grpc_traces.OTLPSpanExporter if signal == "traces" else grpc_metrics.OTLPMetricExporter)(**options)
+        return (grpc_traces.OTLPSpanExporter if signal == "traces" else reporting(grpc_metrics.OTLPMetricExporter))(
+            **options)
     from opentelemetry.exporter.otlp.proto.http import metric_exporter as http_metrics
     from opentelemetry.exporter.otlp.proto.http import trace_exporter as http_traces
 
     if config.endpoint:
         options["endpoint"] = f"{config.endpoint.rstrip('/')}/v1/{signal}"
-    return (http_traces.OTLPSpanExporter if signal == "traces" else http_metrics.OTLPMetricExporter)(**options)
+    return (http_traces.OTLPSpanExporter if signal == "traces" else reporting(http_metrics.OTLPMetricExporter))(
+        **options)
 
 
 def shutdown() -> None:

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
-from openclaw_rl.observability.metrics import MetricsExport, observe_status
+from openclaw_rl.observability.metrics import MetricsExport, observe_status, reporting
 from openclaw_rl.observability.state import Telemetry, current
 from openclaw_rl.runtime import runtime
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
@@ -79,3 +79,24 @@ async def test_the_same_numbers(keeper: Keeper) -> None:
     assert exported == {name: value for name, value in told.items() if "_created" not in name}
 
 
+
+
+class Refusing(Keeper):
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = [MetricExportResult.FAILURE, None, MetricExportResult.SUCCESS, MetricExportResult.FAILURE]
+
+    def export(self, metrics_data: Any, timeout_millis: float = 0, **kwargs: Any) -> MetricExportResult:
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise OSError("no route to host")
+        return answer
+
+
+def test_the_first_of_a_row_of_failures_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = reporting(Refusing)()
+    assert [exporter.export(None) for _ in range(2)] == [MetricExportResult.SUCCESS] * 2  # type: ignore[arg-type]
+    assert len(caplog.records) == 1 and "rejects metrics" in caplog.text
+    for _ in range(2):
+        exporter.export(None)  # type: ignore[arg-type]
+    assert len(caplog.records) == 2
