@@ -1,4 +1,4 @@
-"""Tells each judgement to everybody who watches."""
+"""Broadcast of judgements to subscribers."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from collections.abc import AsyncIterator
 
 from openclaw_rl.v1 import turn_pb2
 
-#: Judgements kept for a watcher that reads slowly; then it misses the oldest.
+#: Judgements buffered for a slow subscriber; beyond these it misses the oldest.
 BACKLOG = 1000
 
 
 class Broadcast:
-    """Judgements to watchers, none of which can slow the judge down. For one event loop."""
+    """Hands judgements to subscribers, none of which can slow the judge down. For one event loop."""
 
     def __init__(self, backlog: int = BACKLOG) -> None:
         self._backlog = backlog
-        self._watchers: dict[_Watcher, str] = {}
+        self._subscribers: dict[_Subscriber, str] = {}
 
-    def tell(self, session_id: str, judgement: turn_pb2.Judgement) -> None:
-        """Hand a judgement to the watchers of all sessions and of this one."""
-        for watcher, wanted in self._watchers.items():
+    def publish(self, session_id: str, judgement: turn_pb2.Judgement) -> None:
+        """Hand a judgement to the subscribers of all sessions and of this one."""
+        for subscriber, wanted in self._subscribers.items():
             if wanted in ("", session_id):
-                watcher.add(session_id, judgement)
+                subscriber.add(session_id, judgement)
 
-    async def watch(self, session_id: str = "") -> AsyncIterator[tuple[str, turn_pb2.Judgement]]:
-        """Session and judgement of each that is made from now on; all of them, or those of one session."""
-        watcher = _Watcher(self._backlog)
-        self._watchers[watcher] = session_id
+    async def subscribe(self, session_id: str = "") -> AsyncIterator[tuple[str, turn_pb2.Judgement]]:
+        """Iterate over the judgements made from now on, with their sessions: all, or those of one session."""
+        subscriber = _Subscriber(self._backlog)
+        self._subscribers[subscriber] = session_id
         try:
             while True:
-                yield await watcher.next()
+                yield await subscriber.next()
         finally:
-            del self._watchers[watcher]
+            del self._subscribers[subscriber]
 
 
-class _Watcher:
+class _Subscriber:
     def __init__(self, backlog: int) -> None:
         self._items: deque[tuple[str, turn_pb2.Judgement]] = deque(maxlen=backlog)
-        self._there = asyncio.Event()
+        self._available = asyncio.Event()
 
     def add(self, session_id: str, judgement: turn_pb2.Judgement) -> None:
         self._items.append((session_id, judgement))
-        self._there.set()
+        self._available.set()
 
     async def next(self) -> tuple[str, turn_pb2.Judgement]:
         while not self._items:
-            self._there.clear()
-            await self._there.wait()
+            self._available.clear()
+            await self._available.wait()
         return self._items.popleft()

@@ -1,4 +1,4 @@
-"""What a judge is."""
+"""Interface of judges."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_RATIONALE = 2000
 
 
 class VoteError(Exception):
-    """A vote failed. The text says why, for a person, and holds no secret.
+    """A vote failed. The text says why, for a person, and contains no secret.
 
     Attributes:
-        outage: The judge as a whole may be unable to work (unreachable, wrong key, unknown model, rate limit), so
-            that asking again later can help. False for an answer that can't be understood.
+        outage: the judge as a whole may be unable to work (unreachable, wrong key, unknown model, rate limit), so
+            that a later retry can help. False for an answer that can't be understood.
     """
 
     def __init__(self, message: str, *, outage: bool = False) -> None:
@@ -29,17 +29,17 @@ class VoteError(Exception):
 
 @runtime_checkable
 class Judge(Protocol):
-    """Votes on transitions. One object serves all workers, so `vote` must be safe to run many times at once."""
+    """Votes on transitions. One object serves all workers, so `vote` must be safe to call concurrently."""
 
     name: str
-    """Goes into each vote; such as "rules" or "llm:glm-4-flash"."""
+    """Recorded in each vote, such as "rules" or "llm:glm-4-flash"."""
 
     async def vote(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
-        """One opinion: `score` +1, 0 or -1, a `hint` and a `rationale` where there are any, `certain` when the
-        evidence leaves no doubt. The panel fills in `judge` (when empty) and `duration_ms`.
+        """Return one vote: `score` +1, 0 or -1, optionally a `hint` and a `rationale`, `certain` if the evidence leaves
+        no doubt. The panel fills in `judge` (if empty) and `duration_ms`.
 
         Raises:
-            VoteError: there is no opinion; any other exception is a failed vote too. The panel cancels a vote that
+            VoteError: no vote was possible; any other exception is a failed vote too. The panel cancels a vote that
                 takes longer than `vote_timeout`.
         """
         ...
@@ -47,21 +47,21 @@ class Judge(Protocol):
 
 @runtime_checkable
 class BudgetedJudge(Judge, Protocol):
-    """A judge that may only ask so often. What `admit` waits is no part of the vote's time."""
+    """A judge with a limited request rate. The wait in `admit` does not count as the vote's time."""
 
     budget: Budget
-    """What it may ask for, and who waits for it."""
+    """Its request rate, and who waits for it."""
 
     async def admit(self, transition: turn_pb2.Transition) -> None:
-        """Wait until the vote on a transition may be asked for. Called before each vote."""
+        """Wait until a vote on the transition is permitted. Called before each vote."""
         ...
 
 
 @runtime_checkable
 class InstantJudge(Judge, Protocol):
-    """A judge that only computes, for well under a millisecond: it is asked in the middle of a batch, without a task
-    and without a time-out of its own."""
+    """A judge that only computes, for well under a millisecond: it is called within a batch, without a task or timeout
+    of its own."""
 
     def vote_now(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
-        """As `vote`, at once."""
+        """Like `vote`, synchronously."""
         ...

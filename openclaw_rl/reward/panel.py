@@ -1,11 +1,11 @@
-"""Votes on a transition and what follows from them.
+"""Panel of votes and the judgement that follows from them.
 
-Majority: the score that most of the votes that count have; a tie of the two most frequent is 0. When votes are
-certain, only those count. A failed vote never counts, and a judgement without a vote that counts has failed.
+Majority: the most frequent score among the votes that count; a tie of the two most frequent is 0. If any vote is
+certain, only certain ones count. A failed vote never counts, and a judgement without a counting vote has failed.
 
-Hint: the most specific one among the votes with the majority's score, provided that they count. The most specific hint
-is the one with the most different words (a Chinese character is a word); among equals the shorter text, then the
-earlier vote, so that the choice does not depend on which vote came in first.
+Hint: the most specific one among the counting votes with the majority's score. The most specific hint is the one with
+the most distinct words (a Chinese character is a word); among equals the shorter text, then the earlier vote, so that
+the choice does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Outcome:
 
 
 class Panel:
-    """Asks one judge for `votes` votes at once, and `guard` for one more that counts only when it is certain."""
+    """Asks one judge for `votes` concurrent votes, and `guard` for one more that counts only if it is certain."""
 
     def __init__(self, judge: Judge, votes: int, timeout: float, guard: InstantJudge | None = None) -> None:
         """`timeout`: seconds after which a vote has failed."""
         self.judge, self.votes, self.timeout, self.guard = judge, votes, timeout, guard
-        #: How it is made up, for those who ask what a version was trained on.
+        #: Its composition, recorded with each judgement.
         self.description = (judge.name if votes == 1 else f"{votes} x {judge.name}") + (
             f", guarded by {guard.name}" if guard is not None else "")
-        self.instant = isinstance(judge, InstantJudge)  #: All is computed at once: `decide_now` may be called.
+        self.instant = isinstance(judge, InstantJudge)  #: `decide_now` may be called.
 
     async def decide(self, transition: turn_pb2.Transition) -> Outcome:
         """Judge a transition. Never raises for a failing judge; cancelling it cancels the votes."""
@@ -50,12 +50,12 @@ class Panel:
         return Outcome(judgement, judgement.failed and any(outage for _, outage in results))
 
     def decide_now(self, transition: turn_pb2.Transition) -> Outcome:
-        """`decide` of an instant judge."""
+        """`decide` for an instant judge."""
         votes = [_now(self.judge, transition) for _ in range(self.votes)]
         return Outcome(self._conclude(transition, votes))
 
     def give_up(self, transition: turn_pb2.Transition, reason: str) -> turn_pb2.Judgement:
-        """The judgement without asking the judge, for a `reason`: it has failed, unless the guard is certain."""
+        """Judge without the judge, for a `reason`: the judgement has failed, unless the guard is certain."""
         failed = turn_pb2.Vote(judge=self.judge.name, error=reason)
         return self._conclude(transition, self._guarded(transition, [failed]))
 
@@ -70,7 +70,7 @@ class Panel:
         return votes
 
     async def vote(self, transition: turn_pb2.Transition) -> tuple[turn_pb2.Vote, bool]:
-        """One vote of the judge, failed rather than raising, and whether it failed for a reason that may pass."""
+        """Get one vote, a failed one rather than an exception, and whether it failed for a reason that may pass."""
         if isinstance(self.judge, BudgetedJudge):
             await self.judge.admit(transition)
         started = time.perf_counter()
@@ -79,9 +79,9 @@ class Panel:
             async with asyncio.timeout(self.timeout):
                 vote = _checked(await self.judge.vote(transition))
         except TimeoutError:
-            said = f"no answer within {self.timeout:g} s (components.prm_judge.vote_timeout)"
-            vote, outage = turn_pb2.Vote(error=said), True
-        except Exception as error:  # A plug-in may raise anything; its vote has failed, the others go on.
+            message = f"no answer within {self.timeout:g} s (components.prm_judge.vote_timeout)"
+            vote, outage = turn_pb2.Vote(error=message), True
+        except Exception as error:  # a plug-in may raise anything: its vote has failed, the others continue
             vote, outage = _failed(error)
         return _signed(vote, self.judge, started), outage
 
@@ -118,7 +118,7 @@ def _signed(vote: turn_pb2.Vote, judge: Judge, started: float) -> turn_pb2.Vote:
 
 
 def conclude(turn_id: str, votes: Sequence[turn_pb2.Vote]) -> turn_pb2.Judgement:
-    """The judgement that follows from votes; see the module's text for the rules."""
+    """Derive the judgement from votes; the module's docstring has the rules."""
     judgement = turn_pb2.Judgement(turn_id=turn_id, votes=votes)
     judgement.judged_at.GetCurrentTime()
     counting = [vote for vote in votes if not vote.error]
@@ -134,5 +134,5 @@ def conclude(turn_id: str, votes: Sequence[turn_pb2.Vote]) -> turn_pb2.Judgement
 
 
 def most_specific(hints: Sequence[str]) -> str:
-    """The hint with the most different words, see the module's text; empty when there is none."""
+    """The hint with the most distinct words, see the module's docstring; empty if there is none."""
     return max((hint for hint in hints if hint), key=lambda hint: (len(set(words(hint))), -len(hint)), default="")

@@ -1,7 +1,7 @@
-"""What the judge does with transitions, without gRPC.
+"""Judging of transitions, independent of gRPC.
 
-An instant judge votes in the very transaction that takes the transitions in. Any other judges from the queue on disk,
-`workers` transitions at a time; while the canary says that the judge can't work just now, transitions wait there, each
+An instant judge votes in the very transaction that stores the transitions. Any other works from the queue on disk,
+`workers` transitions at a time; while the probe says that the judge can't work just now, transitions wait there, each
 for at most HOLD_SECONDS, and are then judged failed (by the rules where these are certain).
 """
 
@@ -21,7 +21,7 @@ from openclaw_rl.reward.alarms import FailedShare, waiting_alarm
 from openclaw_rl.reward.broadcast import Broadcast
 from openclaw_rl.reward.interface import BudgetedJudge
 from openclaw_rl.reward.panel import Panel
-from openclaw_rl.reward.probe import RETRY_SECONDS, Canary
+from openclaw_rl.reward.probe import RETRY_SECONDS, Probe
 from openclaw_rl.reward.queue import JudgeQueue
 from openclaw_rl.reward.validation import validate_transition
 from openclaw_rl.rpc.errors import MeshError
@@ -30,36 +30,36 @@ from openclaw_rl.runtime.rejection import Rejection
 from openclaw_rl.storage.inbox import IdConflict
 from openclaw_rl.v1 import common_pb2, component_pb2, turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: Seconds that a transition waits for a judge that can't be reached.
+#: Seconds for which a transition waits for a judge that can't be reached.
 HOLD_SECONDS = 15 * 60.0
-#: Transitions of one transaction when a backlog is judged at once.
+#: Transitions per transaction when a backlog is judged at once.
 _BACKLOG_BATCH = 64
 _WORD = {1: "satisfied", 0: "neutral", -1: "dissatisfied"}
 
 
 class JudgeService:
-    """Takes transitions, has them judged, hands the samples on and tells those who watch."""
+    """Takes transitions, has them judged, and publishes the judgements; samples go into the outbox."""
 
     def __init__(self, panel: Panel, queue: JudgeQueue, broadcast: Broadcast, journal: Journal, workers: int,
-                 hold_seconds: float = HOLD_SECONDS, canary_seconds: float = RETRY_SECONDS) -> None:
+                 hold_seconds: float = HOLD_SECONDS, probe_seconds: float = RETRY_SECONDS) -> None:
         self.panel, self.queue, self.broadcast = panel, queue, broadcast
         self._journal, self._workers, self._hold = journal, workers, hold_seconds
         self._wake = asyncio.Event()
-        self.canary = Canary(panel, self._wake.set, canary_seconds)
+        self.probe = Probe(panel, self._wake.set, probe_seconds)
         self._alarms, self._failed = Alarms(), FailedShare()
         self._in_hand: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
     def start(self) -> None:
-        """Begin to judge, what was left waiting first."""
+        """Start judging, beginning with what was left waiting."""
         work = [self._judge_backlog()] if self.panel.instant else [self._work() for _ in range(self._workers)]
-        self._tasks = [asyncio.create_task(task) for task in (self.canary.run(), *work)]
+        self._tasks = [asyncio.create_task(task) for task in (self.probe.run(), *work)]
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Take no more from the queue and wait `grace` seconds for what is being judged; the rest stays on disk."""
+        """Stop taking from the queue and wait `grace` seconds for judgements in progress; the rest stays on disk."""
         self._stopping = True
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -70,17 +70,17 @@ class JudgeService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def accept(self, transitions: Sequence[turn_pb2.Transition]) -> list[common_pb2.Ack]:
-        """Take transitions in, in one transaction, and answer each.
+        """Store transitions in one transaction, and answer each.
 
         Raises:
-            StorageError: none was taken.
+            StorageError: none was stored.
         """
         acks: list[common_pb2.Ack] = []
         judged: list[tuple[turn_pb2.Transition, turn_pb2.Judgement]] = []
         with self.queue.batch() as batch:
             for transition in transitions:
                 turn_id = transition.turn.turn_id
-                if self.queue.forgot(transition):  # while it was under way
+                if self.queue.forgot(transition):  # while it was in transit
                     acks.append(common_pb2.Ack(id=turn_id, status=common_pb2.ACK_STATUS_ACCEPTED))
                     continue
                 rejection, new = validate_transition(transition), False
@@ -103,12 +103,12 @@ class JudgeService:
                     judged.append((transition, judgement))
                 else:
                     batch.wait(transition)
-        self._tell(judged)
+        self._publish(judged)
         self._wake.set()
         return acks
 
     async def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
-        """Delete what there is of a session, also what is being judged; see JudgeQueue.forget.
+        """Delete everything of a session, including what is being judged; see JudgeQueue.forget.
 
         Raises:
             StorageError, OSError: the store or the journal can't be written.
@@ -118,24 +118,28 @@ class JudgeService:
         return target, removed | {"journal lines": lines}
 
     async def judge(self, transition: turn_pb2.Transition) -> turn_pb2.Judgement:
-        """Judge a transition now, without keeping anything of it."""
+        """Judge a transition now, without storing anything."""
         return (await self.panel.decide(transition)).judgement
 
     @property
     def holding(self) -> bool:
-        """The judge can't work just now, so transitions wait."""
-        return not self.panel.instant and self.canary.outage and (not self.canary.asked or bool(self.canary.problem))
+        """Whether transitions wait because the judge can't work just now."""
+        return not self.panel.instant and self.probe.outage and (not self.probe.done or bool(self.probe.problem))
 
     def status(self, more: Iterable[Raised] = ()) -> component_pb2.ComponentStatus:
-        """State, detail, counters, gauges and alarms; `more` alarms of the parts that the service does not know."""
+        """State, detail, counters, gauges and alarms.
+
+        Args:
+            more: alarms of other parts of the component.
+        """
         states = component_pb2
         status = component_pb2.ComponentStatus(state=states.COMPONENT_STATE_RUNNING,
                                                counters=dict(self.queue.counters),
                                                gauges={"queue": self.queue.waiting, "in_hand": len(self._in_hand)})
-        if not self.canary.asked:
+        if not self.probe.done:
             status.state = states.COMPONENT_STATE_STARTING
             status.detail = f"asking judge {self.panel.judge.name} for a first vote"
-        elif not self.canary.problem:
+        elif not self.probe.problem:
             votes = self.panel.votes
             status.detail = f"judge {self.panel.judge.name}, {votes} vote{'s' if votes > 1 else ''} a turn"
         if isinstance(self.panel.judge, BudgetedJudge) and (limit := self.panel.judge.budget.per_minute) is not None:
@@ -152,13 +156,13 @@ class JudgeService:
         return status
 
     def _failing(self) -> str:
-        """Why the judge does not work, and what becomes of the turns; empty when it does."""
-        if not self.canary.problem:
+        """Message for a judge that does not work, with what happens to the turns; empty if it works."""
+        if not self.probe.problem:
             return ""
         wait = (f"{self.queue.waiting} turns wait, each for at most {self._hold / 60:.0f} min" if self.holding
                 else "turns are judged failed where it gives no vote")
-        return (f"judge {self.panel.judge.name} does not work: {self.canary.problem}; {wait}; next try in "
-                f"{self.canary.next_try_in:.0f} s")
+        return (f"judge {self.panel.judge.name} does not work: {self.probe.problem}; {wait}; next try in "
+                f"{self.probe.next_try_in:.0f} s")
 
     async def _work(self) -> None:
         while not self._stopping:
@@ -168,18 +172,18 @@ class JudgeService:
                 if seq is None:
                     return
                 await self._judge_waiting(seq, expired)
-            except MeshError as error:  # The disk is full or gone: the transition stays in the queue.
-                log.error("judging waits: %s", error.message)
+            except MeshError as error:  # the disk is full or gone: the transition stays in the queue
+                logger.error("judging waits: %s", error.message)
                 await asyncio.sleep(1.0)
-            except Exception:  # It stays in hand, where it is no obstacle for the others, until the next start.
-                log.exception("transition %s of the queue can't be judged; the others go on", seq)
+            except Exception:  # it stays in hand, where it does not block the others, until the next start
+                logger.exception("transition %s of the queue can't be judged; the others continue", seq)
                 await asyncio.sleep(1.0)
                 continue
             if seq is not None:
                 self._in_hand.discard(seq)
 
     async def _next(self) -> tuple[int | None, bool]:
-        """The next transition to judge, now in hand, and whether it has waited too long; None at the end."""
+        """Take the next transition to judge, and say whether it has waited too long; None at the end."""
         while not self._stopping:
             oldest = self.queue.oldest(1, without=self._in_hand)
             left = None
@@ -200,23 +204,23 @@ class JudgeService:
         if transition is None:
             with self.queue.batch() as batch:
                 damaged = batch.damaged(seq)
-            self._tell([damaged])
+            self._publish([damaged])
             return
         if expired:
             judgement = self.panel.give_up(
-                transition, f"not judged within {self._hold / 60:.0f} min: {self.canary.problem}")
+                transition, f"not judged within {self._hold / 60:.0f} min: {self.probe.problem}")
         else:
             outcome = await self.panel.decide(transition)
-            if outcome.outage and not await self.canary.doubt() and self.canary.outage:
-                return  # It waits in the queue until the judge works again or its time is up.
+            if outcome.outage and not await self.probe.recheck() and self.probe.outage:
+                return  # it waits in the queue until the judge works again or its time is up
             judgement = outcome.judgement
         with self.queue.batch() as batch:
             there = batch.judged(transition, judgement, seq)
         if there:
-            self._tell([(transition, judgement)])
+            self._publish([(transition, judgement)])
 
     async def _judge_backlog(self) -> None:
-        """An instant judge leaves nothing waiting; this is what another judge left before a restart."""
+        """Judge what another judge left before a restart: an instant one leaves nothing waiting."""
         while not self._stopping:
             judged = []
             try:
@@ -233,24 +237,24 @@ class JudgeService:
                         batch.judged(transition, judgement, seq)
                         judged.append((transition, judgement))
             except MeshError as error:
-                log.error("judging waits: %s", error.message)
+                logger.error("judging waits: %s", error.message)
                 await asyncio.sleep(1.0)
                 continue
-            self._tell(judged)
-            await asyncio.sleep(0)  # Requests come in between.
+            self._publish(judged)
+            await asyncio.sleep(0)  # let requests in
 
-    def _tell(self, judged: Iterable[tuple[turn_pb2.Transition, turn_pb2.Judgement]]) -> None:
-        """To the journal, the traces and those who watch, after the commit."""
+    def _publish(self, judged: Iterable[tuple[turn_pb2.Transition, turn_pb2.Judgement]]) -> None:
+        """Write judgements to the journal and the traces and publish them, after the commit."""
         judged = list(judged)
         traces.judged(judged)
         for transition, judgement in judged:
             turn = transition.turn
             why = "; ".join(dict.fromkeys(vote.error for vote in judgement.votes)) if judgement.failed else ""
-            self._failed.saw(judgement.failed, why)
+            self._failed.record(judgement.failed, why)
             if judgement.failed:
-                log.warning("turn %s could not be judged: %s", turn.turn_id, why)
+                logger.warning("turn %s could not be judged: %s", turn.turn_id, why)
             else:
                 self._journal.score(turn.session_id, turn.policy_version, judgement.score, _WORD[judgement.score])
             if judgement.hint:
                 self._journal.hint(turn.session_id, turn.policy_version, judgement.hint)
-            self.broadcast.tell(turn.session_id, judgement)
+            self.broadcast.publish(turn.session_id, judgement)

@@ -1,4 +1,4 @@
-"""JudgeService over gRPC: translate, call, translate back."""
+"""gRPC servicer of the judge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_TURNS = 1000
 
 
 class JudgeServicer(judge_pb2_grpc.JudgeServiceServicer):
-    """Votes on transitions."""
+    """Translates between messages and the service."""
 
     def __init__(self, service: JudgeService) -> None:
         self._service = service
@@ -41,7 +41,7 @@ class JudgeServicer(judge_pb2_grpc.JudgeServiceServicer):
 
     async def WatchJudgements(self, request: pb.WatchJudgementsRequest, context: grpc.aio.ServicerContext
                               ) -> AsyncIterator[pb.WatchJudgementsResponse]:
-        async for session_id, judgement in self._service.broadcast.watch(request.session_id):
+        async for session_id, judgement in self._service.broadcast.subscribe(request.session_id):
             yield pb.WatchJudgementsResponse(judgement=judgement, session_id=session_id)
 
     async def ListJudgements(self, request: pb.ListJudgementsRequest,

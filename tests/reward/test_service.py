@@ -41,7 +41,7 @@ class Model:
 
     async def vote(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
         self.asked.append(transition.turn.turn_id)
-        if transition.turn.turn_id != "canary":
+        if transition.turn.turn_id != "probe":
             await self.gate.wait()
         if self.error:
             raise self.error
@@ -146,10 +146,10 @@ async def test_workers_judge_at_the_same_time_and_no_turn_twice(desk: Desk) -> N
     service = desk.service(model)
     service.start()
     service.accept([transition("x", str(i)) for i in range(5)])
-    await eventually(lambda: len(model.asked) == 3)  # the canary and one for each worker
+    await eventually(lambda: len(model.asked) == 3)  # the probe and one for each worker
     model.gate.set()
     await eventually(lambda: len(desk.sent()) == 5)
-    assert sorted(model.asked) == sorted(["canary", *map(str, range(5))])
+    assert sorted(model.asked) == sorted(["probe", *map(str, range(5))])
     await service.stop()
 
 
@@ -204,7 +204,7 @@ async def test_rules_take_over_what_a_model_left(desk: Desk) -> None:
     first = desk.service(model)
     first.start()
     first.accept([transition("thanks", str(i)) for i in range(200)])
-    await eventually(lambda: first.canary.asked)
+    await eventually(lambda: first.probe.done)
     await first.stop()
     second = desk.service(RulesJudge())
     second.start()
@@ -215,16 +215,16 @@ async def test_rules_take_over_what_a_model_left(desk: Desk) -> None:
 
 async def test_an_outage_at_the_start_holds_the_queue_and_is_told(desk: Desk) -> None:
     model = Model(VoteError("the API can't be reached", outage=True))
-    service = desk.service(model, canary_seconds=0.1)
+    service = desk.service(model, probe_seconds=0.1)
     assert service.status().state == component_pb2.COMPONENT_STATE_STARTING
     service.start()
     service.accept([transition("x", "a")])
-    await eventually(lambda: service.canary.asked)
+    await eventually(lambda: service.probe.done)
     status = service.status()
     assert status.state == component_pb2.COMPONENT_STATE_DEGRADED
     assert "judge model does not work: the API can't be reached; 1 turns wait, each for at most 15 min" in status.detail
     assert [alarm.name for alarm in status.alarms] == ["judge_failing"]
-    await eventually(lambda: model.asked.count("canary") >= 3)
+    await eventually(lambda: model.asked.count("probe") >= 3)
     assert model.asked.count("a") == 0 and not desk.sent()
     model.error = None
     await eventually(lambda: len(desk.sent()) == 1)
@@ -235,12 +235,12 @@ async def test_an_outage_at_the_start_holds_the_queue_and_is_told(desk: Desk) ->
 
 async def test_an_outage_later_returns_turns_to_the_queue(desk: Desk) -> None:
     model = Model()
-    service = desk.service(model, canary_seconds=0.05)
+    service = desk.service(model, probe_seconds=0.05)
     service.start()
-    await eventually(lambda: service.canary.asked)
+    await eventually(lambda: service.probe.done)
     model.error = VoteError("down", outage=True)
     service.accept([transition("x", "a")])
-    await eventually(lambda: service.canary.problem)
+    await eventually(lambda: service.probe.problem)
     assert not desk.sent()
     model.error = None
     await eventually(lambda: desk.sent())
@@ -266,7 +266,7 @@ async def test_a_bad_vote_of_a_judge_that_works_is_a_failed_judgement(desk: Desk
     model = Model()
     service = desk.service(model)
     service.start()
-    await eventually(lambda: service.canary.asked)
+    await eventually(lambda: service.probe.done)
     model.error = VoteError("no score in the answer")
     service.accept([transition("x", "a")])
     await eventually(lambda: desk.sent())
@@ -330,7 +330,7 @@ async def test_judgements_that_fail_again_and_again_are_an_alarm(desk: Desk) -> 
     model = Model()
     service = desk.service(model)
     service.start()
-    await eventually(lambda: service.canary.asked)
+    await eventually(lambda: service.probe.done)
     model.error = VoteError("no score in the answer")
     for count in (19, 20):
         service.accept([transition("x", f"t{i}") for i in range(count)])
@@ -358,17 +358,17 @@ async def test_transitions_that_wait_long_are_an_alarm(desk: Desk) -> None:
 
 async def test_a_slow_watcher_loses_the_oldest_and_blocks_nobody() -> None:
     broadcast = Broadcast(backlog=3)
-    everything, one_session = broadcast.watch(), broadcast.watch("s2")
+    everything, one_session = broadcast.subscribe(), broadcast.subscribe("s2")
     slow, quick = asyncio.create_task(anext(everything)), asyncio.create_task(anext(one_session))
     await asyncio.sleep(0)
     for i in range(10):
-        broadcast.tell("s2" if i == 7 else "s1", turn_pb2.Judgement(turn_id=str(i)))
+        broadcast.publish("s2" if i == 7 else "s1", turn_pb2.Judgement(turn_id=str(i)))
     assert (await slow)[1].turn_id == "7"
     assert (await quick) == ("s2", turn_pb2.Judgement(turn_id="7"))
     assert [(await anext(everything))[1].turn_id for _ in range(2)] == ["8", "9"]
     await everything.aclose()
     await one_session.aclose()
-    assert not broadcast._watchers
+    assert not broadcast._subscribers
 
 
 async def test_500_turns_a_second_are_judged_with_time_to_spare(desk: Desk) -> None:

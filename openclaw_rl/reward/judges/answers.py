@@ -1,4 +1,4 @@
-"""A score and a hint from what a model answered, in any of the formats that models use."""
+"""Parser of a model's verdict, in any of the formats that models use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HINT_KEYS = ("hint", "提示", "建议")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said."""
+    """A model's verdict."""
 
     score: int
     hint: str

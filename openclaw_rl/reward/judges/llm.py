@@ -1,4 +1,4 @@
-"""The `llm` judge: any OpenAI-compatible model."""
+"""Judge `llm`: any OpenAI-compatible model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from openclaw_rl.reward.judges import prompt
 from openclaw_rl.reward.judges.answers import parse
 from openclaw_rl.v1 import turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: The last try ends this much before the panel's time-out (a share of it), so that the vote can say what went wrong.
+#: The last try ends this share of the panel's timeout early, so that the vote can say what went wrong.
 _MARGIN = 0.05
-#: With several votes they must be able to differ.
+#: Several votes must be able to differ.
 _TEMPERATURE = 0.7
 
 
 def make(config: PrmJudgeConfig) -> LlmJudge:
-    """The judge of the entry point `llm`.
+    """Make the judge of the entry point `llm`.
 
     Raises:
         ConfigError: no model is configured, or there is no key for it.
@@ -39,12 +39,16 @@ def make(config: PrmJudgeConfig) -> LlmJudge:
 
 
 class LlmJudge:
-    """Asks a model for each vote, again after a rate limit, a server's error or a broken connection while there is
-    time."""
+    """Asks a model for each vote, with retries after a rate limit, a server error or a broken connection while time
+    is left."""
 
     def __init__(self, api: ApiModel, timeout: float, temperature: float | None, names: Names,
                  requests_per_minute: int | None = None) -> None:
-        """`timeout`: seconds for a vote with all its tries. `names`: of the settings, for messages."""
+        """
+        Args:
+            timeout: seconds for a vote with all its retries.
+            names: of the settings, for messages.
+        """
         self.name = f"llm:{api.model}"
         self.budget = Budget(requests_per_minute)
         self._api, self._timeout, self._names = api, timeout * (1 - _MARGIN), names
@@ -53,7 +57,7 @@ class LlmJudge:
 
     @classmethod
     def of(cls, config: PrmJudgeConfig, environ: Mapping[str, str]) -> LlmJudge:
-        """The judge that the configuration means.
+        """Make the configured judge.
 
         Raises:
             ConfigError: there is no key.
@@ -65,7 +69,7 @@ class LlmJudge:
                    Names.of("components.prm_judge", model, config.api_key_env), config.requests_per_minute)
 
     async def admit(self, transition: turn_pb2.Transition) -> None:
-        """Wait for the budget to have room for a vote."""
+        """Wait until the budget permits a vote."""
         if prompt.has_evidence(transition):
             await self.budget.take()
 
@@ -77,7 +81,7 @@ class LlmJudge:
                              rationale=answer.rationale)
 
     async def _ask(self, messages: list[dict[str, str]]) -> str:
-        """The model's answer.
+        """Get the model's answer.
 
         Raises:
             VoteError: there is none; the text says why.
@@ -117,7 +121,7 @@ class LlmJudge:
             if not refused:
                 raise
             # Some models take no temperature: leave it out from now on.
-            log.info("%s takes no %s", self._api.model, refused[0])
+            logger.info("%s takes no %s", self._api.model, refused[0])
             self._optional = {name: value for name, value in self._optional.items() if name not in refused}
             return await self._complete(messages)
         return text_of(reply)

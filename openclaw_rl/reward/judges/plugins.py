@@ -1,4 +1,4 @@
-"""Judges by name: `rules` and `llm`, which come with the package, and those of other packages.
+"""Look-up of judges by name: `rules`, `llm`, and plug-ins of other packages.
 
 A package adds a judge with an entry point in the group `openclaw_rl.judges` that names a callable
 `make(config: PrmJudgeConfig) -> Judge`; servers/judge_plugin_example is a worked example.
@@ -15,7 +15,7 @@ GROUP = "openclaw_rl.judges"
 
 
 def judge_name(config: PrmJudgeConfig) -> str:
-    """The judge that the configuration means: `auto` is `llm` when a model is named, else `rules`."""
+    """Resolve the configured name: `auto` is `llm` if a model is named, else `rules`."""
     if config.judge != "auto":
         return config.judge
     return "llm" if config.model else "rules"

@@ -1,4 +1,4 @@
-"""What a model is shown when it judges: the instruction, the answer, the whole next state, each bounded in length."""
+"""Prompt of the `llm` judge: instruction, answer and next state, each bounded in length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from openclaw_rl.reward.judges.text import text_of
 from openclaw_rl.v1 import turn_pb2
 
-#: Most characters of each part. A part that is longer loses its middle.
+#: Longest parts in characters. A longer part loses its middle.
 INSTRUCTION, ANSWER, NEXT_STATE, MESSAGE, EARLIER = 4000, 6000, 8000, 3000, 400
 #: Messages before the instruction that are shown in brief.
 _BEFORE = 4
@@ -40,7 +40,7 @@ _KIND = {
 
 
 def has_evidence(transition: turn_pb2.Transition) -> bool:
-    """Something came after the answer that a model could judge by."""
+    """Whether something followed the answer that a model could judge by."""
     state = transition.next_state
     return bool(state.feedback) or any(
         text_of(message).strip() or message.tool_calls or any(part.image_url for part in message.parts)
@@ -48,7 +48,7 @@ def has_evidence(transition: turn_pb2.Transition) -> bool:
 
 
 def messages(transition: turn_pb2.Transition) -> list[dict[str, str]]:
-    """The chat that asks for one vote."""
+    """Make the chat that asks for one vote."""
     turn = transition.turn
     before, instruction = _split(turn.messages)
     parts = []
@@ -61,7 +61,7 @@ def messages(transition: turn_pb2.Transition) -> list[dict[str, str]]:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text with its middle left out when it has more than `limit` characters."""
+    """Leave out the middle of a text of more than `limit` characters."""
     if len(text) <= limit:
         return text
     half = (limit - 60) // 2

@@ -1,4 +1,4 @@
-"""What the judges share to read text: words, clauses, how alike two requests are."""
+"""Text analysis shared by the judges: words, clauses, similarity of requests."""
 
 from __future__ import annotations
 
