@@ -52,6 +52,10 @@ class Tombstones:
                    or at < self._before.get(digest("session", session), 0.0)
                    for turn_id, session, at in parts(message))
 
+    def cover_payload(self, kind: type[Message], payload: bytes) -> bool:
+        """The same of a serialized message."""
+        return bool(self._before) and self.cover(kind.FromString(payload))
+
 
 def digest(kind: str, id: str) -> bytes:
     """16 bytes that stand for an id."""

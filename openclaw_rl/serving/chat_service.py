@@ -135,7 +135,7 @@ class ChatService:
             if not self.running:
                 self._idle.set()
 
-    def feedback(self, feedback: turn_pb2.Feedback) -> str:
+    async def feedback(self, feedback: turn_pb2.Feedback) -> str:
         """See ."""
         bad = []
         if not feedback.turn_id and not feedback.session_id:
@@ -151,7 +151,7 @@ class ChatService:
         feedback.feedback_id = feedback.feedback_id or new_id("fb_")
         if not feedback.HasField("given_at"):
             feedback.given_at.CopyFrom(now())
-        self._recorder.feedback(feedback)
+        await self._recorder.feedback(feedback)
         return feedback.feedback_id
 
     def _note_latency(self, head: RequestContext, transcript: Transcript) -> None:

@@ -33,10 +33,10 @@ class Conversations:
         StorageError: the file can't be read.
     """
 
-    def __init__(self, store: Database, limit: int = LIMIT) -> None:
-        self._store, self._keep = store, _SPARE * limit
+    def __init__(self, database: Database, limit: int = LIMIT) -> None:
+        self._database, self._keep = database, _SPARE * limit
         self._since_pruned = 0
-        rows = store.query("SELECT key, session FROM conversations ORDER BY seq")
+        rows = database.query("SELECT key, session FROM conversations ORDER BY seq")
         self.index = ConversationIndex(limit, [(row["key"], row["session"]) for row in rows])
 
     def save(self, db: sqlite3.Connection) -> None:
@@ -49,15 +49,14 @@ class Conversations:
         if self._since_pruned >= _PRUNE_EVERY:
             self._since_pruned = 0
             db.execute("DELETE FROM conversations WHERE seq <= (SELECT max(seq) FROM conversations) - ?", (self._keep,))
-        self._store.after_commit(partial(self.index.saved, entries))
+        self._database.after_commit(partial(self.index.saved, entries))
 
-    def forget(self, session_id: str) -> int:
-        """Drop a session's entries from memory and disk; returns their number.
+    async def forget(self, session_id: str) -> int:
+        """Drop a session's entries from memory, at once, and from the disk; returns their number.
 
         Raises:
             StorageError: the file can't be written, so they are there again after a restart.
         """
         count = self.index.forget(session_id)
-        with self._store.transaction() as db:
-            db.execute("DELETE FROM conversations WHERE session = ?", (session_id,))
+        await self._database.run(lambda db: db.execute("DELETE FROM conversations WHERE session = ?", (session_id,)))
         return count

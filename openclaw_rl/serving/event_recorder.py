@@ -1,4 +1,4 @@
-"""What happened, on its way to the environment server: one buffered local write per event."""
+"""Record what happened, on its way to the environment server: one buffered local write per event."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from itertools import islice
 
 from google.protobuf.message import DecodeError
 
@@ -18,42 +21,42 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Bytes of events that are held in memory while the disk can't be written; beyond these the oldest are lost.
 HELD_BYTES = 64 * 2**20
 #: Seconds between two tries to write them.
 RETRY_SECONDS = 1.0
-#: Events that are written in one transaction then; a reply waits for one such at most.
+#: Events that are written in one transaction then.
 _AT_ONCE = 50
 
 #: The component's own table: counts that survive a restart.
 SCHEMA = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
 
+_Entry = tuple[str, bytes]  # id of an event, and the event
+
 
 class TurnRecorder:
-    """Puts turns, feedback and session ends into the outbox, and keeps the component's counts.
+    """Puts turns, feedback and session ends into the outbox, and keeps the component's counts. Any thread; writing is
+    the database's writer thread's work, and no method but `retry`, `forget` and `close` waits for it.
 
     A full disk never stops the answers: what can't be written is held in memory, told in `problem`, and written by
     `run` once there is room.
     """
 
-    def __init__(self, store: Database, outbox: Outbox, strict: bool = False, held_bytes: int = HELD_BYTES,
+    def __init__(self, database: Database, outbox: Outbox, held_bytes: int = HELD_BYTES,
                  also: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """Args:
-            strict: a write waits for the disk, so it is done on another thread.
-            also: writes what else is to be kept, in the same transactions.
-        """
+        """Args: also: writes what else is to be kept, in the same transactions."""
         self._also = also
-        self._store, self._outbox, self._strict, self._held_bytes = store, outbox, strict, held_bytes
-        self._tombstones = Tombstones(store)
+        self._database, self._outbox, self._held_bytes = database, outbox, held_bytes
+        self._tombstones = Tombstones(database)
         self._counts = {"requests": 0, "failed": 0, "turns_recorded": 0}
-        self._counts |= {row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters", ())}
+        self._counts |= {row["name"]: row["value"] for row in database.query("SELECT name, value FROM counters")}
         self.lost = 0  #: events that were never written, since the start
         self._why = ""  # the last write failed; empty when it did not
-        self._held: deque[tuple[str, bytes]] = deque()
+        self._held: deque[_Entry] = deque()
         self._size = 0  # bytes held
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the two; never held while something is written
 
     @property
     def problem(self) -> str:
@@ -70,21 +73,17 @@ class TurnRecorder:
                 await asyncio.to_thread(self.retry)
 
     def retry(self) -> None:
-        """Write what is held, as far as it can be."""
+        """Write what is held, as far as it can be. Blocks."""
         if not self._held:
             return
-        while self._held:
-            with self._lock:
-                some = list(self._held)[:_AT_ONCE]
-                try:
-                    self._write(some)
-                except (MeshError, sqlite3.Error) as error:
-                    self._why = str(error)
-                    return
-                for _, payload in some:
-                    self._held.popleft()
-                    self._size -= len(payload)
-        log.warning("the disk can be written again; nothing waits in memory any more")
+        while some := self._first():
+            try:
+                self._database.submit(partial(self._write, some)).result()
+            except (MeshError, sqlite3.Error) as error:
+                self._why = str(error)
+                return
+            self._drop(some)
+        logger.warning("the disk can be written again; nothing waits in memory any more")
 
     @property
     def counters(self) -> dict[str, int]:
@@ -96,39 +95,38 @@ class TurnRecorder:
         self._counts[name] = self._counts.get(name, 0) + 1
 
     async def turn(self, turn: turn_pb2.Turn) -> None:
-        """Record a turn; it is in the outbox when this returns."""
-        if self._strict:
-            await asyncio.to_thread(self.turn_now, turn)
-        else:
-            self.turn_now(turn)
+        """Record a turn; it is in the outbox, or held in memory, when this returns."""
+        with contextlib.suppress(MeshError, sqlite3.Error):  # it is held
+            await asyncio.wrap_future(self.turn_now(turn))
 
-    def turn_now(self, turn: turn_pb2.Turn) -> None:
-        """The same without awaiting, for a request that is being cancelled."""
+    def turn_now(self, turn: turn_pb2.Turn) -> Future[None]:
+        """Begin to record a turn without awaiting it, for a request that is being cancelled."""
         self.count("turns_recorded")
-        self._put(turn.turn_id, environment_pb2.PolicyEvent(turn=turn))
+        return self._record(turn.turn_id, environment_pb2.PolicyEvent(turn=turn))
 
-    def feedback(self, feedback: turn_pb2.Feedback) -> None:
+    async def feedback(self, feedback: turn_pb2.Feedback) -> None:
         """Record feedback.
 
         Raises:
             MeshError: it can't be written.
         """
-        self._put(feedback.feedback_id, environment_pb2.PolicyEvent(feedback=feedback), must=True)
+        await asyncio.wrap_future(
+            self._record(feedback.feedback_id, environment_pb2.PolicyEvent(feedback=feedback), must=True))
 
     def session_end(self, end: turn_pb2.SessionEnd) -> None:
         """Record the end of a session."""
-        self._put(end.event_id, environment_pb2.PolicyEvent(session_end=end))
+        self._record(end.event_id, environment_pb2.PolicyEvent(session_end=end))
 
     def session_active(self, active: turn_pb2.SessionActive) -> None:
         """Record that a response of a session is still being made."""
-        self._put(active.event_id, environment_pb2.PolicyEvent(session_active=active))
+        self._record(active.event_id, environment_pb2.PolicyEvent(session_active=active))
 
     def forgot(self, turn: turn_pb2.Turn) -> bool:
         """Whether the turn's session was forgotten after it was asked for."""
         return self._tombstones.cover(turn)
 
     def forget(self, target: Target) -> list[str]:
-        """Delete a session's events, on disk and in memory, and let those go that are still to come.
+        """Delete a session's events, on disk and in memory, and let those go that are still to come. Blocks.
 
         Returns:
             Ids of its turns.
@@ -145,57 +143,77 @@ class TurnRecorder:
                 turns.add(environment_pb2.PolicyEvent.FromString(payload).turn.turn_id)
             return True
 
+        def delete(db: sqlite3.Connection) -> None:
+            self._outbox.forget(db, meant)
+            turns.discard("")  # of other events
+            self._tombstones.add(db, target.with_turns(turns))
+
         with self._lock:
-            held = [entry for entry in self._held if not meant(entry[1])]
-            with self._store.transaction() as db:
-                self._outbox.forget(db, meant)
-                turns.discard("")  # of other events
-                self._tombstones.add(db, target.with_turns(turns))
-            self._held, self._size = deque(held), sum(len(payload) for _, payload in held)
+            held = list(self._held)
+        gone = {id(entry) for entry in held if meant(entry[1])}
+        self._database.submit(delete).result()
+        with self._lock:  # what was held since then is covered by the tombstones
+            self._held = deque(entry for entry in self._held if id(entry) not in gone)
+            self._size = sum(len(payload) for _, payload in self._held)
         return sorted(turns)
 
     def close(self) -> None:
-        """Write the counts, and a last time what is held; the store is the caller's to close."""
+        """Write the counts, and a last time what is held; the database is the caller's to close. Blocks."""
         self.retry()
         try:
-            self._write([])
+            self._database.submit(partial(self._write, [])).result()
         except (MeshError, sqlite3.Error):
-            log.exception("counts of this run are not saved, and %d events are lost", len(self._held))
+            logger.exception("counts of this run are not saved, and %d events are lost", len(self._held))
 
-    def _put(self, event_id: str, event: environment_pb2.PolicyEvent, must: bool = False) -> None:
+    def _record(self, event_id: str, event: environment_pb2.PolicyEvent, must: bool = False) -> Future[None]:
+        """Begin to write an event. When that fails it is held, unless it `must` be written."""
+        done: Future[None] = Future()
+        done.set_result(None)
+        if self._tombstones.cover(event):
+            return done
         entry = event_id, event.SerializeToString()
-        with self._lock:
-            if self._tombstones.cover(event):
-                return
-            try:
-                if self._held and not must:  # in the order in which they happened, and no reply waits for a full disk
-                    self._hold(entry)
-                else:
-                    self._write([entry])
-            except (MeshError, sqlite3.Error) as error:
-                if must:
-                    raise
+        if self._held and not must:  # in the order in which they happened, and no reply waits for a full disk
+            self._hold(entry)
+            return done
+
+        def written(future: Future[None]) -> None:
+            error = future.exception()
+            if isinstance(error, (MeshError, sqlite3.Error)):
                 self._why = str(error)
-                log.error("events can't be written and wait in memory: %s", error)
+                logger.error("events can't be written and wait in memory: %s", error)
                 self._hold(entry)
 
-    def _hold(self, entry: tuple[str, bytes]) -> None:
-        self._held.append(entry)
-        self._size += len(entry[1])
-        while self._size > self._held_bytes:
-            event_id, payload = self._held.popleft()
-            self._size -= len(payload)
-            self.lost += 1
-            log.error("event %s is lost: too much waits in memory", event_id)
+        future = self._database.submit(partial(self._write, [entry]))
+        if not must:
+            future.add_done_callback(written)
+        return future
 
-    def _write(self, entries: list[tuple[str, bytes]]) -> None:
-        with self._store.transaction() as db:
-            for event_id, payload in entries:
+    def _hold(self, entry: _Entry) -> None:
+        with self._lock:
+            self._held.append(entry)
+            self._size += len(entry[1])
+            while self._size > self._held_bytes:
+                event_id, payload = self._held.popleft()
+                self._size -= len(payload)
+                self.lost += 1
+                logger.error("event %s is lost: too much waits in memory", event_id)
+
+    def _first(self) -> list[_Entry]:
+        with self._lock:
+            return list(islice(self._held, _AT_ONCE))
+
+    def _drop(self, written: list[_Entry]) -> None:
+        """Drop what was written, as far as it is still there."""
+        names = set(map(id, written))
+        with self._lock:
+            while self._held and id(self._held[0]) in names:
+                self._size -= len(self._held.popleft()[1])
+
+    def _write(self, entries: list[_Entry], db: sqlite3.Connection) -> None:
+        for event_id, payload in entries:
+            if not self._tombstones.cover_payload(environment_pb2.PolicyEvent, payload):  # forgotten meanwhile
                 self._outbox.put(event_id, payload, db=db)
-            self._save_counts(db)
-            if self._also is not None:
-                self._also(db)
-
-    def _save_counts(self, db: sqlite3.Connection) -> None:
         db.executemany("INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                        list(self._counts.items()))
+        if self._also is not None:
+            self._also(db)

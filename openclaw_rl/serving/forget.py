@@ -37,7 +37,7 @@ class PolicyForgetter:
         target = Target.of(request)
         target = target.with_turns(await asyncio.to_thread(self._recorder.forget, target))
         # On the loop, as remembering is: a turn that is late is remembered before this or not at all.
-        conversations = self._known.forget(target.session_id)
+        conversations = await self._known.forget(target.session_id)
         removed = {"turns": len(target.turn_ids.difference(request.turn_ids)), "conversations": conversations}
         removed |= await asyncio.to_thread(clean, self._store, self._home, self._name, target)
         message = ""

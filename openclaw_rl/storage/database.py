@@ -108,8 +108,14 @@ class Database:
         return await asyncio.wrap_future(self.submit(change))
 
     def submit(self, change: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Begin `run` without waiting for it. Changes are made in the order in which they are submitted."""
-        return self._writer.submit(change, grouped=True)
+        """Begin `run` without waiting for it. Changes are made in the order in which they are submitted. Once the file
+        is closed they fail."""
+        try:
+            return self._writer.submit(change, grouped=True)
+        except sqlite3.ProgrammingError as error:
+            failed: Future[T] = Future()
+            failed.set_exception(error)
+            return failed
 
     async def call(self, work: Callable[..., T], *args: Any) -> T:
         """Run a function that uses `transaction`, on the writer thread and in its turn."""

@@ -67,7 +67,7 @@ def rewrite(path: Path, on_writer: Callable[[Callable[[sqlite3.Connection], Any]
                     time.sleep(0.05)
     finally:
         copy.unlink(missing_ok=True)
-        with suppress(RuntimeError):  # the file was closed meanwhile
+        with suppress(sqlite3.ProgrammingError):  # the file was closed meanwhile
             on_writer(changes.unwatch)
 
 

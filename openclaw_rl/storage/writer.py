@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -58,12 +59,12 @@ class Writer:
         """Queue something; see Job.
 
         Raises:
-            RuntimeError: the file is closed.
+            sqlite3.ProgrammingError: the file is closed.
         """
         job = Job(work, grouped)
         with self._changed:
             if self._closed:
-                raise RuntimeError("the file is closed")
+                raise sqlite3.ProgrammingError("the file is closed")
             self._jobs.append(job)
             self._changed.notify()
         return job.future

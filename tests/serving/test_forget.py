@@ -64,7 +64,7 @@ def rig(tmp_path: Path, template: ChatTemplate):
 async def test_everything_of_the_session_goes_and_nothing_else(rig: Rig, tmp_path: Path) -> None:
     ann = [await rig.answer(rig.head("ann")) for _ in range(3)]
     rig.outbox.settle([common_pb2.Ack(id=ann[0], status=common_pb2.ACK_STATUS_REJECTED, reason="no")])
-    rig.turns.feedback(turn_pb2.Feedback(turn_id=ann[1], session_id="ann", comment=MARK))
+    await rig.turns.feedback(turn_pb2.Feedback(turn_id=ann[1], session_id="ann", comment=MARK))
     (rig.home.logs / "policy_server.log").write_text(f"event {ann[0]} is lost\nother\n")
     assert found(tmp_path, MARK) and found(tmp_path, "ann")
     done = await rig.forget("ann")
@@ -83,14 +83,14 @@ async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_wel
     late = rig.head("ann")
     await rig.forget("ann")
     await rig.answer(late)
-    rig.turns.feedback(turn_pb2.Feedback(session_id="ann", comment="now"))
+    await rig.turns.feedback(turn_pb2.Feedback(session_id="ann", comment="now"))
     assert len(rig.waiting()) == 1, "the feedback, which is newer"
     assert rig.turns._index.match("c", [*ASK, turn_pb2.ChatMessage(role="assistant", content="Hello!")]) is None
     rig.store.close()
     again = Rig(tmp_path, template)  # after a restart
     event = environment_pb2.PolicyEvent(turn=turn_pb2.Turn(turn_id="t", session_id="ann"))
     event.turn.requested_at.FromSeconds(int(time.time()) - 100)
-    again.recorder.turn_now(event.turn)
+    await again.recorder.turn(event.turn)
     assert len(again.waiting()) == 1
     new = await again.answer(again.head("ann"))
     assert new in again.waiting()
@@ -98,7 +98,7 @@ async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_wel
 
 
 async def test_what_is_held_in_memory_goes_too(rig: Rig, monkeypatch) -> None:
-    def full(entries):
+    def full(entries, db):
         raise MeshError(None, "DISK_FULL", "the disk is full")  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:

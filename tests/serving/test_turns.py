@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ class Rig:
         self.engine = StubEngine(lambda _prompt: [*template.encode("Hello!"), EOS])
         self.store = Database(folder / "state.db", durability, SCHEMA)  # type: ignore[arg-type]
         self.outbox = Outbox(self.store, "turns")
-        self.recorder = TurnRecorder(self.store, self.outbox, strict=durability == "strict")
+        self.recorder = TurnRecorder(self.store, self.outbox)
         self.turns = ChatService(self.recorder, "stub")
         self.turns.mark_ready(TokenPolicy(self.engine, template))
 
@@ -77,7 +78,7 @@ async def test_a_record_that_cannot_be_written_stops_no_answer(tmp_path: Path, t
     assert (await rig.ask()).message.content == "Hello!"
     assert "1 events wait in memory" in rig.recorder.problem
     with pytest.raises(Exception):  # noqa: B017  the one who gives feedback is told
-        rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
+        await rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
 
 
 async def test_what_a_full_disk_kept_in_memory_is_written_when_there_is_room(
@@ -86,17 +87,17 @@ async def test_what_a_full_disk_kept_in_memory_is_written_when_there_is_room(
     full = True
     write = TurnRecorder._write
 
-    def fails(recorder: TurnRecorder, entries: list[tuple[str, bytes]]) -> None:
+    def fails(recorder: TurnRecorder, entries: list[tuple[str, bytes]], db: sqlite3.Connection) -> None:
         if full:
             raise StorageError.of(rig.store.path, OSError("full"))
-        write(recorder, entries)
+        write(recorder, entries, db)
 
     monkeypatch.setattr(TurnRecorder, "_write", fails)
     monkeypatch.setattr(recorder_module, "RETRY_SECONDS", 0.01)
     await rig.ask(session_id="1")
     await rig.ask(session_id="2")
     with pytest.raises(StorageError):
-        rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
+        await rig.turns.feedback(turn_pb2.Feedback(turn_id="t", score=1))
     assert "2 events wait in memory" in rig.recorder.problem and rig.events() == []
     running = asyncio.create_task(rig.recorder.run())
     full = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 from openclaw_rl.config.security import LimitsConfig
@@ -33,9 +34,9 @@ class Recorder(TurnRecorder):
 
     cancelled = 0
 
-    def turn_now(self, turn: turn_pb2.Turn) -> None:
-        super().turn_now(turn)
+    def turn_now(self, turn: turn_pb2.Turn) -> Future[None]:
         self.cancelled += turn.finish_reason == turn_pb2.FINISH_REASON_CANCELLED and len(turn.tokens.response_ids) > 0
+        return super().turn_now(turn)
 
 
 async def main(folder: Path) -> None:

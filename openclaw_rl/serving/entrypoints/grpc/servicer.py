@@ -79,7 +79,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     async def SubmitFeedback(self, request: policy_pb2.SubmitFeedbackRequest,
                              context: grpc.aio.ServicerContext) -> policy_pb2.SubmitFeedbackResponse:
         request.feedback.client = client_of(context)
-        return policy_pb2.SubmitFeedbackResponse(feedback_id=self._turns.feedback(request.feedback))
+        return policy_pb2.SubmitFeedbackResponse(feedback_id=await self._turns.feedback(request.feedback))
 
     async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
                           context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:

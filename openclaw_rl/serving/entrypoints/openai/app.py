@@ -132,7 +132,7 @@ class _Door:
     async def feedback(self, request: Request, visit: Caller) -> ASGIApp:
         feedback = parse_feedback(parse_object(await self._body(request)))
         feedback.client = self._digest(visit.shown, visit.address, "")
-        return _json({"object": "feedback", "feedback_id": self._desk.feedback(feedback)})
+        return _json({"object": "feedback", "feedback_id": await self._desk.feedback(feedback)})
 
     async def health(self, request: Request) -> Response:
         if self._desk.ready:
