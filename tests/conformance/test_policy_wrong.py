@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("service", ALL)
-def test_checks_come_behind_those_that_they_stand_on(service):
+def test_checks_come_behind_those_that_they_stand_on(service: Any) -> None:
     done: set[str] = set()
     for one in checks_of(service):
         assert done.issuperset(one.after), one.id
@@ -41,7 +43,7 @@ def test_checks_come_behind_those_that_they_stand_on(service):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", [SmallPolicy, Tokens, Fixed])
-async def test_a_right_one_passes(server, tmp_path, monkeypatch):
+async def test_a_right_one_passes(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((policy_turns, "ARRIVES"), (weights_stream, "ANSWER")):
         monkeypatch.setattr(module, name, 30.0)
     report = await check(server, tmp_path)
@@ -76,38 +78,38 @@ async def problems(names, folder):
     return [one for one in await asyncio.gather(*map(judged, names)) if one]
 
 
-async def test_some_wrong_ones_fail(tmp_path):
+async def test_some_wrong_ones_fail(tmp_path: Path) -> None:
     assert await problems(sorted(QUICK), tmp_path) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_wrong_ones_fail(tmp_path):
+async def test_wrong_ones_fail(tmp_path: Path) -> None:
     assert await problems(sorted(FAULTS.keys() - QUICK), tmp_path) == []
 
 
 @pytest.mark.slow
-async def test_a_right_door_passes(tmp_path):
+async def test_a_right_door_passes(tmp_path: Path) -> None:
     report = await check(WithDoor, tmp_path, "policy.http*")
     assert failures(report) == {} == skipped(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", DOORS)
-async def test_a_wrong_door_fails(wrong, tmp_path):
+async def test_a_wrong_door_fails(wrong: Any, tmp_path: Path) -> None:
     id, seen = DOORS[wrong]
     found = failures(await check(wrong, tmp_path, exactly(id)))
     assert list(found) == [id] and seen in found[id], found
 
 
 @pytest.mark.slow
-async def test_a_right_one_may_be_killed(tmp_path):
+async def test_a_right_one_may_be_killed(tmp_path: Path) -> None:
     command = f"{PYTHON} -m tests.conformance.wrong_weights {VALUES}"
     report = await check_process(command, tmp_path, "policy.turns.killed", "weights.killed*")
     assert failures(report) == {} and len(report.of(Outcome.PASSED)) > 4
 
 
-async def test_versions_are_made_only_where_they_may_be(tmp_path):
+async def test_versions_are_made_only_where_they_may_be(tmp_path: Path) -> None:
     serving = Serving(SmallPolicy(tmp_path))
     await serving.start()
     kit = Context(SERVICES["policy"], serving.address)
@@ -121,7 +123,7 @@ async def test_versions_are_made_only_where_they_may_be(tmp_path):
     assert serving.policy.versions.kept() == [0]
 
 
-async def test_a_trainer_that_is_connected_is_left_alone(tmp_path):
+async def test_a_trainer_that_is_connected_is_left_alone(tmp_path: Path) -> None:
     serving = Serving(SmallPolicy(tmp_path))
     await serving.start()
     kit = Context(SERVICES["policy"], serving.address)

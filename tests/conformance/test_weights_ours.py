@@ -49,7 +49,7 @@ async def report(tmp_path: Path, model: Path) -> AsyncIterator[Callable[..., Any
     await policy.end()
 
 
-async def test_it_passes_all(report):
+async def test_it_passes_all(report: Callable[..., Any]) -> None:
     result = await report("weights.*", "policy.fetch", "policy.state", "policy.activate")
     assert failures(result) == {}
     assert set(skipped(result)) == {"weights.killed", "weights.killed.staged", "weights.killed.active",
@@ -89,7 +89,8 @@ _DECODE, _CONNECTED = encoding.decode, WeightReceiver.connected
     ("weights.low_rank", encoding, "decode", _wrongly, "was answered `rejected` DIGEST_MISMATCH"),
     ("weights.resume", WeightReceiver, "connected", _forgetful, "and it is wanted from byte 0 again"),
 ])
-async def test_a_broken_one_fails(report, monkeypatch, check, place, name, wrong, seen):
+async def test_a_broken_one_fails(report: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, check: str, place: Any,
+                                  name: str, wrong: Any, seen: str) -> None:
     monkeypatch.setattr(weights_stream, "ANSWER", 5.0)
     found = await report("weights.cycle")
     assert failures(found) == {}, "it is right before it is broken"

@@ -7,6 +7,8 @@ import logging
 import random
 import sqlite3
 import time
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,19 +22,19 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path):
     store = Database(tmp_path / "a" / "state.db")
     yield store
     store.close()
 
 
 @pytest.fixture
-def outbox(store) -> Outbox:
+def outbox(store: Any) -> Outbox:
     return Outbox(store, "transitions")
 
 
 @pytest.fixture
-async def neighbour(tmp_path):
+async def neighbour(tmp_path: Path):
     neighbour = Neighbour(tmp_path / "b")
     yield neighbour
     await neighbour.stop()
@@ -46,7 +48,7 @@ def put(outbox: Outbox, numbers) -> list[str]:
     return ids
 
 
-async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox, neighbour):
+async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox: Outbox, neighbour: Any) -> None:
     await neighbour.start()
     before = put(outbox, range(300))  # waiting when the sender starts
     acked: list[str] = []
@@ -63,7 +65,7 @@ async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox, ne
     assert not stats.HasField("oldest_age")
 
 
-async def test_messages_that_come_fast_share_requests(outbox, neighbour):
+async def test_messages_that_come_fast_share_requests(outbox: Outbox, neighbour: Any) -> None:
     await neighbour.start()
     out = sender(outbox, neighbour)
     out.start()
@@ -76,7 +78,8 @@ async def test_messages_that_come_fast_share_requests(outbox, neighbour):
     assert len(neighbour.batches) < 200
 
 
-async def test_a_full_disk_of_the_senders_own_is_told_as_such(store, outbox, neighbour, monkeypatch):
+async def test_a_full_disk_of_the_senders_own_is_told_as_such(store: Any, outbox: Outbox, neighbour: Any,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     await neighbour.start()
     out = sender(outbox, neighbour)
     put(outbox, range(3))
@@ -92,7 +95,7 @@ async def test_a_full_disk_of_the_senders_own_is_told_as_such(store, outbox, nei
     assert len(neighbour.got()) == 3
 
 
-async def test_a_neighbour_that_starts_late_and_moves(outbox, neighbour):
+async def test_a_neighbour_that_starts_late_and_moves(outbox: Outbox, neighbour: Any) -> None:
     out = sender(outbox, neighbour)
     out.start()
     ids = put(outbox, range(50))
@@ -116,7 +119,7 @@ async def test_a_neighbour_that_starts_late_and_moves(outbox, neighbour):
     assert neighbour.got() == ids
 
 
-async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(outbox, neighbour):
+async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(outbox: Outbox, neighbour: Any) -> None:
     neighbour.break_after = 70
     await neighbour.start()
     out = sender(outbox, neighbour, batch=16)
@@ -127,7 +130,7 @@ async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(ou
     assert neighbour.got() == ids and neighbour.duplicates > 0
 
 
-async def test_lost_acks_are_made_up_for(outbox, neighbour):
+async def test_lost_acks_are_made_up_for(outbox: Outbox, neighbour: Any) -> None:
     await neighbour.start()
     neighbour.drop_acks_of = {"t3", "t40"}
     out = sender(outbox, neighbour, ack_timeout=0.3)
@@ -138,7 +141,7 @@ async def test_lost_acks_are_made_up_for(outbox, neighbour):
     assert neighbour.got() == ids and neighbour.duplicates >= 2
 
 
-async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox, neighbour):
+async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox: Outbox, neighbour: Any) -> None:
     neighbour.silent = True
     await neighbour.start()
     out = sender(outbox, neighbour, window=40, batch=16, ack_timeout=1)
@@ -153,7 +156,7 @@ async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox, neighbour
     assert neighbour.got() == ids
 
 
-async def test_late_acks_break_no_stream_and_slow_no_put(outbox, neighbour):
+async def test_late_acks_break_no_stream_and_slow_no_put(outbox: Outbox, neighbour: Any) -> None:
     neighbour.delay = 0.15
     await neighbour.start()
     out = sender(outbox, neighbour, window=8, batch=4, ack_timeout=0.5)  # the last of a window waits for 0.3 s
@@ -169,7 +172,7 @@ async def test_late_acks_break_no_stream_and_slow_no_put(outbox, neighbour):
     assert neighbour.got() == ids and neighbour.duplicates == 0
 
 
-async def test_an_outage_is_logged_once(outbox, neighbour, caplog):
+async def test_an_outage_is_logged_once(outbox: Outbox, neighbour: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, sender_module.__name__)
     neighbour.address = "127.0.0.1:1"
     out = sender(outbox, neighbour)
@@ -180,7 +183,7 @@ async def test_an_outage_is_logged_once(outbox, neighbour, caplog):
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
-async def test_a_rejected_message_is_kept_aside_with_the_reason(store, neighbour):
+async def test_a_rejected_message_is_kept_aside_with_the_reason(store: Any, neighbour: Any) -> None:
     refused: list[tuple[str, str]] = []
     outbox = Outbox(store, "transitions", on_rejected=lambda db, id, reason: refused.append((id, reason)))
     neighbour.reject = {"t1"}
@@ -196,7 +199,7 @@ async def test_a_rejected_message_is_kept_aside_with_the_reason(store, neighbour
     assert store.query("SELECT payload FROM outbox_transitions_rejected")[0][0] == transition("t1", "x" * 100)
 
 
-async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox, neighbour):
+async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox: Outbox, neighbour: Any) -> None:
     await neighbour.start()
     outbox.put("good1", transition("good1"))
     outbox.put("garbage", b"\xff\xff\xff")
@@ -211,7 +214,7 @@ async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox, neighbour):
     assert "can't be read" in reasons["garbage"] and "bytes, more than" in reasons["huge"]
 
 
-async def test_large_messages_go_in_several_requests(outbox, neighbour):
+async def test_large_messages_go_in_several_requests(outbox: Outbox, neighbour: Any) -> None:
     await neighbour.start()
     for i in range(6):
         outbox.put(f"t{i}", transition(f"t{i}", "x" * 7 * 2**20))  # two of them are still allowed, three are not
@@ -222,7 +225,8 @@ async def test_large_messages_go_in_several_requests(outbox, neighbour):
     assert neighbour.got() == [f"t{i}" for i in range(6)]
 
 
-async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox, neighbour, caplog):
+async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox: Outbox, neighbour: Any,
+                                                                        caplog: pytest.LogCaptureFixture) -> None:
     neighbour.stumble = {"t5"}
     await neighbour.start()
     out = sender(outbox, neighbour)
@@ -236,7 +240,7 @@ async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox, 
     assert "stumbled over t5" in caplog.text
 
 
-async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox, neighbour):
+async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox: Outbox, neighbour: Any) -> None:
     neighbour.unavailable_times = 2
     await neighbour.start()
     out = sender(outbox, neighbour)
@@ -248,7 +252,7 @@ async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox, neighb
     assert neighbour.got() == ids
 
 
-async def test_a_restarted_sender_sends_what_was_left(tmp_path, neighbour):
+async def test_a_restarted_sender_sends_what_was_left(tmp_path: Path, neighbour: Any) -> None:
     store = Database(tmp_path / "c" / "state.db")
     ids = put(Outbox(store, "transitions"), range(30))
     store.close()
@@ -264,7 +268,7 @@ async def test_a_restarted_sender_sends_what_was_left(tmp_path, neighbour):
     assert neighbour.got() == ids
 
 
-async def test_two_streams_to_one_receiver(outbox, neighbour, tmp_path):
+async def test_two_streams_to_one_receiver(outbox: Outbox, neighbour: Any, tmp_path: Path) -> None:
     await neighbour.start()
     other_store = Database(tmp_path / "c" / "state.db", durability="strict")
     other = Outbox(other_store, "transitions")
@@ -282,7 +286,7 @@ async def test_two_streams_to_one_receiver(outbox, neighbour, tmp_path):
     assert sorted(neighbour.got()) == sorted({f"t{i}" for i in range(150)})
 
 
-async def test_everything_at_once(outbox, neighbour):
+async def test_everything_at_once(outbox: Outbox, neighbour: Any) -> None:
     """Breaks, lost acks, restarts and rejections at random: each message has one fate."""
     chance = random.Random(7)
     ids = [f"t{i}" for i in range(1500)]
@@ -306,7 +310,7 @@ async def test_everything_at_once(outbox, neighbour):
     assert {id for id, _ in outbox.rejected()} == neighbour.reject
 
 
-async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbox, neighbour):
+async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbox: Outbox, neighbour: Any) -> None:
     streams: list[float] = []
     sent = 0
 
@@ -331,7 +335,7 @@ async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbo
     assert sent <= 64 + 8 * (len(streams) - 1), "one batch, then the few of a slow start"
 
 
-async def test_pauses_begin_anew_once_a_window_was_settled(outbox, neighbour):
+async def test_pauses_begin_anew_once_a_window_was_settled(outbox: Outbox, neighbour: Any) -> None:
     neighbour.break_after = 20
     await neighbour.start()
     put(outbox, range(200))

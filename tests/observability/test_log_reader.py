@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -30,7 +31,7 @@ async def server(tmp_path: Path):
     await server.stop(0)
 
 
-def test_last_lines_come_from_rotated_files_too(tmp_path):
+def test_last_lines_come_from_rotated_files_too(tmp_path: Path) -> None:
     (tmp_path / "trainer.log").write_text("5\n6\nhalf")
     (tmp_path / "trainer.log.1").write_text("3\n4\n")
     (tmp_path / "trainer.log.2").write_text("1\n2\n")
@@ -45,7 +46,7 @@ def test_last_lines_come_from_rotated_files_too(tmp_path):
     assert list(tail.new()) == ["half a line", "7"]
 
 
-def test_the_newest_journal_is_that_of_the_last_day(tmp_path):
+def test_the_newest_journal_is_that_of_the_last_day(tmp_path: Path) -> None:
     for name in ("rl_trace_20260316.log", "rl_trace_20260316.2.log", "rl_trace_20260316.10.log",
                  "rl_trace_20260315.log"):
         (tmp_path / name).write_text(f"{name}\n")
@@ -53,7 +54,7 @@ def test_the_newest_journal_is_that_of_the_last_day(tmp_path):
                                        "rl_trace_20260316.log"]
 
 
-def test_many_lines_and_a_long_one(tmp_path, monkeypatch):
+def test_many_lines_and_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "_BLOCK", 100)
     (tmp_path / "trainer.log").write_text("".join(f"line {i}\n" for i in range(1000)) + "x" * 20_000 + "\n")
     lines = Tail(tmp_path, "trainer").last(301)
@@ -61,7 +62,7 @@ def test_many_lines_and_a_long_one(tmp_path, monkeypatch):
     assert lines[-1] == "x" * log_reader.MAX_LINE + "…"
 
 
-async def test_a_component_tells_its_log(server, tmp_path):
+async def test_a_component_tells_its_log(server: Any, tmp_path: Path) -> None:
     (tmp_path / "logs/rl_trace_20260316.log").write_text("[MAIN] Action\n")
     async with AsyncComponentServiceClient(server.address) as client:
         with pytest.raises(MeshError, match="no log 'trainer'"):
@@ -75,7 +76,7 @@ async def test_a_component_tells_its_log(server, tmp_path):
         assert [line async for part in journal for line in part.lines] == ["[MAIN] Action"]
 
 
-async def test_it_goes_on_with_what_comes_and_ends_with_the_component(server, tmp_path):
+async def test_it_goes_on_with_what_comes_and_ends_with_the_component(server: Any, tmp_path: Path) -> None:
     file = tmp_path / "logs/trainer.log"
     file.write_text("".join(f"{i} {'x' * 1000}\n" for i in range(2000)))
     async with asyncio.timeout(20), AsyncComponentServiceClient(server.address) as client:
@@ -95,7 +96,7 @@ async def test_it_goes_on_with_what_comes_and_ends_with_the_component(server, tm
             pass
 
 
-async def test_spans_of_a_component_elsewhere(server, tmp_path):
+async def test_spans_of_a_component_elsewhere(server: Any, tmp_path: Path) -> None:
     store = SpanStore(tmp_path / "telemetry/trainer.db", 1000)
     spans = [{"trace": f"{i:032x}", "span": f"{i:016x}", "parent": "", "service": "trainer", "name": "train", "kind": 1,
               "start": i, "end": i + 1, "status": "", "message": "", "events": [], "links": [],

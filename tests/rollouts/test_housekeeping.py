@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -40,13 +41,13 @@ def classes(tmp_path, name: str) -> Counter[int]:
 
 
 @pytest.mark.parametrize(("name", "recall"), [("framework_requests", 0.95), ("second_framework_requests", 0.9)])
-def test_requests_of_frameworks_are_side_turns(tmp_path, name: str, recall: float) -> None:
+def test_requests_of_frameworks_are_side_turns(tmp_path: Path, name: str, recall: float) -> None:
     found = classes(tmp_path, name)
     assert found[TURN_CLASS_SIDE] >= recall * found.total(), found
 
 
 @pytest.mark.parametrize("name", ["people_requests", "second_people_requests"])
-def test_requests_of_people_are_main_turns(tmp_path, name: str) -> None:
+def test_requests_of_people_are_main_turns(tmp_path: Path, name: str) -> None:
     found = classes(tmp_path, name)
     assert found[TURN_CLASS_SIDE] == 0, found
     assert found[TURN_CLASS_UNKNOWN] <= 0.03 * found.total(), found
@@ -90,7 +91,7 @@ def test_the_reason_names_the_evidence(harness: Harness) -> None:
         "result, limits the length)")
 
 
-def test_debug_shows_all_evidence_with_its_weights(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_shows_all_evidence_with_its_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     harness = Harness(tmp_path, debug=True)
     with caplog.at_level(logging.INFO):
         harness.tell(side(), turn("m", [ChatMessage(role="user", content="Summarize our conversation for me")], "ok"))
@@ -105,7 +106,7 @@ def test_debug_shows_all_evidence_with_its_weights(tmp_path, caplog: pytest.LogC
 @pytest.mark.parametrize(("fields", "turn_class"), [
     ({"declared_type": "main"}, TURN_CLASS_MAIN), ({"declared_type": "chat"}, TURN_CLASS_MAIN),
     ({"metadata": {"kind": "wanted"}}, TURN_CLASS_MAIN), ({}, TURN_CLASS_SIDE)])
-def test_declared_types_and_patterns_come_first(tmp_path, fields: dict[str, object], turn_class: int) -> None:
+def test_declared_types_and_patterns_come_first(tmp_path: Path, fields: dict[str, object], turn_class: int) -> None:
     harness = Harness(tmp_path, trainable_patterns=["wanted"])
     harness.tell(side(**fields))
     assert harness.turns()["t"].turn_class == turn_class

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -371,7 +372,7 @@ def test_a_session_without_a_trainable_turn_is_noticed_once(harness: Harness, ca
     assert "none of the 100 requests since the last trainable one" in harness.tracker.trainability.problem
 
 
-def test_debug_logs_each_class_and_its_rule(tmp_path, caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_logs_each_class_and_its_rule(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     harness = Harness(tmp_path, debug=True)
     with caplog.at_level(logging.INFO):
         harness.tell(turn("t1", [user("hi")], "hello"))

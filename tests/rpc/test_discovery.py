@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from openclaw_rl.runtime.home import Home, RunRecord, remove_record, write_recor
 from openclaw_rl.runtime.mesh_file import Cluster, MeshFile
 
 
-def test_a_configured_address_wins_over_the_recorded_one(tmp_path):
+def test_a_configured_address_wins_over_the_recorded_one(tmp_path: Path) -> None:
     home = Home(tmp_path).create()
     assert resolve(home, Config(), "trainer") is None
     write_record(home, RunRecord("trainer", 1, "127.0.0.1:1234"))
@@ -27,7 +28,7 @@ def test_a_configured_address_wins_over_the_recorded_one(tmp_path):
     assert resolve(home, Config(), "trainer") is None
 
 
-def test_ids_are_unique_and_in_order():
+def test_ids_are_unique_and_in_order() -> None:
     ids = [new_id("t-") for _ in range(20_000)]
     assert len(set(ids)) == len(ids)
     coarse = [id[:18] for id in ids]  # prefix, milliseconds, version and their fraction
@@ -35,11 +36,11 @@ def test_ids_are_unique_and_in_order():
     assert all(id.startswith("t-") and id[14] == "7" and id[18] in "89ab" for id in ids)
 
 
-def test_now_is_now():
+def test_now_is_now() -> None:
     assert abs(to_datetime(now()).timestamp() - time.time()) < 1
 
 
-def test_a_mesh_file_wins_and_is_read_again_when_it_changes(tmp_path):
+def test_a_mesh_file_wins_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
     home = Home(tmp_path).create()
     started = Config.model_validate({"components": {"trainer": {"address": "10.0.0.4:50054"}}})
     write_record(home, RunRecord("prm_judge", 1, "127.0.0.1:1"))

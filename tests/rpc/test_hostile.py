@@ -121,7 +121,7 @@ def harmless(victim: Victim, before: int, allowed: int = 150 * MB) -> None:
     assert victim.memory() - before < allowed
 
 
-async def test_without_a_certificate(victim) -> None:
+async def test_without_a_certificate(victim: Victim) -> None:
     root = (victim.certs / "ca.crt").read_bytes()
     async with well_behaved(victim), grpc.aio.secure_channel(
             victim.address, grpc.ssl_channel_credentials(root)) as channel:
@@ -131,7 +131,7 @@ async def test_without_a_certificate(victim) -> None:
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_of_another_ca(victim, tmp_path) -> None:
+async def test_of_another_ca(victim: Victim, tmp_path: Path) -> None:
     other = make_certs(tmp_path / "other", roles=("operator",))
     async with well_behaved(victim):
         error = from_rpc_error(await refused(victim.address, Credentials(other, "operator")))  # it doesn't trust us
@@ -143,7 +143,7 @@ async def test_of_another_ca(victim, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("begins", "ends"), [(-40, -1), (1, 40)], ids=["expired", "not yet valid"])
-async def test_out_of_date(victim, tmp_path, begins, ends) -> None:
+async def test_out_of_date(victim: Victim, tmp_path: Path, begins: int, ends: int) -> None:
     copy = tmp_path / "certs"
     copy.mkdir()
     for name in ("ca.crt", "ca.key"):
@@ -155,25 +155,25 @@ async def test_out_of_date(victim, tmp_path, begins, ends) -> None:
         assert error.code is grpc.StatusCode.UNAVAILABLE and "compare `openclaw-rl certs show`" in error.message
 
 
-async def test_with_the_wrong_role(victim) -> None:
+async def test_with_the_wrong_role(victim: Victim) -> None:
     async with well_behaved(victim):
         error = from_rpc_error(await refused(victim.address, Credentials(victim.certs, "policy_server")))
         assert error.reason == "WRONG_ROLE"
 
 
-async def test_plain_text_to_a_tls_port(victim) -> None:
+async def test_plain_text_to_a_tls_port(victim: Victim) -> None:
     async with well_behaved(victim):
         error = from_rpc_error(await refused(victim.address, None))
         assert error.code is grpc.StatusCode.UNAVAILABLE and "If it uses TLS, this side has no certificate" in \
             error.message
 
 
-async def test_tls_to_a_plain_port(victim, plain) -> None:
+async def test_tls_to_a_plain_port(victim: Victim, plain: Victim) -> None:
     error = from_rpc_error(await refused(plain.address, Credentials(victim.certs, "operator")))
     assert error.code is grpc.StatusCode.UNAVAILABLE and "it speaks plain text, and this side TLS" in error.message
 
 
-async def test_messages_and_metadata_beyond_the_limits(victim) -> None:
+async def test_messages_and_metadata_beyond_the_limits(victim: Victim) -> None:
     credentials = Credentials(victim.certs, "env_server")
     large = judge_pb2.JudgeRequest()
     large.transition.turn.turn_id = "x" * (MAX_MESSAGE + 1)
@@ -192,7 +192,7 @@ async def test_messages_and_metadata_beyond_the_limits(victim) -> None:
     harmless(victim, before)
 
 
-async def test_a_compression_bomb(victim) -> None:
+async def test_a_compression_bomb(victim: Victim) -> None:
     bomb = judge_pb2.JudgeRequest()
     bomb.transition.turn.turn_id = "\0" * (128 * MB)
     before = victim.memory()
@@ -206,7 +206,7 @@ async def test_a_compression_bomb(victim) -> None:
     harmless(victim, before, 64 * MB)
 
 
-async def test_very_many_tiny_streams(victim) -> None:
+async def test_very_many_tiny_streams(victim: Victim) -> None:
     """Thousands on one connection, cancelled as soon as they are opened, then more than it may have, which stay open.
     """
     before = victim.memory()
@@ -229,7 +229,7 @@ async def test_very_many_tiny_streams(victim) -> None:
     harmless(victim, before)
 
 
-async def test_connections_that_say_nothing_or_rubbish(victim) -> None:
+async def test_connections_that_say_nothing_or_rubbish(victim: Victim) -> None:
     before = victim.memory()
     async with well_behaved(victim):
         silent = [await asyncio.open_connection("127.0.0.1", victim.port) for _ in range(200)]

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -50,7 +51,7 @@ class Judge(judge_pb2_grpc.JudgeServiceServicer):
 
 
 @pytest.fixture
-def home(tmp_path) -> Home:
+def home(tmp_path: Path) -> Home:
     return Home(tmp_path).create()
 
 
@@ -60,7 +61,7 @@ async def judge() -> Judge:
 
 
 @pytest.fixture
-async def server(home, judge) -> AsyncIterator[ComponentServer]:
+async def server(home: Home, judge: Judge) -> AsyncIterator[ComponentServer]:
     server = ComponentServer("prm_judge", "127.0.0.1", 0, home,
                              lambda: pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING, counters={"votes": 3}))
     server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, judge, JUDGE)
@@ -70,12 +71,13 @@ async def server(home, judge) -> AsyncIterator[ComponentServer]:
 
 
 @pytest.fixture
-async def channel(server) -> AsyncIterator[grpc.aio.Channel]:
+async def channel(server: ComponentServer) -> AsyncIterator[grpc.aio.Channel]:
     async with connect(server.address) as channel:
         yield channel
 
 
-async def test_status_is_completed_by_the_server(server, channel, home):
+async def test_status_is_completed_by_the_server(server: ComponentServer, channel: grpc.aio.Channel,
+                                                 home: Home) -> None:
     stub = component_pb2_grpc.ComponentServiceStub(channel)
     status = (await stub.GetStatus(pb.GetStatusRequest())).status
     assert (status.name, status.pid, status.address) == ("prm_judge", os.getpid(), server.address)
@@ -83,7 +85,7 @@ async def test_status_is_completed_by_the_server(server, channel, home):
     assert read_record(home, "prm_judge") == RunRecord("prm_judge", os.getpid(), server.address)
 
 
-async def test_watch_stats_repeats_and_checks_the_interval(channel):
+async def test_watch_stats_repeats_and_checks_the_interval(channel: grpc.aio.Channel) -> None:
     stub = component_pb2_grpc.ComponentServiceStub(channel)
     seen = []
     async for answer in stub.WatchStats(pb.WatchStatsRequest(interval=Duration(nanos=100_000_000))):
@@ -96,7 +98,7 @@ async def test_watch_stats_repeats_and_checks_the_interval(channel):
     assert errors.from_rpc_error(caught.value).violations[0][0] == "interval"
 
 
-async def test_a_mesh_error_arrives_whole(channel):
+async def test_a_mesh_error_arrives_whole(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await judge_pb2_grpc.JudgeServiceStub(channel).Judge(judge_pb2.JudgeRequest())
     error = errors.from_rpc_error(caught.value)
@@ -105,7 +107,8 @@ async def test_a_mesh_error_arrives_whole(channel):
     assert error.retryable and error.message == "too many at once; repeat in 2 s"
 
 
-async def test_a_fault_is_logged_under_its_incident_and_not_told(channel, caplog):
+async def test_a_fault_is_logged_under_its_incident_and_not_told(channel: grpc.aio.Channel,
+                                                                 caplog: pytest.LogCaptureFixture) -> None:
     request = judge_pb2.JudgeRequest()
     request.transition.turn.turn_id = "bug"
     with caplog.at_level(logging.ERROR), pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -115,7 +118,8 @@ async def test_a_fault_is_logged_under_its_incident_and_not_told(channel, caplog
     assert error.metadata["incident"] in caplog.text and "secret detail" in caplog.text
 
 
-async def test_a_bidirectional_stream_sends_its_metadata_first_and_errors_with_details(channel):
+async def test_a_bidirectional_stream_sends_its_metadata_first_and_errors_with_details(
+        channel: grpc.aio.Channel) -> None:
     call = judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions()
     await asyncio.wait_for(call.initial_metadata(), 5)  # nothing has been sent to it yet
     await call.write(judge_pb2.JudgeTransitionsRequest())
@@ -124,14 +128,14 @@ async def test_a_bidirectional_stream_sends_its_metadata_first_and_errors_with_d
     assert errors.from_rpc_error(caught.value).violations[0][0] == "transitions"
 
 
-async def test_cancelling_a_call_ends_its_handler(channel, judge):
+async def test_cancelling_a_call_ends_its_handler(channel: grpc.aio.Channel, judge: Judge) -> None:
     call = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest())
     assert (await call.read()).session_id == "s"
     call.cancel()
     await asyncio.wait_for(judge.closed.wait(), 5)
 
 
-async def test_a_deadline_ends_the_call_and_its_handler(channel, judge):
+async def test_a_deadline_ends_the_call_and_its_handler(channel: grpc.aio.Channel, judge: Judge) -> None:
     call = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest(), timeout=0.2)
     assert (await call.read()).session_id == "s"
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -140,13 +144,13 @@ async def test_a_deadline_ends_the_call_and_its_handler(channel, judge):
     await asyncio.wait_for(judge.closed.wait(), 5)
 
 
-async def test_an_rpc_that_is_not_written_yet_is_unimplemented(channel):
+async def test_an_rpc_that_is_not_written_yet_is_unimplemented(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await judge_pb2_grpc.JudgeServiceStub(channel).ListJudgements(judge_pb2.ListJudgementsRequest())
     assert errors.from_rpc_error(caught.value).code is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_health_follows_set_serving(server, channel):
+async def test_health_follows_set_serving(server: ComponentServer, channel: grpc.aio.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=JUDGE))
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -158,14 +162,14 @@ async def test_health_follows_set_serving(server, channel):
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_reflection_lists_the_services(channel):
+async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
     names = {s.name for s in (await call.read()).list_services_response.service}
     assert {JUDGE, "openclaw_rl.v1.ComponentService", "grpc.health.v1.Health"} <= names
 
 
-async def test_a_port_in_use_is_named(server, home):
+async def test_a_port_in_use_is_named(server: ComponentServer, home: Home) -> None:
     port = int(server.address.rpartition(":")[2])
     second = ComponentServer("trainer", "127.0.0.1", port, home, pb.ComponentStatus)
     with pytest.raises(OSError, match=f"trainer can't listen on 127.0.0.1:{port}: the port is in use"):
@@ -173,7 +177,7 @@ async def test_a_port_in_use_is_named(server, home):
     assert read_record(home, "trainer") is None
 
 
-async def test_an_address_of_another_machine_is_named(home, tmp_path):
+async def test_an_address_of_another_machine_is_named(home: Home, tmp_path: Path) -> None:
     foreign = ComponentServer("trainer", "192.0.2.1", 0, home, pb.ComponentStatus)
     certs = make_certs(tmp_path / "certs", roles=("trainer",))
     with acting(Credentials(certs, "trainer")), \
@@ -181,7 +185,7 @@ async def test_an_address_of_another_machine_is_named(home, tmp_path):
         await foreign.start()
 
 
-async def test_without_credentials_it_listens_on_loopback_only(home):
+async def test_without_credentials_it_listens_on_loopback_only(home: Home) -> None:
     server = ComponentServer("trainer", "0.0.0.0", 0, home, pb.ComponentStatus)
     with pytest.raises(ConfigError, match=r"does not listen on 0\.0\.0\.0 without credentials.*openclaw-rl init"):
         await server.start()
@@ -189,7 +193,7 @@ async def test_without_credentials_it_listens_on_loopback_only(home):
 
 
 @pytest.mark.parametrize("way", ["signal", "drain"])
-async def test_a_graceful_end(home, way):
+async def test_a_graceful_end(home: Home, way: str) -> None:
     graces = []
 
     async def on_drain(grace: float) -> None:
@@ -215,13 +219,16 @@ async def test_a_graceful_end(home, way):
     assert read_record(home, "trainer") is None
 
 
-async def test_a_drain_while_the_component_still_starts_is_told_by_health_at_once(server, channel):
+async def test_a_drain_while_the_component_still_starts_is_told_by_health_at_once(server: ComponentServer,
+                                                                                  channel: grpc.aio.Channel) -> None:
     await component_pb2_grpc.ComponentServiceStub(channel).Drain(pb.DrainRequest())
     answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
     assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def test_stopping_ends_open_streams_at_once_and_says_that_a_retry_makes_sense(server, channel, judge):
+async def test_stopping_ends_open_streams_at_once_and_says_that_a_retry_makes_sense(server: ComponentServer,
+                                                                                    channel: grpc.aio.Channel,
+                                                                                    judge: Judge) -> None:
     watching = judge_pb2_grpc.JudgeServiceStub(channel).WatchJudgements(judge_pb2.WatchJudgementsRequest())
     health = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
     ring = judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions()
@@ -235,7 +242,7 @@ async def test_stopping_ends_open_streams_at_once_and_says_that_a_retry_makes_se
         assert error.retryable and error.message == "this server is stopping; connect again"
 
 
-async def test_another_process_record_is_left_alone(home):
+async def test_another_process_record_is_left_alone(home: Home) -> None:
     server = ComponentServer("trainer", "127.0.0.1", 0, home, pb.ComponentStatus)
     await server.start()
     newer = RunRecord("trainer", 1, "127.0.0.1:1")

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -27,7 +28,7 @@ def running() -> pb.ComponentStatus:
     return pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING, detail="at work")
 
 
-def test_an_alarm_degrades_and_keeps_its_beginning():
+def test_an_alarm_degrades_and_keeps_its_beginning() -> None:
     alarms = Alarms()
     first, second, third = running(), running(), running()
     alarms.report(first, [("a", "a is wrong"), ("b", "")])
@@ -42,13 +43,13 @@ def test_an_alarm_degrades_and_keeps_its_beginning():
     assert fourth.alarms[0].since.ToNanoseconds() > first.alarms[0].since.ToNanoseconds()
 
 
-def test_an_alarm_leaves_a_starting_component_starting():
+def test_an_alarm_leaves_a_starting_component_starting() -> None:
     status = pb.ComponentStatus(state=pb.COMPONENT_STATE_STARTING)
     Alarms().report(status, [("a", "a is wrong")])
     assert (status.state, status.detail, len(status.alarms)) == (pb.COMPONENT_STATE_STARTING, "a is wrong", 1)
 
 
-def test_a_stream_is_an_alarm_when_its_oldest_message_waits_long():
+def test_a_stream_is_an_alarm_when_its_oldest_message_waits_long() -> None:
     stats = pb.OutboxStats(name="turns", pending=3, oldest_age=Duration(seconds=int(WAITING_SECONDS) - 1),
                            last_error="it does not answer")
     assert outbox_alarms(stats, "env_server") == []
@@ -58,18 +59,18 @@ def test_a_stream_is_an_alarm_when_its_oldest_message_waits_long():
     assert "it does not answer" in message
 
 
-def test_refused_messages_are_an_alarm_for_an_hour():
+def test_refused_messages_are_an_alarm_for_an_hour() -> None:
     stats = pb.OutboxStats(name="turns", rejected=2)
     [(name, message)] = outbox_alarms(stats, "env_server", time.time() - 60)
     assert name == "turns_refused" and "2 are kept" in message
     assert outbox_alarms(stats, "env_server", time.time() - 3700) == outbox_alarms(stats, "env_server") == []
 
 
-def test_times_for_people():
+def test_times_for_people() -> None:
     assert [duration(s) for s in (42, 720, 12600)] == ["42 s", "12 min", "3.5 h"]
 
 
-async def test_health_of_the_alarms_can_be_watched(tmp_path, monkeypatch):
+async def test_health_of_the_alarms_can_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "ALARM_SECONDS", 0.02)
     raised: list[tuple[str, str]] = []
     alarms = Alarms()
@@ -99,7 +100,7 @@ async def test_health_of_the_alarms_can_be_watched(tmp_path, monkeypatch):
         await server.stop(0)
 
 
-def test_a_component_runs_once_in_a_home(tmp_path, monkeypatch):
+def test_a_component_runs_once_in_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openclaw_rl.runtime.lock._PATIENCE", 0.1)
     home = Home(tmp_path)
     code = ("import sys; from pathlib import Path; from openclaw_rl.runtime.home import Home; "

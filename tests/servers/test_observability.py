@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -57,12 +58,12 @@ def at_the_door() -> str:
     return door.text().decode()
 
 
-async def test_every_metric_is_exported(tmp_path):
+async def test_every_metric_is_exported(tmp_path: Path) -> None:
     missing = metrics() - exported(told(tmp_path), at_the_door())
     assert not missing and len(metrics()) > 30
 
 
-async def test_labels(tmp_path):
+async def test_labels(tmp_path: Path) -> None:
     text = told(tmp_path)
     for line in ('openclaw_environment_capacity{component="env_server",environment="terminal",host=""} 4.0',
                  'openclaw_environment_waiting{component="env_server",environment="gui",host=""} 0.0',
@@ -75,13 +76,13 @@ async def test_labels(tmp_path):
     assert text.count("# TYPE openclaw_environment_capacity gauge") == 1
 
 
-def test_a_component_that_does_not_answer():
+def test_a_component_that_does_not_answer() -> None:
     registry = CollectorRegistry()
     registry.register(MeshCollector(lambda: [("trainer", None)]))
     assert 'openclaw_up{component="trainer",host=""} 0.0' in generate_latest(registry).decode()
 
 
-def test_the_dashboard_is_after_grafana_s_schema():
+def test_the_dashboard_is_after_grafana_s_schema() -> None:
     checked = subprocess.run([sys.executable, "-m", "check_jsonschema", "--schemafile", str(SCHEMA), str(DASHBOARD)],
                              capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
@@ -96,7 +97,7 @@ def test_the_dashboard_is_after_grafana_s_schema():
         taken |= cells
 
 
-def test_a_broken_dashboard_is_told(tmp_path):
+def test_a_broken_dashboard_is_told(tmp_path: Path) -> None:
     broken = dashboard()
     del broken["panels"][1]["targets"][0]["expr"]
     file = tmp_path / "broken.json"
@@ -107,13 +108,13 @@ def test_a_broken_dashboard_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("query", expressions())
-def test_queries_are_whole(query):
+def test_queries_are_whole(query: Any) -> None:
     for opening, closing in ("()", "{}", "[]"):
         assert query.count(opening) == query.count(closing)
     assert query.count('"') % 2 == 0 and "openclaw_" in query
 
 
-def test_prometheus_scrapes_the_default_ports():
+def test_prometheus_scrapes_the_default_ports() -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     from openclaw_rl.cli.metrics import PORT
@@ -126,7 +127,7 @@ def test_prometheus_scrapes_the_default_ports():
         assert yaml.safe_load(file.read_text())["apiVersion"] == 1
 
 
-async def test_the_command_serves_them(tmp_path):
+async def test_the_command_serves_them(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.prefix) / "bin" / "openclaw-rl"), "metrics", "--port", "0",
         env={"OPENCLAW_RL_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},

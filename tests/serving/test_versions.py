@@ -8,6 +8,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,13 +91,13 @@ class Server:
 
 
 @pytest.fixture
-async def server(tmp_path, base) -> Server:
+async def server(tmp_path: Path, base: Path) -> Server:
     server = Server(tmp_path / "policy_server", base)
     await server.start()
     return server
 
 
-async def test_begins_with_the_base_model(server):
+async def test_begins_with_the_base_model(server: Server) -> None:
     state = server.versions.state()
     assert server.facts() == (0, [0], [], 0) and not server.versions.problems
     assert (state.model, state.model_id, state.engine, state.context_length) == ("tiny", "m", "embedded", 128)
@@ -104,7 +105,7 @@ async def test_begins_with_the_base_model(server):
     assert state.activated_at.seconds > 0
 
 
-async def test_a_committed_version_is_active_after_a_restart(server):
+async def test_a_committed_version_is_active_after_a_restart(server: Server) -> None:
     assert await server.add(1) == Pause(ms=1.5, steps=1)
     await server.add(2)
     digest = server.versions.state().active_digest
@@ -113,7 +114,7 @@ async def test_a_committed_version_is_active_after_a_restart(server):
     assert [m.version for m in server.versions.manifests()] == [0, 1, 2]
 
 
-async def test_a_version_that_was_only_staged_is_not_active_after_a_restart(server):
+async def test_a_version_that_was_only_staged_is_not_active_after_a_restart(server: Server) -> None:
     server.versions.store.write(VersionManifest(version=1), tensors(1))
     await server.versions.stage(1)
     await server.start()
@@ -123,14 +124,14 @@ async def test_a_version_that_was_only_staged_is_not_active_after_a_restart(serv
     assert server.facts()[0] == 1
 
 
-async def test_keeps_as_many_as_told(server):
+async def test_keeps_as_many_as_told(server: Server) -> None:
     for version in range(1, 8):
         await server.add(version)
     assert server.facts() == (7, [0, 4, 5, 6, 7], [], 7)
     assert server.versions.store.versions() == [0, 4, 5, 6, 7]
 
 
-async def test_back_and_forward_again(server):
+async def test_back_and_forward_again(server: Server) -> None:
     for version in range(1, 6):
         await server.add(version)
     pause = await server.versions.activate(3, "it got worse")
@@ -145,7 +146,7 @@ async def test_back_and_forward_again(server):
     assert server.facts() == (0, [0, 2, 3, 4, 5], [1, 2, 3, 4, 5], 5)
 
 
-async def test_a_new_branch_after_going_back(server):
+async def test_a_new_branch_after_going_back(server: Server) -> None:
     for version in range(1, 6):
         await server.add(version)
     await server.versions.activate(3)
@@ -158,21 +159,21 @@ async def test_a_new_branch_after_going_back(server):
     assert server.facts()[0] == 7
 
 
-async def test_activating_the_active_version_changes_nothing(server):
+async def test_activating_the_active_version_changes_nothing(server: Server) -> None:
     await server.add(1)
     calls = list(server.engine.calls)
     assert await server.versions.activate(1) == Pause(ms=0, steps=0) and server.engine.calls == calls
 
 
 @pytest.mark.parametrize("version", [-1, 9, 2**60])
-async def test_an_unknown_version_cannot_be_activated(server, version):
+async def test_an_unknown_version_cannot_be_activated(server: Server, version: int) -> None:
     await server.add(1)
     with pytest.raises(MeshError, match=rf"version {version} .*: 0, 1") as caught:
         await server.versions.activate(version)
     assert caught.value.reason == "VERSION_UNKNOWN" and server.facts()[0] == 1
 
 
-async def test_a_damaged_version_cannot_be_activated(server):
+async def test_a_damaged_version_cannot_be_activated(server: Server) -> None:
     await server.add(1)
     await server.add(2)
     path = server.versions.store.folder(1) / "model.safetensors"
@@ -184,7 +185,7 @@ async def test_a_damaged_version_cannot_be_activated(server):
 
 
 @pytest.mark.parametrize("step", ["stage 2", "activate 2"])
-async def test_an_engine_that_fails_keeps_the_old_version(server, step):
+async def test_an_engine_that_fails_keeps_the_old_version(server: Server, step: str) -> None:
     await server.add(1)
     server.engine.fail = {step}
     with pytest.raises(WeightsError):
@@ -198,7 +199,8 @@ async def test_an_engine_that_fails_keeps_the_old_version(server, step):
     assert server.facts() == (2, [0, 1, 2], [], 2)
 
 
-async def test_a_commit_that_cannot_be_written_down_does_not_happen(server, monkeypatch):
+async def test_a_commit_that_cannot_be_written_down_does_not_happen(server: Server,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     await server.add(1)
 
     def full(path: Path, data: bytes) -> None:
@@ -213,7 +215,7 @@ async def test_a_commit_that_cannot_be_written_down_does_not_happen(server, monk
     assert server.facts() == (0, [0, 1], [1], 1) and "can't be written" in server.versions.problems[-1]
 
 
-async def test_a_cancelled_commit_goes_on_to_its_end(server):
+async def test_a_cancelled_commit_goes_on_to_its_end(server: Server) -> None:
     server.versions.store.write(VersionManifest(version=1), tensors(1))
     await server.versions.stage(1)
     go = asyncio.Event()
@@ -237,7 +239,7 @@ async def test_a_cancelled_commit_goes_on_to_its_end(server):
     assert server.facts() == (1, [0, 1], [], 1)
 
 
-async def test_only_one_version_is_staged_at_a_time(server):
+async def test_only_one_version_is_staged_at_a_time(server: Server) -> None:
     await server.add(1)
     for version in (2, 3):
         server.versions.store.write(VersionManifest(version=version), tensors(version))
@@ -253,7 +255,7 @@ async def test_only_one_version_is_staged_at_a_time(server):
     assert server.engine.staged == set()
 
 
-async def test_subscribers_see_the_newest_state(server):
+async def test_subscribers_see_the_newest_state(server: Server) -> None:
     seen: list[int] = []
 
     async def watch() -> None:
@@ -278,7 +280,7 @@ def state_file(**changed):
                                   state_file(active=3), state_file(highest=10**30), state_file(withdrawn=[-4]),
                                   state_file(kept=[10**19]), state_file(activated_at=1e300),
                                   state_file(activated_at=float("nan")), state_file(active=float("inf"))])
-async def test_a_damaged_state_file(server, text):
+async def test_a_damaged_state_file(server: Server, text: Any) -> None:
     await server.add(1)
     await server.add(2)
     (server.folder / "policy.json").write_text(text)
@@ -287,7 +289,8 @@ async def test_a_damaged_state_file(server, text):
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone"])
-async def test_a_version_that_was_only_staged_or_taken_back_is_not_taken_for_the_active_one(server, damage):
+async def test_a_version_that_was_only_staged_or_taken_back_is_not_taken_for_the_active_one(server: Server,
+                                                                                            damage: str) -> None:
     await server.add(1)
     await server.add(2)
     await server.versions.activate(1, "2 is bad", pin=True)
@@ -304,7 +307,7 @@ async def test_a_version_that_was_only_staged_or_taken_back_is_not_taken_for_the
     assert (server.folder / "policy.copy.json").read_bytes() == file.read_bytes()
 
 
-async def test_without_any_record_the_newest_version_on_disk_answers(server):
+async def test_without_any_record_the_newest_version_on_disk_answers(server: Server) -> None:
     await server.add(1)
     for name in ("policy.json", "policy.copy.json"):
         (server.folder / name).write_text("{")
@@ -313,7 +316,7 @@ async def test_without_any_record_the_newest_version_on_disk_answers(server):
     assert "the newest version on disk is taken" in server.versions.problems[0]
 
 
-async def test_a_missing_state_file(server):
+async def test_a_missing_state_file(server: Server) -> None:
     await server.add(1)
     (server.folder / "policy.json").unlink()
     await server.start()
@@ -321,7 +324,7 @@ async def test_a_missing_state_file(server):
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "byte", "engine"])
-async def test_the_newest_good_version_answers_when_the_active_one_is_damaged(server, damage):
+async def test_the_newest_good_version_answers_when_the_active_one_is_damaged(server: Server, damage: str) -> None:
     for version in range(1, 5):
         await server.add(version)
     await server.versions.activate(3)
@@ -342,21 +345,21 @@ async def test_the_newest_good_version_answers_when_the_active_one_is_damaged(se
     assert json.loads((server.folder / "policy.json").read_text())["active"] == 2
 
 
-async def test_the_base_model_answers_when_nothing_else_is_left(server):
+async def test_the_base_model_answers_when_nothing_else_is_left(server: Server) -> None:
     await server.add(1)
     shutil.rmtree(server.folder / "versions")
     await server.start()
     assert server.facts() == (0, [0], [], 1) and "version 0 answers instead" in server.versions.problems[-1]
 
 
-async def test_a_folder_that_cannot_be_written(tmp_path, base):
+async def test_a_folder_that_cannot_be_written(tmp_path: Path, base: Path) -> None:
     (tmp_path / "file").write_text("")
     server = Server(tmp_path / "file" / "policy_server", base)
     await server.start()
     assert server.facts() == (0, [0], [], 0) and "can't be kept" in server.versions.problems[0]
 
 
-async def test_an_api_model_has_version_0_only(tmp_path):
+async def test_an_api_model_has_version_0_only(tmp_path: Path) -> None:
     versions = PolicyVersions(tmp_path, None, SimpleNamespace(info=FakeEngine(False).info))
     await versions.start()
     state = versions.state()
@@ -367,7 +370,7 @@ async def test_an_api_model_has_version_0_only(tmp_path):
         await versions.activate(1)
 
 
-async def test_a_pinned_version_stays_until_the_pin_is_lifted(server):
+async def test_a_pinned_version_stays_until_the_pin_is_lifted(server: Server) -> None:
     for version in (1, 2, 3):
         await server.add(version)
     await server.versions.activate(None, "a demonstration", pin=True)
@@ -390,7 +393,7 @@ async def test_a_pinned_version_stays_until_the_pin_is_lifted(server):
     assert not server.versions.state().pinned
 
 
-async def test_a_pin_tells_those_who_watch_and_one_lifted_with_a_version_goes_there(server):
+async def test_a_pin_tells_those_who_watch_and_one_lifted_with_a_version_goes_there(server: Server) -> None:
     await server.add(1)
     states = server.versions.subscribe()
     assert not (await anext(states)).pinned
@@ -401,7 +404,7 @@ async def test_a_pin_tells_those_who_watch_and_one_lifted_with_a_version_goes_th
     assert (state.active_version, state.pinned) == (1, False)
 
 
-async def test_a_record_of_before_pins_has_none_and_an_impossible_pin_is_damage(server):
+async def test_a_record_of_before_pins_has_none_and_an_impossible_pin_is_damage(server: Server) -> None:
     await server.add(1)
     file = server.folder / "policy.json"
     data = json.loads(file.read_bytes())
@@ -414,7 +417,8 @@ async def test_a_record_of_before_pins_has_none_and_an_impossible_pin_is_damage(
     assert not server.versions.state().pinned and len(server.versions.problems) == 1
 
 
-async def test_versions_are_withdrawn_even_when_their_files_cannot_be_deleted_yet(server, monkeypatch):
+async def test_versions_are_withdrawn_even_when_their_files_cannot_be_deleted_yet(
+        server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for version in (1, 2, 3):
         await server.add(version)
 
@@ -429,7 +433,7 @@ async def test_versions_are_withdrawn_even_when_their_files_cannot_be_deleted_ye
     assert await server.versions.withdraw([2]) == [2]
 
 
-async def test_withdrawn_versions_leave_the_disk_and_nothing_builds_on_them(server):
+async def test_withdrawn_versions_leave_the_disk_and_nothing_builds_on_them(server: Server) -> None:
     for version in (1, 2, 3):
         await server.add(version)
     server.versions.store.write(VersionManifest(version=4, parent=3, model_id="m"), tensors(4), base=0)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY, data BLOB);
 
 
 @pytest.fixture(params=["group", "strict"])
-def store(tmp_path, request):
+def store(tmp_path: Path, request: pytest.FixtureRequest):
     store = Database(tmp_path / "new folder" / "state.db", durability=request.param, schema=SCHEMA)
     yield store
     store.close()
@@ -33,7 +34,7 @@ def count(store: Database) -> int:
     return store.query("SELECT COUNT(*) AS n FROM things")[0]["n"]
 
 
-def test_a_transaction_is_all_or_nothing(store):
+def test_a_transaction_is_all_or_nothing(store: Any) -> None:
     called = []
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('a')")
@@ -54,7 +55,7 @@ def test_a_transaction_is_all_or_nothing(store):
     assert count(store) == 1 and called == [1]
 
 
-def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone(store):
+def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone(store: Any) -> None:
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('a')")
         with pytest.raises(RuntimeError, match="hand its connection on"), store.transaction():
@@ -62,12 +63,12 @@ def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone
     assert count(store) == 1
 
 
-def test_only_strict_mode_waits_for_the_disk_at_each_commit(store):
+def test_only_strict_mode_waits_for_the_disk_at_each_commit(store: Any) -> None:
     [(level,)] = store._db.execute("PRAGMA synchronous").fetchall()
     assert level == {"group": 1, "strict": 2}[store.durability]
 
 
-def test_threads_take_turns(store):
+def test_threads_take_turns(store: Any) -> None:
     def work():
         for _ in range(50):
             with store.transaction() as db:
@@ -82,7 +83,7 @@ def test_threads_take_turns(store):
     assert count(store) == 200
 
 
-def test_close_keeps_everything_and_may_be_repeated(store):
+def test_close_keeps_everything_and_may_be_repeated(store: Any) -> None:
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('a')")
     store.close()
@@ -92,7 +93,7 @@ def test_close_keeps_everything_and_may_be_repeated(store):
     again.close()
 
 
-def test_group_mode_syncs_behind_the_commits(tmp_path, monkeypatch):
+def test_group_mode_syncs_behind_the_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = threading.Event()
     real = os.fdatasync
     monkeypatch.setattr(store_module.os, "fdatasync", lambda fd: (real(fd), synced.set()))
@@ -108,7 +109,8 @@ def test_group_mode_syncs_behind_the_commits(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["not a database", "a page of it", "cut short"])
-def test_a_damaged_file_is_set_aside_and_reported(tmp_path, damage, caplog):
+def test_a_damaged_file_is_set_aside_and_reported(tmp_path: Path, damage: str,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "state.db"
     store = Database(path, schema=SCHEMA)
     with store.transaction() as db:
@@ -148,7 +150,7 @@ def test_damage_whose_message_is_no_utf_8_is_set_aside(tmp_path: Path, name: byt
     store.close()
 
 
-def test_damage_that_shows_later_is_an_error_with_advice(tmp_path):
+def test_damage_that_shows_later_is_an_error_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     store = Database(path, schema=SCHEMA)
     with store.transaction() as db:
@@ -167,7 +169,7 @@ def test_damage_that_shows_later_is_an_error_with_advice(tmp_path):
     store.close()
 
 
-def test_a_full_file_is_an_error_that_passes(store):
+def test_a_full_file_is_an_error_that_passes(store: Any) -> None:
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages + 5}")
     outbox_error = None
@@ -188,7 +190,7 @@ def test_a_full_file_is_an_error_that_passes(store):
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="mounts a small file system: needs root")
-def test_a_really_full_disk(tmp_path):
+def test_a_really_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True).returncode:
@@ -214,14 +216,14 @@ def test_a_really_full_disk(tmp_path):
         subprocess.run(["umount", "-l", disk], check=True)
 
 
-def test_a_place_that_cant_be_used_is_named(tmp_path):
+def test_a_place_that_cant_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError) as caught:
         Database(tmp_path / "file" / "state.db")
     assert str(tmp_path / "file" / "state.db") in str(caught.value)
 
 
-def test_a_folder_in_the_files_place_is_set_aside(tmp_path):
+def test_a_folder_in_the_files_place_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "state.db").mkdir()
     (tmp_path / "state.db" / "letter.txt").write_text("mine")
     store = Database(tmp_path / "state.db")
@@ -230,7 +232,7 @@ def test_a_folder_in_the_files_place_is_set_aside(tmp_path):
     store.close()
 
 
-def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path):
+def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     Database(path).close()
     with contextlib.closing(sqlite3.connect(path)) as db:
@@ -243,7 +245,7 @@ def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(tmp_path):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_a_newer_format_that_stands_in_the_log_only_is_refused_too(tmp_path):
+def test_a_newer_format_that_stands_in_the_log_only_is_refused_too(tmp_path: Path) -> None:
     store = Database(tmp_path / "state.db", schema=SCHEMA)
     with contextlib.closing(sqlite3.connect(store.path)) as db:
         db.execute(f"PRAGMA user_version = {FORMAT + 1}")
@@ -256,7 +258,7 @@ def test_a_newer_format_that_stands_in_the_log_only_is_refused_too(tmp_path):
         Database(copy / "state.db")
 
 
-def test_a_file_of_another_program_is_set_aside(tmp_path):
+def test_a_file_of_another_program_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -268,7 +270,7 @@ def test_a_file_of_another_program_is_set_aside(tmp_path):
     store.close()
 
 
-def test_damaged_files_are_kept_in_bounds(tmp_path):
+def test_damaged_files_are_kept_in_bounds(tmp_path: Path) -> None:
     for number in range(KEEP_DAMAGED):
         (tmp_path / f"state.db.corrupt-2025010{number}T000000").write_text("old")
     (tmp_path / "state.db").write_text("no database" * 1000)
@@ -277,7 +279,7 @@ def test_damaged_files_are_kept_in_bounds(tmp_path):
     assert len(there) == KEEP_DAMAGED and "state.db.corrupt-20250100T000000" not in there
 
 
-def test_the_log_stays_small_while_commits_never_pause(tmp_path, monkeypatch):
+def test_the_log_stays_small_while_commits_never_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "SOFT_WAL", 2**18)
     monkeypatch.setattr(store_module, "HARD_WAL", 2**20)
     monkeypatch.setattr(store_module, "GROUP_SECONDS", 0.01)
@@ -295,7 +297,7 @@ def test_the_log_stays_small_while_commits_never_pause(tmp_path, monkeypatch):
     assert (tmp_path / "state.db").stat().st_size < 2**20
 
 
-def test_a_file_whose_backlog_is_gone_is_opened_small(tmp_path, monkeypatch):
+def test_a_file_whose_backlog_is_gone_is_opened_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "FREE_PAGES", 32)
     store = Database(tmp_path / "state.db", schema=SCHEMA)
     with store.transaction() as db:
@@ -322,7 +324,7 @@ while True:
 """
 
 
-def test_kill_9_loses_nothing_that_was_put(tmp_path):
+def test_kill_9_loses_nothing_that_was_put(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, tmp_path / "state.db"], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     lines = [child.stdout.readline() for _ in range(500)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +25,14 @@ from openclaw_rl.v1.common_pb2 import (
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path):
     store = Database(tmp_path / "state.db")
     yield store
     store.close()
 
 
 @pytest.fixture
-def outbox(store) -> Outbox:
+def outbox(store: Any) -> Outbox:
     return Outbox(store, "turns")
 
 
@@ -38,7 +40,7 @@ def waiting(outbox: Outbox) -> list[str]:
     return [row.id for row in outbox.window(0, 1000, 2**30)]
 
 
-def test_an_id_is_put_once(outbox):
+def test_an_id_is_put_once(outbox: Outbox) -> None:
     woken = []
     outbox.listen(lambda: woken.append(True))
     for payload in (b"first", b"second"):
@@ -47,7 +49,7 @@ def test_an_id_is_put_once(outbox):
     assert (row.id, row.payload, outbox.stats().pending, len(woken)) == ("t1", b"first", 1, 1)
 
 
-def test_a_put_joins_the_callers_transaction(store, outbox):
+def test_a_put_joins_the_callers_transaction(store: Any, outbox: Outbox) -> None:
     woken = []
     outbox.listen(lambda: woken.append(True))
     with pytest.raises(KeyError), store.transaction() as db:
@@ -61,7 +63,7 @@ def test_a_put_joins_the_callers_transaction(store, outbox):
     assert waiting(outbox) == ["t2", "t3"] and len(woken) == 2 and outbox.stats().pending == 2
 
 
-def test_the_window_is_bounded_by_number_and_bytes_and_moves_on(outbox):
+def test_the_window_is_bounded_by_number_and_bytes_and_moves_on(outbox: Outbox) -> None:
     for i in range(10):
         outbox.put(f"t{i}", b"x" * 100)
     first = outbox.window(0, 3, 10**6)
@@ -70,7 +72,7 @@ def test_the_window_is_bounded_by_number_and_bytes_and_moves_on(outbox):
     assert [row.id for row in outbox.window(0, 100, 1)] == ["t0"]  # one at least
 
 
-def test_settling(outbox):
+def test_settling(outbox: Outbox) -> None:
     for i in range(5):
         outbox.put(f"t{i}", b"x" * 10)
     settled = outbox.settle([Ack(id="t0", status=ACK_STATUS_ACCEPTED), Ack(id="t1", status=ACK_STATUS_DUPLICATE),
@@ -84,7 +86,7 @@ def test_settling(outbox):
     assert outbox.settle([Ack(id="t0", status=ACK_STATUS_ACCEPTED)]) == []
 
 
-def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store):
+def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store: Any) -> None:
     def note(db: sqlite3.Connection, id: str, reason: str) -> None:
         db.execute("INSERT INTO notes VALUES (?, ?)", (id, reason))
         if reason == "killed":
@@ -102,7 +104,7 @@ def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store):
     assert outbox.rejected() == [tuple(row) for row in store.query("SELECT * FROM notes")] == [("t1", "bad")]
 
 
-def test_rejected_messages_are_bounded(store, monkeypatch):
+def test_rejected_messages_are_bounded(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "KEEP_REJECTED", 3)
     outbox = Outbox(store, "turns")
     for i in range(6):
@@ -111,7 +113,8 @@ def test_rejected_messages_are_bounded(store, monkeypatch):
     assert [id for id, _ in outbox.rejected()] == ["t5", "t4", "t3"]
 
 
-def test_a_damaged_row_is_set_aside_and_the_others_go_on(tmp_path, store, outbox, caplog):
+def test_a_damaged_row_is_set_aside_and_the_others_go_on(tmp_path: Path, store: Any, outbox: Outbox,
+                                                         caplog: pytest.LogCaptureFixture) -> None:
     for i in range(4):
         outbox.put(f"t{i}", b"x" * 100)
     other = sqlite3.connect(tmp_path / "state.db")
@@ -124,7 +127,7 @@ def test_a_damaged_row_is_set_aside_and_the_others_go_on(tmp_path, store, outbox
     assert (outbox.stats().pending, outbox.stats().rejected) == (2, 2)
 
 
-def test_a_window_of_damaged_rows_is_not_the_end(tmp_path, store, outbox):
+def test_a_window_of_damaged_rows_is_not_the_end(tmp_path: Path, store: Any, outbox: Outbox) -> None:
     for i in range(30):
         outbox.put(f"t{i}", b"x" * 100)
     other = sqlite3.connect(tmp_path / "state.db")
@@ -134,7 +137,7 @@ def test_a_window_of_damaged_rows_is_not_the_end(tmp_path, store, outbox):
     assert [row.id for row in outbox.window(0, 10, 10**6)] == [f"t{i}" for i in range(25, 30)]
 
 
-def test_streams_of_one_store_and_of_two_stores_are_apart(tmp_path, store):
+def test_streams_of_one_store_and_of_two_stores_are_apart(tmp_path: Path, store: Any) -> None:
     second_store = Database(tmp_path / "b" / "state.db")
     boxes = [Outbox(store, "turns"), Outbox(store, "samples"), Outbox(second_store, "turns")]
     for i, box in enumerate(boxes):
@@ -147,14 +150,14 @@ def test_streams_of_one_store_and_of_two_stores_are_apart(tmp_path, store):
         Outbox(store, "turns; DROP TABLE outbox_turns")
 
 
-def test_the_oldest_ones_age(outbox):
+def test_the_oldest_ones_age(outbox: Outbox) -> None:
     outbox.put("t1", b"x")
     time.sleep(0.05)
     outbox.put("t2", b"x")
     assert outbox.stats().oldest_age.ToNanoseconds() >= 0.05e9
 
 
-def test_a_put_takes_well_under_a_millisecond(outbox):
+def test_a_put_takes_well_under_a_millisecond(outbox: Outbox) -> None:
     costs = []
     for i in range(500):
         begin = time.perf_counter()
@@ -163,7 +166,7 @@ def test_a_put_takes_well_under_a_millisecond(outbox):
     assert sorted(costs)[250] < 0.001
 
 
-def test_an_inbox_knows_what_it_has_taken(store):
+def test_an_inbox_knows_what_it_has_taken(store: Any) -> None:
     inbox = Inbox(store, "turns")
     with store.transaction() as db:
         assert inbox.accept(db, "a") and inbox.accept(db, "b") and not inbox.accept(db, "a")
@@ -177,7 +180,7 @@ def test_an_inbox_knows_what_it_has_taken(store):
         assert not again.accept(db, "d")
 
 
-def test_an_inbox_forgets_only_the_oldest(store, monkeypatch):
+def test_an_inbox_forgets_only_the_oldest(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox_module, "_PRUNE_EVERY", 10)
     inbox = Inbox(store, "turns", keep=50)
     for i in range(200):
@@ -188,7 +191,7 @@ def test_an_inbox_forgets_only_the_oldest(store, monkeypatch):
         assert not inbox.accept(db, "t150") and inbox.accept(db, "t0")
 
 
-def test_ids_of_all_messages():
+def test_ids_of_all_messages() -> None:
     turn = turn_pb2.Turn(turn_id="t")
     assert message_id(environment_pb2.PolicyEvent(turn=turn)) == "t"
     assert message_id(environment_pb2.PolicyEvent(feedback=turn_pb2.Feedback(feedback_id="f"))) == "f"

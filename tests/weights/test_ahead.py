@@ -33,7 +33,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_few_are_read_ahead():
+async def test_a_few_are_read_ahead() -> None:
     source = Source(10)
     stream = read_ahead(source, 2)
     assert await anext(stream) == 1
@@ -42,7 +42,7 @@ async def test_a_few_are_read_ahead():
     assert [number async for number in stream] == list(range(2, 11)) and source.closed
 
 
-async def test_an_error_comes_behind_what_came_before_it():
+async def test_an_error_comes_behind_what_came_before_it() -> None:
     got = []
     with pytest.raises(OSError, match="broken"):
         async for number in read_ahead(Source(3, OSError("broken"))):
@@ -50,7 +50,7 @@ async def test_an_error_comes_behind_what_came_before_it():
     assert got == [1, 2, 3]
 
 
-async def test_whoever_leaves_ends_the_reading():
+async def test_whoever_leaves_ends_the_reading() -> None:
     source = Source(10)
     stream = read_ahead(source)
     assert await anext(stream) == 1

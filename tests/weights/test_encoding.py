@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def round_trip(base: np.ndarray, new: np.ndarray, dtype: str) -> bytes | None:
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
 @pytest.mark.parametrize("seed", range(12))
-def test_what_changed_is_put_back_to_the_bit(dtype, seed, monkeypatch):
+def test_what_changed_is_put_back_to_the_bit(dtype: str, seed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "_PIECE", 1000)  # many pieces
     rng = np.random.default_rng(seed)
     unsigned = f"<u{ITEM_SIZE[dtype]}"
@@ -64,7 +65,7 @@ def test_what_changed_is_put_back_to_the_bit(dtype, seed, monkeypatch):
 
 
 @pytest.mark.parametrize("gap", [255, 256, 65535, 65536, 200_000])
-def test_gaps_of_each_width(gap):
+def test_gaps_of_each_width(gap: int) -> None:
     base = np.zeros(500_000, "<u2")
     new = base.copy()
     new[gap] = new[2 * gap] = 7
@@ -73,7 +74,7 @@ def test_gaps_of_each_width(gap):
     assert width == (1 if gap < 256 else 2 if gap < 65536 else 4)
 
 
-def test_the_ends_of_a_tensor_and_of_a_piece():
+def test_the_ends_of_a_tensor_and_of_a_piece() -> None:
     size = 2 * encoding._PIECE + 3
     base = np.arange(size).astype("<u2")
     new = base.copy()
@@ -81,12 +82,12 @@ def test_the_ends_of_a_tensor_and_of_a_piece():
     assert round_trip(base, new, "BF16")
 
 
-def test_zeros_differ_by_their_sign():
+def test_zeros_differ_by_their_sign() -> None:
     base, new = (np.array([value] + [1.0] * 9, "<f4") for value in (0.0, -0.0))
     assert round_trip(base.view("<u4"), new.view("<u4"), "F32")
 
 
-def test_nothing_changed_and_nothing_there():
+def test_nothing_changed_and_nothing_there() -> None:
     same = np.arange(100).astype("<u2")
     assert len(round_trip(same, same, "BF16")) < 30
     nothing = np.empty(0, "<u2")
@@ -94,12 +95,12 @@ def test_nothing_changed_and_nothing_there():
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
-def test_a_tensor_of_which_too_much_changed_goes_dense(dtype):
+def test_a_tensor_of_which_too_much_changed_goes_dense(dtype: str) -> None:
     base = np.arange(1000).astype(f"<u{ITEM_SIZE[dtype]}")
     assert round_trip(base, base + 1, dtype) is None
 
 
-def test_types_of_other_widths_go_dense():
+def test_types_of_other_widths_go_dense() -> None:
     values = np.zeros(10, "<u8")
     assert sparse_content(view(values), view(values), "F64") is None
 
@@ -116,12 +117,12 @@ GOOD = bytes(sparse_content(view(BASE), view(np.where(BASE % 50, BASE, BASE + 3)
     (struct.pack("<II", 1, 2) + struct.pack("<HH", 1000, 1), "beyond the end"),
     (bytes(2001), "more than the 2000"),
 ])
-def test_frames_that_make_no_sense(content, text):
+def test_frames_that_make_no_sense(content: Any, text: str) -> None:
     with pytest.raises(EncodingError, match=text):
         list(decode(sparse_spec("BF16", 1000), b"".join(compress(content)), view(BASE)))
 
 
-def test_damaged_frames():
+def test_damaged_frames() -> None:
     frame = b"".join(compress(GOOD))
     rng = np.random.default_rng(0)
     for cut in range(len(frame)):
@@ -136,7 +137,7 @@ def test_damaged_frames():
             pass
 
 
-def test_bombs_are_not_unpacked():
+def test_bombs_are_not_unpacked() -> None:
     said = zstandard.ZstdCompressor().compress(bytes(100 << 20))
     unsaid = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100 << 20))
     for bomb in (said, unsaid):
@@ -160,7 +161,7 @@ def exact(bits: int) -> Fraction:
     return Fraction(float(np.array([bits << 16], "<u4").view("<f4")[0]))
 
 
-def test_rounding_is_done_once():
+def test_rounding_is_done_once() -> None:
     # Just above and below the middle of two bfloat16 values, closer than a float32 can tell.
     bits = np.array([0x3F80, 0x3F81, 0xBF80, 0xBF81, 0x0001], "<u2").astype(np.uint32) << 16
     low = bits.view("<f4").astype(np.float64)
@@ -179,7 +180,7 @@ def test_rounding_is_done_once():
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
-def test_an_adapter_makes_the_same_tensor_at_both_ends(dtype, monkeypatch):
+def test_an_adapter_makes_the_same_tensor_at_both_ends(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "_ROWS", 500)
     rng = np.random.default_rng(1)
     base = encoding._narrow(rng.standard_normal((90, 120)), dtype)
@@ -195,13 +196,13 @@ def test_an_adapter_makes_the_same_tensor_at_both_ends(dtype, monkeypatch):
         list(decode(spec, b"".join(compress(b"1234")), view(base)))
 
 
-def test_an_unknown_encoding():
+def test_an_unknown_encoding() -> None:
     with pytest.raises(EncodingError, match="encoding 9"):
         list(decode(pb.TensorSpec(encoding=9), b"", memoryview(b"")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F64", "I32"])
-def test_a_check_in_pieces_of_any_size_is_that_of_the_whole(dtype):
+def test_a_check_in_pieces_of_any_size_is_that_of_the_whole(dtype: str) -> None:
     rng = np.random.default_rng(0)
     for bad in (False, True):
         values = np.zeros(500, f"<u{ITEM_SIZE[dtype]}")

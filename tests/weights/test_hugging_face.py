@@ -12,7 +12,7 @@ from tests.weights.support import manifest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", ["1GB", "20KB"])
-def test_transformers_loads_a_version(tmp_path: Path, shards: str):
+def test_transformers_loads_a_version(tmp_path: Path, shards: str) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def test_digest_is_as_the_contract_says():
+def test_digest_is_as_the_contract_says() -> None:
     specs = [make_spec("b", "F32", (1,), b"2" * 32), make_spec("a", "BF16", (2, 3), b"1" * 32)]
     text = b"a\0BF16\x002,3\0" + b"1" * 32 + b"b\0F32\x001\0" + b"2" * 32
     assert manifest_digest(specs) == hashlib.sha256(text).hexdigest()
@@ -59,17 +60,17 @@ def test_digest_is_as_the_contract_says():
 @pytest.mark.parametrize(("dtype", "numbers", "kind"), [
     ("F32", [1.0, -3.4e38], "<f4"), ("F16", [65504.0, -1.0], "<f2"), ("F64", [1e308], "<f8")])
 @pytest.mark.parametrize("bad", [None, np.nan, np.inf, -np.inf])
-def test_finds_values_that_are_no_numbers(dtype, numbers, kind, bad):
+def test_finds_values_that_are_no_numbers(dtype: str, numbers: Any, kind: str, bad: Any) -> None:
     data = np.array(numbers * 300_000 + ([] if bad is None else [bad]), dtype=kind).tobytes()
     assert check_tensor(memoryview(data), dtype) == (tensor_digest(data), bad is None)
 
 
 @pytest.mark.parametrize(("bits", "finite"), [(0x7F7F, True), (0x7F80, False), (0xFF80, False), (0x7FC0, False)])
-def test_finds_bfloat16_values_that_are_no_numbers(bits, finite):
+def test_finds_bfloat16_values_that_are_no_numbers(bits: int, finite: bool) -> None:
     assert check_tensor(memoryview(np.array([0, bits], "<u2")).cast("B"), "BF16")[1] is finite
 
 
-def test_written_versions_are_read_again(tmp_path):
+def test_written_versions_are_read_again(tmp_path: Path) -> None:
     store = VersionStore(tmp_path)
     done = store.write(manifest(3, parent=2), tensors())
     assert done.total_bytes == 22 and done.digest == manifest_digest(store.specs(3))
@@ -80,7 +81,7 @@ def test_written_versions_are_read_again(tmp_path):
         assert file.metadata() == {"format": "pt"} and sorted(file.keys()) == ["a", "b"]
 
 
-def test_more_tensors_than_there_is_room_for_in_the_header(tmp_path, monkeypatch):
+def test_more_tensors_than_there_is_room_for_in_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "_HEADER_ROOM", 64)
     store = VersionStore(tmp_path)
     store.write(manifest(1), tensors())
@@ -88,7 +89,7 @@ def test_more_tensors_than_there_is_room_for_in_the_header(tmp_path, monkeypatch
     assert sorted(os.listdir(tmp_path / "1")) == ["manifest.json", "model.safetensors"]
 
 
-def test_what_is_not_given_comes_from_the_base_version(tmp_path, base):
+def test_what_is_not_given_comes_from_the_base_version(tmp_path: Path, base: Path) -> None:
     store = VersionStore(tmp_path / "versions", base, "m")
     assert store.versions() == [0] and store.folder(0) == base and store.manifest(0).algorithm == "base"
     assert not store.manifest(0).HasField("parent")
@@ -98,7 +99,8 @@ def test_what_is_not_given_comes_from_the_base_version(tmp_path, base):
     assert set(os.listdir(store.folder(1))) == {"config.json", "manifest.json", "model.safetensors", "tokenizer.json"}
 
 
-def test_base_digests_are_kept_until_a_file_changes(tmp_path, base, monkeypatch):
+def test_base_digests_are_kept_until_a_file_changes(tmp_path: Path, base: Path,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     before = VersionStore(tmp_path / "versions", base, "m").manifest(0)
     monkeypatch.setattr("openclaw_rl.weights.base_model.tensor_digest", lambda data: pytest.fail("read again"))
     assert VersionStore(tmp_path / "versions", base, "m").manifest(0) == before
@@ -111,7 +113,7 @@ def test_base_digests_are_kept_until_a_file_changes(tmp_path, base, monkeypatch)
     assert VersionStore(tmp_path / "versions", base, "m").manifest(0).digest != before.digest
 
 
-def test_a_half_written_version_is_not_there(tmp_path):
+def test_a_half_written_version_is_not_there(tmp_path: Path) -> None:
     def dies():
         yield next(tensors())
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -125,7 +127,7 @@ def test_a_half_written_version_is_not_there(tmp_path):
     assert VersionStore(tmp_path).versions() == [] and os.listdir(tmp_path) == []
 
 
-def test_tensors_are_not_held(tmp_path):
+def test_tensors_are_not_held(tmp_path: Path) -> None:
     alive = 0
 
     class Counted(np.ndarray):
@@ -145,7 +147,7 @@ def test_tensors_are_not_held(tmp_path):
 
 @pytest.mark.parametrize("damage", ["manifest", "no manifest", "edited", "a list", "cut", "header", "other version",
                                     "no model"])
-def test_a_damaged_version_is_set_aside(tmp_path, damage, caplog):
+def test_a_damaged_version_is_set_aside(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     store = VersionStore(tmp_path)
     store.write(manifest(1), tensors())
     store.write(manifest(2, parent=1), tensors(add=1))
@@ -177,7 +179,7 @@ def test_a_damaged_version_is_set_aside(tmp_path, damage, caplog):
     assert VersionStore(tmp_path).problems == []
 
 
-def test_a_version_of_another_model_is_left_as_it_is(tmp_path):
+def test_a_version_of_another_model_is_left_as_it_is(tmp_path: Path) -> None:
     store = VersionStore(tmp_path)
     store.write(VersionManifest(version=1, model_id="ours"), tensors())
     store.write(VersionManifest(version=2, model_id="theirs"), tensors(add=1))
@@ -188,7 +190,7 @@ def test_a_version_of_another_model_is_left_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["letter.txt", "7.txt", "٣", "-1", "0"])
-def test_foreign_files_are_no_obstacle(tmp_path, name):
+def test_foreign_files_are_no_obstacle(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     store = VersionStore(tmp_path)
     store.write(manifest(1), tensors())
@@ -196,7 +198,7 @@ def test_foreign_files_are_no_obstacle(tmp_path, name):
     assert "mine" in {path.read_text() for path in tmp_path.iterdir() if path.is_file()}
 
 
-def test_verify_finds_a_changed_byte(tmp_path):
+def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
     store = VersionStore(tmp_path)
     store.write(manifest(1), tensors())
     path = store.folder(1) / "model.safetensors"
@@ -205,7 +207,7 @@ def test_verify_finds_a_changed_byte(tmp_path):
     assert not store.verify(1)
 
 
-def test_prune_keeps_what_it_is_told_and_the_base(tmp_path, base):
+def test_prune_keeps_what_it_is_told_and_the_base(tmp_path: Path, base: Path) -> None:
     store = VersionStore(tmp_path / "versions", base, "m")
     for i in range(1, 5):
         store.write(manifest(i), tensors(i))
@@ -219,7 +221,7 @@ def test_prune_keeps_what_it_is_told_and_the_base(tmp_path, base):
     assert store.manifest(0).digest
 
 
-def test_a_version_can_be_replaced(tmp_path):
+def test_a_version_can_be_replaced(tmp_path: Path) -> None:
     store = VersionStore(tmp_path)
     first = store.write(manifest(1), tensors())
     second = store.write(manifest(1), tensors(add=1))
@@ -229,7 +231,7 @@ def test_a_version_can_be_replaced(tmp_path):
 @pytest.mark.parametrize(("given", "message"), [
     ([("a", "BF16", (4,), B)], "10 bytes do not make"), ([("a", "X", (5,), B)], "not one of"),
     ([("a", "BF16", (5,), B)] * 2, "twice"), ([("a", "BF16", (5,), B), ("b", "F32", (1,), b"1234")], "narrower")])
-def test_wrong_tensors_are_refused(tmp_path, given, message):
+def test_wrong_tensors_are_refused(tmp_path: Path, given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         VersionStore(tmp_path).write(manifest(1), given)
     with pytest.raises(ValueError, match="begin at 1"):
@@ -237,13 +239,13 @@ def test_wrong_tensors_are_refused(tmp_path, given, message):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_root_that_cannot_be_made(tmp_path):
+def test_a_root_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = VersionStore(tmp_path / "file" / "versions")
     assert store.versions() == [] and "can't be kept" in store.problems[0]
 
 
-def test_an_empty_file_is_no_model(tmp_path):
+def test_an_empty_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(CorruptFile, match="not a safetensors"):
         read_header(tmp_path / "x")

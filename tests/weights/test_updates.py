@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -24,7 +26,7 @@ DENSE, SPARSE, LOW_RANK = (pb.TENSOR_ENCODING_DENSE, pb.TENSOR_ENCODING_SPARSE_Z
 
 
 @pytest.fixture
-async def rig(tmp_path):
+async def rig(tmp_path: Path):
     rig = Rig(tmp_path)
     rig.address = await rig.serve()
     yield rig
@@ -39,7 +41,7 @@ def reason(answer: policy_pb2.SyncWeightsResponse) -> str:
     return pb.WeightRejectReason.Name(answer.rejected.reason).removeprefix("WEIGHT_REJECT_REASON_")
 
 
-async def test_a_sparse_update(rig):
+async def test_a_sparse_update(rig: Any) -> None:
     rig.full_update(1)
     transfer = Transfer(rig.trainer, 1, 0)
     assert encodings(transfer) == {"a": SPARSE, "b": SPARSE, "c": DENSE, "frozen": DENSE}
@@ -52,7 +54,7 @@ async def test_a_sparse_update(rig):
     assert (await rig.push(2, 1)).HasField("activated") and rig.target.store.verify(2)
 
 
-async def test_adapters(rig):
+async def test_adapters(rig: Any) -> None:
     rig.low_rank_update(1)
     transfer = Transfer(rig.trainer, 1, 0)
     assert encodings(transfer) == {"a": LOW_RANK, "b": LOW_RANK, "c": DENSE, "frozen": DENSE}
@@ -66,7 +68,8 @@ async def test_adapters(rig):
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "low-rank"])
-async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig, kind, tmp_path, monkeypatch):
+async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig: Any, kind: str, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
     monkeypatch.setattr(staging.os, "pwrite", disk.pwrite)
     base = None if kind == "dense" else 0
@@ -101,7 +104,7 @@ async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig, kind, tm
 
 
 @pytest.mark.parametrize("kind", ["sparse", "low-rank"])
-async def test_killed_while_it_decodes(rig, kind, monkeypatch):
+async def test_killed_while_it_decodes(rig: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.full_update(1) if kind == "sparse" else rig.low_rank_update(1)
     sizes = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}
     disk = Disk()
@@ -116,7 +119,7 @@ async def test_killed_while_it_decodes(rig, kind, monkeypatch):
     assert disk.written == sum(sizes[name] for name in rig.needs[0].tensors)
 
 
-async def test_other_encodings_of_a_version_that_was_begun(rig, monkeypatch):
+async def test_other_encodings_of_a_version_that_was_begun(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.full_update(1)
     sizes = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}
     disk = Disk()
@@ -133,7 +136,7 @@ async def test_other_encodings_of_a_version_that_was_begun(rig, monkeypatch):
     assert rig.needs[2].from_byte == sizes["a"] + sizes["b"] // 2
 
 
-async def test_a_receiver_without_the_base(rig):
+async def test_a_receiver_without_the_base(rig: Any) -> None:
     rig.full_update(1)
     rig.full_update(2)
     answer = await rig.push(2, 1)
@@ -143,7 +146,7 @@ async def test_a_receiver_without_the_base(rig):
     assert (await rig.push(2, None)).HasField("activated")
 
 
-async def test_a_base_that_is_damaged_at_the_receiver(rig):
+async def test_a_base_that_is_damaged_at_the_receiver(rig: Any) -> None:
     rig.full_update(1)
     await rig.push(1, 0)
     place = rig.target.store.open(1).places["a"]
@@ -158,7 +161,7 @@ async def test_a_base_that_is_damaged_at_the_receiver(rig):
     assert (await rig.push(2, None)).HasField("activated") and rig.target.store.verify(2)
 
 
-async def test_a_frame_that_was_damaged_on_the_senders_disk(rig):
+async def test_a_frame_that_was_damaged_on_the_senders_disk(rig: Any) -> None:
     rig.full_update(1)
     Transfer(rig.trainer, 1, 0)
     path = rig.trainer.folder(1) / "since-0.update"
@@ -170,7 +173,7 @@ async def test_a_frame_that_was_damaged_on_the_senders_disk(rig):
     assert (await rig.push(1, None)).HasField("activated")
 
 
-async def test_a_sparse_update_with_nan(rig):
+async def test_a_sparse_update_with_nan(rig: Any) -> None:
     values = rig.values["a"].copy()
     values[7, 7] = 0x7FC0
     rig.trainer.write(manifest(1), [("a", "BF16", values.shape, values)], base=0)
@@ -178,7 +181,7 @@ async def test_a_sparse_update_with_nan(rig):
     assert reason(answer) == "NOT_FINITE" and not answer.rejected.retryable
 
 
-async def test_an_encoding_of_a_newer_release(rig, monkeypatch):
+async def test_an_encoding_of_a_newer_release(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.full_update(1)
     offer = Transfer.offer
     monkeypatch.setattr(Transfer, "offer", lambda self: _newer(offer(self)))
@@ -192,7 +195,9 @@ def _newer(offer: pb.WeightOffer) -> pb.WeightOffer:
 
 
 @pytest.mark.parametrize("what", ["arithmetic", "base"])
-async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig, what, monkeypatch, tmp_path):
+async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig: Any, what: str,
+                                                                             monkeypatch: pytest.MonkeyPatch,
+                                                                             tmp_path: Path) -> None:
     """The receiver's float64 arithmetic gives other bits; or it has lost the base."""
     activated: list[int] = []
     rejected: list[pb.WeightRejected] = []
@@ -216,7 +221,7 @@ async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig
     assert rig.needs[-1].tensors == ["a", "b"] and rig.taken >= rig.trainer.manifest(1).total_bytes // 2
 
 
-async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_last(rig):
+async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_last(rig: Any) -> None:
     rig.full_update(1)
     rig.full_update(2)
     activated: asyncio.Queue[int] = asyncio.Queue()
@@ -236,7 +241,7 @@ def _nothing(specs: list[pb.TensorSpec], *_: object) -> dict[bytes, memoryview]:
     return {}
 
 
-def test_what_changed_is_worked_out_once(tmp_path, monkeypatch):
+def test_what_changed_is_worked_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path)
     rig.full_update(1)
     rig.full_update(2)
@@ -256,7 +261,8 @@ def test_what_changed_is_worked_out_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["since-0.update", ADAPTERS_FILE])
-def test_a_version_whose_updates_can_not_be_read_or_written_goes_dense(tmp_path, file, monkeypatch):
+def test_a_version_whose_updates_can_not_be_read_or_written_goes_dense(tmp_path: Path, file: Any,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path)
     rig.low_rank_update(1)
     monkeypatch.setattr(diff, "Update", _fails)
@@ -267,7 +273,7 @@ def _fails(path: object) -> None:
     raise OSError("the disk is full")
 
 
-def test_the_base_of_an_update(tmp_path):
+def test_the_base_of_an_update(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     for version in (1, 2, 3, 4):
         rig.full_update(version)
@@ -289,7 +295,7 @@ def test_the_base_of_an_update(tmp_path):
     assert base(4, 3, [0, 3], full_every=4) is None and base(4, 3, [0, 3], full_every=5) == 3
 
 
-def test_the_smallest_of_three(tmp_path):
+def test_the_smallest_of_three(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.low_rank_update(1)
     low = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}

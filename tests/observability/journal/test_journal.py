@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
 
 @pytest.fixture
-def journal(tmp_path):
+def journal(tmp_path: Path):
     journal = Journal(tmp_path)
     yield journal
     journal.close()
@@ -39,7 +40,7 @@ def written(folder: Path) -> list[str]:
     return [line for path in files(folder) for line in path.read_text().split("\n")[:-1]]
 
 
-def test_the_four_kinds_of_lines(journal, tmp_path):
+def test_the_four_kinds_of_lines(journal: Any, tmp_path: Path) -> None:
     journal.action("abc123", 42, "MAIN", "Here you are.")
     journal.next_state("abc123", 42, "No!")
     journal.score("abc123", 42, -1, "dissatisfied")
@@ -58,21 +59,21 @@ def test_the_four_kinds_of_lines(journal, tmp_path):
 @pytest.mark.parametrize("text", [
     "two\nlines\r\nand \"quotes\", a \\ and a tab\t.", "\u2028 \u2029 \x85 \x0b \x0c \x1c \x7f \x00", "你好\n再见 🙂",
     "", "half a pair \ud83d", "x" * 100_000, '"\n[2026-03-16 15:30:45] [SESSION: forged] [VERSION: 1] [PRM] Score: 1'])
-def test_a_line_stays_one_line_whatever_the_text_holds(journal, tmp_path, text):
+def test_a_line_stays_one_line_whatever_the_text_holds(journal: Any, tmp_path: Path, text: str) -> None:
     journal.action("s", 1, "MAIN", text)
     journal.flush()
     [line] = (tmp_path / time.strftime("rl_trace_%Y%m%d.log")).read_text().splitlines()  # the strictest reader
     assert json.loads(line.partition("Action: ")[2]) == text
 
 
-def test_a_session_or_word_cant_forge_lines_either(journal, tmp_path):
+def test_a_session_or_word_cant_forge_lines_either(journal: Any, tmp_path: Path) -> None:
     journal.score("a] [VERSION: 9]\nb", 1, 1, "fine)\n[x]")
     journal.flush()
     [line] = written(tmp_path)
     assert "[SESSION: a\\u005d [VERSION: 9\\u005d\\nb] [VERSION: 1] [PRM] Score: 1 (fine)\\n[x\\u005d)" in line
 
 
-def test_the_version_tracker(journal, tmp_path):
+def test_the_version_tracker(journal: Any, tmp_path: Path) -> None:
     journal.action("s", 7, "MAIN", "a")
     journal.next_state("s", None, "b")  # not known to the caller
     journal.action("s", 3, "MAIN", "late")
@@ -82,7 +83,8 @@ def test_the_version_tracker(journal, tmp_path):
     assert journal.stats["version"] == 7
 
 
-def test_a_full_buffer_is_counted_shown_and_written_through(tmp_path, monkeypatch, caplog):
+def test_a_full_buffer_is_counted_shown_and_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(journal_module, "_GATHER", 60)  # the writer does not come
     journal = Journal(tmp_path, capacity=50_000)
     for i in range(1000):
@@ -94,7 +96,7 @@ def test_a_full_buffer_is_counted_shown_and_written_through(tmp_path, monkeypatc
     assert journal.stats["written"] == 1000 and journal.stats["lost"] == 0
 
 
-def test_rotation_by_size_keeps_whole_lines_and_so_many_files(tmp_path):
+def test_rotation_by_size_keeps_whole_lines_and_so_many_files(tmp_path: Path) -> None:
     journal = Journal(tmp_path, JournalConfig(max_size=10_000, keep_files=3))
     for i in range(1000):
         journal.action("s", i, "MAIN", "x" * 40)
@@ -110,7 +112,7 @@ def test_rotation_by_size_keeps_whole_lines_and_so_many_files(tmp_path):
     assert versions == list(range(versions[0], 1002)) and versions[0] > 0
 
 
-def test_rotation_by_day(tmp_path, monkeypatch):
+def test_rotation_by_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     midnight = time.mktime((2026, 3, 17, 0, 0, 0, 0, 0, -1))
     clock = iter([midnight - 86_400 * 3, midnight - 0.5, midnight + 0.5])
     monkeypatch.setattr(journal_module.time, "time", lambda: next(clock))
@@ -122,7 +124,7 @@ def test_rotation_by_day(tmp_path, monkeypatch):
         "rl_trace_20260316.log": '"before', "rl_trace_20260317.log": ' "after'}  # the third one was one too many
 
 
-def test_a_line_that_a_killed_process_left_half_written_takes_no_other_with_it(tmp_path):
+def test_a_line_that_a_killed_process_left_half_written_takes_no_other_with_it(tmp_path: Path) -> None:
     file, other = JournalFile(tmp_path, 200, 5), JournalFile(tmp_path, 200, 5)
     file.write("20260101", b"first\n")
     with (tmp_path / "rl_trace_20260101.log").open("ab") as killed:
@@ -136,7 +138,7 @@ def test_a_line_that_a_killed_process_left_half_written_takes_no_other_with_it(t
         each.close()
 
 
-def test_rotated_files_go_oldest_first(tmp_path):
+def test_rotated_files_go_oldest_first(tmp_path: Path) -> None:
     file = JournalFile(tmp_path, 10, 2)
     for day, line in [("20260101", b"first....\n"), ("20260101", b"second...\n"), ("20260101", b"third....\n"),
                       ("20260102", b"fourth...\n"), ("20260102", b"fifth....\n")]:
@@ -161,7 +163,7 @@ journal.close()
 """
 
 
-def test_several_processes_share_one_file_through_its_rotations(tmp_path):
+def test_several_processes_share_one_file_through_its_rotations(tmp_path: Path) -> None:
     names = ["env", "judge", "other"]
     children = [subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, name]) for name in names]
     assert [child.wait(60) for child in children] == [0, 0, 0]
@@ -176,7 +178,7 @@ def test_several_processes_share_one_file_through_its_rotations(tmp_path):
     assert seen == {name: list(range(5000)) for name in names}
 
 
-def test_threads_lose_nothing(tmp_path):
+def test_threads_lose_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path, capacity=100_000)
     threads = [threading.Thread(target=lambda n=n: [journal.action(f"t{n}", i, "MAIN", "x") for i in range(3000)])
                for n in range(4)]
@@ -191,7 +193,7 @@ def test_threads_lose_nothing(tmp_path):
         assert mine == list(range(3000))
 
 
-def test_a_file_or_folder_that_vanishes_is_made_again(journal, tmp_path):
+def test_a_file_or_folder_that_vanishes_is_made_again(journal: Any, tmp_path: Path) -> None:
     journal.action("s", 1, "MAIN", "a")
     journal.flush()
     files(tmp_path)[0].unlink()
@@ -200,7 +202,8 @@ def test_a_file_or_folder_that_vanishes_is_made_again(journal, tmp_path):
     assert len(written(tmp_path)) == 1
 
 
-def test_a_full_disk_stops_nobody_and_nothing_is_lost_or_doubled(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_stops_nobody_and_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                 caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(journal_module, "_RETRY", 0.05)
     full = True
     real = os.write
@@ -228,7 +231,7 @@ def test_a_full_disk_stops_nobody_and_nothing_is_lost_or_doubled(tmp_path, monke
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
 
 
-def test_what_memory_cant_hold_either_is_counted(tmp_path, monkeypatch):
+def test_what_memory_cant_hold_either_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(fd: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -244,7 +247,8 @@ def test_what_memory_cant_hold_either_is_counted(tmp_path, monkeypatch):
         range(stats["lost"], 1000))
 
 
-def test_a_part_that_was_written_before_the_disk_was_full_is_not_written_again(tmp_path, monkeypatch):
+def test_a_part_that_was_written_before_the_disk_was_full_is_not_written_again(tmp_path: Path,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = os.write, []
 
     def write(fd: int, data: bytes) -> int:
@@ -266,7 +270,7 @@ def test_a_part_that_was_written_before_the_disk_was_full_is_not_written_again(t
     assert versions == list(range(20))
 
 
-def test_a_folder_that_cant_be_written_is_a_problem_and_no_exception(tmp_path):
+def test_a_folder_that_cant_be_written_is_a_problem_and_no_exception(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     journal = Journal(tmp_path / "file" / "logs")
     journal.action("s", 1, "MAIN", "x")
@@ -276,14 +280,14 @@ def test_a_folder_that_cant_be_written_is_a_problem_and_no_exception(tmp_path):
     journal.close()
 
 
-def test_what_is_no_text_is_written_all_the_same(journal, tmp_path):
+def test_what_is_no_text_is_written_all_the_same(journal: Any, tmp_path: Path) -> None:
     journal.action(None, 1, "main", b"bytes")  # type: ignore[arg-type]
     journal.flush()
     [line] = written(tmp_path)
     assert line.endswith("""[SESSION: None] [VERSION: 1] [UNKNOWN] Action: "b'bytes'\"""")
 
 
-def test_switched_off(tmp_path):
+def test_switched_off(tmp_path: Path) -> None:
     journal = Journal(tmp_path, JournalConfig(enabled=False))
     journal.action("s", 1, "MAIN", "x")
     journal.flush()
@@ -291,13 +295,13 @@ def test_switched_off(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lines_of_a_second_share_their_stamp():
+def test_lines_of_a_second_share_their_stamp() -> None:
     [(day, data)] = lines([(1_773_671_445.1 + i / 10, "s", 1, "", "x", True) for i in range(12)])
     stamps = [line[:21] for line in data.decode().splitlines()]
     assert len(set(stamps)) == 2 and len(day) == 8
 
 
-def test_forgets_a_session_while_others_write(tmp_path):
+def test_forgets_a_session_while_others_write(tmp_path: Path) -> None:
     """Its lines leave all files; nobody else's line is lost, whoever appends meanwhile."""
     def fill() -> Journal:
         return Journal(tmp_path, JournalConfig.model_validate({"max_size": "64KB", "keep_files": 1000}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,13 +41,13 @@ def settings(**environments: Any) -> EnvServerConfig:
     return EnvServerConfig.model_validate({"environments": environments, "max_parallel": 3})
 
 
-def test_without_a_configuration_all_kinds_that_come_along(points, tmp_path):
+def test_without_a_configuration_all_kinds_that_come_along(points: None, tmp_path: Path) -> None:
     found = configured_environments(settings(), Home(tmp_path))
     assert [(one.name, one.config.count, one.named, one.problem) for one in found] == [
         (name, 3, False, "") for name in ("gui", "swe", "terminal", "tool_call")]
 
 
-def test_named_ones(points, tmp_path):
+def test_named_ones(points: None, tmp_path: Path) -> None:
     config = settings(terminal={"count": 2}, box={"count": 5, "kind": "terminal"})
     found = configured_environments(config, Home(tmp_path))
     assert [(one.name, one.type_name, one.config.count, one.named) for one in found] == [
@@ -58,19 +59,19 @@ def test_named_ones(points, tmp_path):
     ("nothing", "environments.nothing.kind: 'nothing' is no kind of environment; there are: broken, gone, gui"),
     ("broken", "the kind 'broken' can't be made: ZeroDivisionError: division by zero"),
     ("gone", "can't be loaded: AttributeError")])
-def test_one_that_can_t_be_made_costs_no_other(points, tmp_path, name, words):
+def test_one_that_can_t_be_made_costs_no_other(points: None, tmp_path: Path, name: str, words: str) -> None:
     bad, good = sorted(configured_environments(settings(terminal={"count": 1}, **{name: {"count": 1}}), Home(tmp_path)),
                        key=lambda one: one.name == "terminal")
     assert bad.environment_type is None and words in bad.problem
     assert good.environment_type is not None and not good.problem
 
 
-def test_a_kind_that_there_is_none_of(points):
+def test_a_kind_that_there_is_none_of(points: None) -> None:
     with pytest.raises(ConfigError, match="A plug-in is a package with an entry point"):
         plugins.load_type("nothing", "here")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "x" * 65, "-x", "ä"])
-def test_names_that_are_none(name):
+def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match="is no name of an environment"):
         settings(**{name: {"count": 1}})

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import random
 
+import pytest
+
 from openclaw_rl.rollouts.environments.interface import BadAction
 from openclaw_rl.rollouts.leases import warm_pool as warm_pools
 from openclaw_rl.rollouts.sandboxes.interface import SandboxError
@@ -19,7 +21,8 @@ CAPACITY = 16
 CLIENTS = 24
 
 
-async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypatch, caplog):
+async def test_ten_thousand_leases_whose_clients_go_away_at_any_moment(monkeypatch: pytest.MonkeyPatch,
+                                                                       caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR")
     monkeypatch.setattr(warm_pools, "FIRST_PAUSE", 0.001)
     dice = random.Random(7)

@@ -40,7 +40,7 @@ async def made() -> AsyncIterator[Any]:
         assert not kind.alive and kind.closed
 
 
-async def test_a_lease_from_beginning_to_end(made):
+async def test_a_lease_from_beginning_to_end(made: Any) -> None:
     pool, kind = made()
     lease = await pool.acquire("fake", "a", holder="me")
     opening = await pool.reset("a", "", 3)
@@ -66,14 +66,14 @@ async def test_a_lease_from_beginning_to_end(made):
 
 
 @pytest.mark.parametrize("lease_id", ["", "x" * 129, "a b", "a\n", "ä", "../a"])
-async def test_an_id_that_is_none(made, lease_id):
+async def test_an_id_that_is_none(made: Any, lease_id: str) -> None:
     pool, _ = made()
     with pytest.raises(MeshError, match="lease_id") as caught:
         await pool.acquire("fake", lease_id)
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-async def test_a_repeated_acquire_gives_the_same_lease(made):
+async def test_a_repeated_acquire_gives_the_same_lease(made: Any) -> None:
     pool, kind = made(1)
     gate = asyncio.Event()
     kind.on_make = gate.wait
@@ -87,7 +87,7 @@ async def test_a_repeated_acquire_gives_the_same_lease(made):
     assert await pool.acquire("fake", "a") is others[0] and pool.counts()["leases"] == 1
 
 
-async def test_the_id_of_a_lease_of_another_environment(made):
+async def test_the_id_of_a_lease_of_another_environment(made: Any) -> None:
     pool, _ = made()
     await pool.acquire("fake", "a")
     other, _ = made(name="other")
@@ -98,7 +98,7 @@ async def test_the_id_of_a_lease_of_another_environment(made):
         await pool.acquire("third", "b")
 
 
-async def test_full(made):
+async def test_full(made: Any) -> None:
     pool, _ = made(2)
     await pool.acquire("fake", "a")
     await pool.acquire("fake", "b")
@@ -113,7 +113,7 @@ async def test_full(made):
     await pool.acquire("fake", "c")  # at once: that the old one is still being closed is no reason to refuse
 
 
-async def test_too_many_wait(made):
+async def test_too_many_wait(made: Any) -> None:
     pool, _ = made(1, max_waiting=2)
     await pool.acquire("fake", "a")
     waiting = [asyncio.create_task(pool.acquire("fake", f"w{i}", wait=10)) for i in range(2)]
@@ -127,7 +127,7 @@ async def test_too_many_wait(made):
     assert pool.warm_pool("fake").waiting == 0
 
 
-async def test_holders_are_served_in_turn(made):
+async def test_holders_are_served_in_turn(made: Any) -> None:
     pool, _ = made(1)
     await pool.acquire("fake", "first", holder="z")
     order: list[str] = []
@@ -147,7 +147,7 @@ async def test_holders_are_served_in_turn(made):
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_a_cancelled_request_leaves_no_trace(made, turns):
+async def test_a_cancelled_request_leaves_no_trace(made: Any, turns: Any) -> None:
     pool, kind = made(1)
     await pool.acquire("fake", "a")
     waiting = [asyncio.create_task(pool.acquire("fake", lease_id, wait=10)) for lease_id in "bc"]
@@ -165,7 +165,7 @@ async def test_a_cancelled_request_leaves_no_trace(made, turns):
     assert pool.warm_pool("fake").free == 1 and not pool.leases() and not pool._timers and kind.most_alive == 1
 
 
-async def test_a_release_of_what_is_still_waited_for(made):
+async def test_a_release_of_what_is_still_waited_for(made: Any) -> None:
     pool, _ = made(1)
     await pool.acquire("fake", "a")
     waiting = asyncio.create_task(pool.acquire("fake", "b", wait=10))
@@ -176,7 +176,7 @@ async def test_a_release_of_what_is_still_waited_for(made):
     assert pool.warm_pool("fake").waiting == 0
 
 
-async def test_a_lease_that_nobody_renews(made):
+async def test_a_lease_that_nobody_renews(made: Any) -> None:
     pool, kind = made(1)
     lease = await pool.acquire("fake", "a", ttl=0.15)
     for _ in range(5):
@@ -192,7 +192,7 @@ async def test_a_lease_that_nobody_renews(made):
     await pool.acquire("fake", "b")
 
 
-async def test_what_is_being_used_does_not_expire(made):
+async def test_what_is_being_used_does_not_expire(made: Any) -> None:
     pool, kind = made(1)
     gate = asyncio.Event()
 
@@ -210,7 +210,7 @@ async def test_what_is_being_used_does_not_expire(made):
     await eventually(lambda: not pool.leases())
 
 
-async def test_steps_by_number(made):
+async def test_steps_by_number(made: Any) -> None:
     pool, _ = made()
     lease = await pool.acquire("fake", "a")
     with pytest.raises(MeshError, match="has not been reset") as caught:
@@ -237,7 +237,7 @@ async def test_steps_by_number(made):
     assert (await pool.step("a", 1, say("again"))).observation.text == "1: again"
 
 
-async def test_an_action_that_is_none(made):
+async def test_an_action_that_is_none(made: Any) -> None:
     pool, _ = made()
     lease = await pool.acquire("fake", "a")
     await pool.reset("a")
@@ -251,7 +251,7 @@ async def test_an_action_that_is_none(made):
     assert lease.environment.said == [] and (await pool.step("a", 1, say("x"))).observation.text == "1: x"
 
 
-async def test_a_step_whose_caller_goes_away_is_done_once(made):
+async def test_a_step_whose_caller_goes_away_is_done_once(made: Any) -> None:
     pool, kind = made()
     gate = asyncio.Event()
 
@@ -271,7 +271,7 @@ async def test_a_step_whose_caller_goes_away_is_done_once(made):
     assert lease.environment.said == ["x"] and pool.counts()["steps"] == 1
 
 
-async def test_one_thing_at_a_time(made):
+async def test_one_thing_at_a_time(made: Any) -> None:
     pool, kind = made()
     running = most = 0
     gate = asyncio.Event()
@@ -296,7 +296,7 @@ async def test_one_thing_at_a_time(made):
     assert most == 1 and lease.calls == 0
 
 
-async def test_a_release_stops_what_is_being_done(made):
+async def test_a_release_stops_what_is_being_done(made: Any) -> None:
     pool, kind = made(1)
 
     async def hang(environment: FakeEnvironment, action: Action) -> None:
@@ -315,7 +315,7 @@ async def test_a_release_stops_what_is_being_done(made):
     await pool.acquire("fake", "b")
 
 
-async def test_an_environment_that_does_not_answer_is_lost(made, monkeypatch):
+async def test_an_environment_that_does_not_answer_is_lost(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "STEP_GRACE", 0.05)
     pool, kind = made(1)
 
@@ -332,7 +332,7 @@ async def test_an_environment_that_does_not_answer_is_lost(made, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["raises", "dies", "fault"])
-async def test_a_sandbox_that_dies(made, how):
+async def test_a_sandbox_that_dies(made: Any, how: str) -> None:
     pool, kind = made(1)
 
     async def die(environment: FakeEnvironment, action: Action) -> None:
@@ -357,7 +357,7 @@ async def test_a_sandbox_that_dies(made, how):
     await pool.acquire("fake", "b")
 
 
-async def test_each_lease_has_a_fresh_environment(made):
+async def test_each_lease_has_a_fresh_environment(made: Any) -> None:
     pool, kind = made(2)
     seen = set()
     for number in range(6):
@@ -371,7 +371,7 @@ async def test_each_lease_has_a_fresh_environment(made):
     assert kind.most_alive <= 2
 
 
-async def test_waiters_are_told_when_the_server_stops(made):
+async def test_waiters_are_told_when_the_server_stops(made: Any) -> None:
     pool, kind = made(1)
     await pool.acquire("fake", "a")
     waiting = asyncio.create_task(pool.acquire("fake", "b", wait=10))
@@ -384,7 +384,7 @@ async def test_waiters_are_told_when_the_server_stops(made):
         await pool.acquire("fake", "c")
 
 
-async def test_what_is_remembered_of_ended_leases_is_bounded(made, monkeypatch):
+async def test_what_is_remembered_of_ended_leases_is_bounded(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openclaw_rl.rollouts.leases.pool.REMEMBERED", 3)
     pool, _ = made(2)
     for number in range(5):
@@ -393,7 +393,7 @@ async def test_what_is_remembered_of_ended_leases_is_bounded(made, monkeypatch):
     assert list(pool._ended) == ["l2", "l3", "l4"] and not pool._timers and not pool._pending
 
 
-async def test_observations_are_cut(made):
+async def test_observations_are_cut(made: Any) -> None:
     pool, _ = made()
     lease = await pool.acquire("fake", "a")
     huge = Observation({"text": "x" * 1_000_000, "more": ["y" * 100_000] * 20, "odd": "\ud800"}, b"p" * 10_000_000)

@@ -9,7 +9,7 @@ import pytest
 from openclaw_rl.rollouts.leases.queue import FairQueue, Ticket
 
 
-async def test_places_are_those_in_which_tickets_are_taken():
+async def test_places_are_those_in_which_tickets_are_taken() -> None:
     dice = random.Random(1)
     for _ in range(50):
         queue: FairQueue[int] = FairQueue()

@@ -70,7 +70,7 @@ async def status(folder: Path) -> component_pb2.ComponentStatus:
         return (await component.get_status()).status
 
 
-async def test_the_whole_way(tmp_path, kind):
+async def test_the_whole_way(tmp_path: Path, kind: FakeType) -> None:
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     (tasks / "some.yaml").write_text("- {id: one, goal: Say it., tags: [easy], max_steps: 3}\n"
@@ -133,7 +133,7 @@ async def test_the_whole_way(tmp_path, kind):
     ("step", {"lease_id": "a", "step": 1, "action_json": say("x"), "timeout": seconds(0)}, "timeout"),
     ("step", {"lease_id": "a", "step": 1, "action_json": say("x"), "timeout": seconds(10**6)}, "timeout"),
 ])
-async def test_bad_fields_are_named(tmp_path, kind, call, fields, words):
+async def test_bad_fields_are_named(tmp_path: Path, kind: FakeType, call: str, fields: Any, words: str) -> None:
     async with serving(tmp_path) as client:
         await client.acquire(lease_id="a", type="fake")
         await client.reset(lease_id="a")
@@ -144,7 +144,7 @@ async def test_bad_fields_are_named(tmp_path, kind, call, fields, words):
         await client.step(lease_id="a", step=1, action_json=say("all is well"))
 
 
-async def test_what_is_not_there(tmp_path, kind):
+async def test_what_is_not_there(tmp_path: Path, kind: FakeType) -> None:
     async with serving(tmp_path) as client:
         await client.acquire(lease_id="a", type="fake")
         for call, fields, words in (
@@ -161,7 +161,7 @@ async def test_what_is_not_there(tmp_path, kind):
             await anext(client.watch_lease(lease_id="gone"))
 
 
-async def test_a_client_that_is_killed_while_it_waits(tmp_path, kind):
+async def test_a_client_that_is_killed_while_it_waits(tmp_path: Path, kind: FakeType) -> None:
     async with serving(tmp_path) as client:
         for lease_id in "ab":
             await client.acquire(lease_id=lease_id, type="fake")
@@ -180,7 +180,7 @@ async def test_a_client_that_is_killed_while_it_waits(tmp_path, kind):
         assert caught.value.code is Code.RESOURCE_EXHAUSTED and caught.value.retry_after
 
 
-async def test_a_restart_ends_all_leases(tmp_path, kind):
+async def test_a_restart_ends_all_leases(tmp_path: Path, kind: FakeType) -> None:
     async with serving(tmp_path) as client:
         await client.acquire(lease_id="a", type="fake")
     assert not kind.alive
@@ -191,7 +191,7 @@ async def test_a_restart_ends_all_leases(tmp_path, kind):
         await client.acquire(lease_id="a", type="fake")
 
 
-async def test_an_environment_that_can_t_be_used_is_an_alarm(tmp_path, kind):
+async def test_an_environment_that_can_t_be_used_is_an_alarm(tmp_path: Path, kind: FakeType) -> None:
     kind.trouble = "bubblewrap is not installed: apt-get install bubblewrap"
     async with serving(tmp_path) as client:
         assert "apt-get install" in (await client.list_environments()).environments[0].problem
@@ -201,7 +201,7 @@ async def test_an_environment_that_can_t_be_used_is_an_alarm(tmp_path, kind):
         assert "environment 'fake' can't be used: bubblewrap is not installed" in found.detail
 
 
-async def test_watching(tmp_path, kind):
+async def test_watching(tmp_path: Path, kind: FakeType) -> None:
     async with serving(tmp_path) as client:
         await client.acquire(lease_id="a", type="fake")
         await client.reset(lease_id="a")
@@ -220,7 +220,7 @@ async def test_watching(tmp_path, kind):
         assert last.ended and last.lease.steps == 3
 
 
-async def test_a_slow_watcher_holds_nobody_up(tmp_path, kind):
+async def test_a_slow_watcher_holds_nobody_up(tmp_path: Path, kind: FakeType) -> None:
     environments: list[FakeEnvironment] = []
     async with serving(tmp_path) as client:
         await client.acquire(lease_id="a", type="fake")
@@ -239,7 +239,7 @@ async def test_a_slow_watcher_holds_nobody_up(tmp_path, kind):
             await anext(client.watch_lease(lease_id="a", interval=seconds(0)))
 
 
-async def test_watching_does_not_renew(tmp_path, kind):
+async def test_watching_does_not_renew(tmp_path: Path, kind: FakeType) -> None:
     async with serving(tmp_path) as client:
         await client.acquire(lease_id="a", type="fake", ttl=seconds(1))
         seen = [answer async for answer in client.watch_lease(lease_id="a", interval=seconds(0.1))]

@@ -35,13 +35,13 @@ async def made() -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize(("count", "warm", "wanted"), [(1, None, 1), (4, None, 1), (32, None, 4), (200, None, 8),
                                                         (4, 0, 0), (4, 3, 3), (4, 9, 4)])
-async def test_how_many_are_kept_ready(made, count, warm, wanted):
+async def test_how_many_are_kept_ready(made: Any, count: int, warm: int | None, wanted: int) -> None:
     pool, kind = made(count, warm=warm)
     await eventually(lambda: pool.warm_pool("fake").warm == wanted)
     assert pool.warm_pool("fake").wanted_warm == wanted == kind.made
 
 
-async def test_a_default_environment_costs_nothing_until_it_is_used(made):
+async def test_a_default_environment_costs_nothing_until_it_is_used(made: Any) -> None:
     pool, kind = made(8, named=False)
     await asyncio.sleep(0.05)
     assert kind.made == kind.asked == 0
@@ -49,7 +49,7 @@ async def test_a_default_environment_costs_nothing_until_it_is_used(made):
     await eventually(lambda: pool.warm_pool("fake").warm == 1)
 
 
-async def test_ready_ones_are_made_anew_and_never_too_many(made):
+async def test_ready_ones_are_made_anew_and_never_too_many(made: Any) -> None:
     pool, kind = made(4, warm=2)
     await eventually(lambda: pool.warm_pool("fake").warm == 2)
     for number in range(4):
@@ -61,7 +61,7 @@ async def test_ready_ones_are_made_anew_and_never_too_many(made):
     assert kind.most_alive == 4
 
 
-async def test_few_are_made_at_the_same_time(made, monkeypatch):
+async def test_few_are_made_at_the_same_time(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "MAKING", 3)
     kind = FakeType()
     gate, making, most = asyncio.Event(), 0, 0
@@ -83,7 +83,7 @@ async def test_few_are_made_at_the_same_time(made, monkeypatch):
     assert most == 3 and pool.warm_pool("fake").leased == 20
 
 
-async def test_one_that_died_while_it_was_ready_is_given_to_nobody(made):
+async def test_one_that_died_while_it_was_ready_is_given_to_nobody(made: Any) -> None:
     pool, kind = made(2, warm=1)
     await eventually(lambda: pool.warm_pool("fake").warm == 1)
     dead = next(iter(kind.alive))
@@ -93,7 +93,7 @@ async def test_one_that_died_while_it_was_ready_is_given_to_nobody(made):
     await eventually(lambda: dead not in kind.alive)
 
 
-async def test_one_that_can_t_be_made_is_tried_again(made, monkeypatch):
+async def test_one_that_can_t_be_made_is_tried_again(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "FIRST_PAUSE", 0.1)
     kind = FakeType()
     tries = 0
@@ -117,7 +117,7 @@ async def test_one_that_can_t_be_made_is_tried_again(made, monkeypatch):
     assert pool.warm_pool("fake").failure == "" and pool.warm_pool("fake").free == 1
 
 
-async def test_one_that_takes_too_long(made, monkeypatch):
+async def test_one_that_takes_too_long(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "MAKE_SECONDS", 0.05)
     kind = FakeType()
 
@@ -134,7 +134,7 @@ async def test_one_that_takes_too_long(made, monkeypatch):
     await eventually(lambda: kind.made and not kind.alive)
 
 
-async def test_one_that_is_not_closed_gives_its_slot_back(made, monkeypatch):
+async def test_one_that_is_not_closed_gives_its_slot_back(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "CLOSE_SECONDS", 0.05)
     pool, kind = made(1)
 
@@ -152,7 +152,7 @@ def alarms(pool: LeasePool) -> dict[str, str]:
     return dict(status.tell(pool, ComponentStatus()))
 
 
-async def test_an_environment_that_can_t_be_used(made, monkeypatch):
+async def test_an_environment_that_can_t_be_used(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "RECHECK_SECONDS", 0.0)
     kind = FakeType()
     kind.trouble = "bubblewrap is missing: apt-get install bubblewrap"
@@ -168,7 +168,7 @@ async def test_an_environment_that_can_t_be_used(made, monkeypatch):
     assert not alarms(pool)
 
 
-async def test_it_is_looked_at_again_by_itself(made, monkeypatch):
+async def test_it_is_looked_at_again_by_itself(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "MAINTENANCE_SECONDS", 0.02)
     kind = FakeType()
     kind.trouble = "no image"
@@ -178,7 +178,7 @@ async def test_it_is_looked_at_again_by_itself(made, monkeypatch):
     await eventually(lambda: pool.warm_pool("fake").warm == 1)
 
 
-async def test_waiters_are_told_when_it_can_t_be_used_any_more(made):
+async def test_waiters_are_told_when_it_can_t_be_used_any_more(made: Any) -> None:
     kind = FakeType()
 
     async def fail() -> None:
@@ -193,7 +193,7 @@ async def test_waiters_are_told_when_it_can_t_be_used_any_more(made):
     assert not alarms(pool)  # a default one is nobody's concern
 
 
-async def test_the_status(made):
+async def test_the_status(made: Any) -> None:
     pool, _ = made(3, warm=1, name="my_gui")
     await pool.acquire("my_gui", "a")
     await eventually(lambda: pool.warm_pool("my_gui").warm == 1)
@@ -204,7 +204,7 @@ async def test_the_status(made):
     assert dict(told.counters) == {"leases": 1, "leases_expired": 0, "steps": 0, "sandboxes_lost": 0}
 
 
-async def test_what_a_kind_warns_of_is_an_alarm(made):
+async def test_what_a_kind_warns_of_is_an_alarm(made: Any) -> None:
     pool, _ = made()
     pool.warm_pool("fake").configured.warnings.append("the server has changed the tool 'pay'")
     assert alarms(pool) == {"environment_warning": "environment 'fake': the server has changed the tool 'pay'"}

@@ -115,7 +115,7 @@ def test_what_only_one_may() -> None:
         assert "operator" in rule.roles and rule.scope == "admin"
 
 
-async def test_roles_over_the_wire(server, certs) -> None:
+async def test_roles_over_the_wire(server: ComponentServer, certs: Path) -> None:
     allowed = {
         "JudgeTransitions": {"env_server"}, "Judge": {"env_server", "trainer", "operator"},
         "ListJudgements": {"trainer", "operator"}, "GetStatus": set(ROLES), "Health": set(ROLES),
@@ -132,7 +132,7 @@ async def test_roles_over_the_wire(server, certs) -> None:
     assert server.stop_requested.is_set()
 
 
-async def test_an_error_names_who_may_and_who_asked(server, certs) -> None:
+async def test_an_error_names_who_may_and_who_asked(server: ComponentServer, certs: Path) -> None:
     async with connect(server.address, "prm_judge", Credentials(certs, "trainer")) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await component_pb2_grpc.ComponentServiceStub(channel).Drain(component_pb2.DrainRequest())
@@ -142,7 +142,8 @@ async def test_an_error_names_who_may_and_who_asked(server, certs) -> None:
     assert CATALOGUE[error.reason][0] is error.code
 
 
-async def test_a_certificate_of_another_mesh_of_the_same_ca_is_refused(server, certs, tmp_path) -> None:
+async def test_a_certificate_of_another_mesh_of_the_same_ca_is_refused(server: ComponentServer, certs: Path,
+                                                                       tmp_path: Path) -> None:
     """As when a company's CA signs for several meshes."""
     other = make_certs(tmp_path / "other", "initech", roles=())
     (other / "ca.key").write_bytes((certs / "ca.key").read_bytes())
@@ -163,7 +164,7 @@ async def test_a_certificate_of_another_mesh_of_the_same_ca_is_refused(server, c
         assert await call(server.address, Credentials(other, "env_server"), rpc) == "FOREIGN_MESH"
 
 
-async def test_keys_open_what_their_scopes_say(server, certs, keys) -> None:
+async def test_keys_open_what_their_scopes_say(server: ComponentServer, certs: Path, keys: KeyFile) -> None:
     root = (certs / "ca.crt").read_bytes()
     reasons = {}
     for scope in ("chat", "read", "admin"):
@@ -181,7 +182,7 @@ async def test_keys_open_what_their_scopes_say(server, certs, keys) -> None:
         ("admin", "Forget"): "UNIMPLEMENTED", ("admin", "JudgeTransitions"): no, ("admin", "Health"): ""}
 
 
-async def test_no_key_a_wrong_one_and_a_revoked_one(server, certs, keys) -> None:
+async def test_no_key_a_wrong_one_and_a_revoked_one(server: ComponentServer, certs: Path, keys: KeyFile) -> None:
     root = (certs / "ca.crt").read_bytes()
     shown, _ = keys.add("ci", ["admin"])
     good = OutsideCredentials(shown, root)
@@ -203,7 +204,7 @@ async def test_no_key_a_wrong_one_and_a_revoked_one(server, certs, keys) -> None
     assert await call(server.address, good, "GetStatus") == "UNAVAILABLE"
 
 
-async def test_who_may_not_come_in_has_no_message_read(server, certs) -> None:
+async def test_who_may_not_come_in_has_no_message_read(server: ComponentServer, certs: Path) -> None:
     """Not one byte of a request is waited for, or kept, before the caller is known."""
     async with grpc.aio.secure_channel(server.keys_address, grpc.ssl_channel_credentials(
             (certs / "ca.crt").read_bytes())) as channel:
@@ -215,7 +216,7 @@ async def test_who_may_not_come_in_has_no_message_read(server, certs) -> None:
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_call_without_its_message_and_one_that_is_none(server, certs) -> None:
+async def test_a_call_without_its_message_and_one_that_is_none(server: ComponentServer, certs: Path) -> None:
     credentials, options = Credentials(certs, "operator").channel("prm_judge")
     async with grpc.aio.secure_channel(server.address, credentials, options) as channel:
         nothing = channel.stream_unary("/openclaw_rl.v1.ComponentService/GetStatus")(timeout=10)
@@ -226,7 +227,7 @@ async def test_a_call_without_its_message_and_one_that_is_none(server, certs) ->
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> None:
+async def test_revoking_a_key_ends_its_running_calls(server: ComponentServer, certs: Path, keys: KeyFile) -> None:
     shown, _ = keys.add("watcher", ["admin"])
     credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
     async with connect(server.keys_address, "prm_judge", credentials) as channel:
@@ -239,7 +240,8 @@ async def test_revoking_a_key_ends_its_running_calls(server, certs, keys) -> Non
     assert from_rpc_error(caught.value).reason == "UNKNOWN_KEY"
 
 
-async def test_what_runs_for_a_key_that_expires_is_finished(server, certs, keys) -> None:
+async def test_what_runs_for_a_key_that_expires_is_finished(server: ComponentServer, certs: Path,
+                                                            keys: KeyFile) -> None:
     """As at the HTTP door."""
     shown, _ = keys.add("guest", ["admin"])
     credentials = OutsideCredentials(shown, (certs / "ca.crt").read_bytes())
@@ -269,7 +271,8 @@ class Policy(policy_pb2_grpc.PolicyServiceServicer):
             model=f"{client_of(context)} {called_by('env_server')} {shown} {id}"))
 
 
-async def test_a_handler_sees_the_key_and_one_key_is_one_owner_at_both_doors(certs, keys, tmp_path) -> None:
+async def test_a_handler_sees_the_key_and_one_key_is_one_owner_at_both_doors(certs: Path, keys: KeyFile,
+                                                                             tmp_path: Path) -> None:
     root = (certs / "ca.crt").read_bytes()
     told = {}
     async with secure_server(certs, Home(tmp_path).create(), Policy(), keys=KeyRing(keys.path), role="policy_server",
@@ -290,7 +293,7 @@ async def test_a_handler_sees_the_key_and_one_key_is_one_owner_at_both_doors(cer
     assert told["one"] and told["one"] != told["other"]
 
 
-async def test_one_key_takes_no_more_than_its_limits(certs, keys, tmp_path) -> None:
+async def test_one_key_takes_no_more_than_its_limits(certs: Path, keys: KeyFile, tmp_path: Path) -> None:
     root, limits = (certs / "ca.crt").read_bytes(), LimitsConfig(requests_per_minute=3, concurrent=1)
     one, other = (OutsideCredentials(keys.add(name, ["admin"])[0], root) for name in ("one", "other"))
     async with secure_server(certs, Home(tmp_path).create(), Judge(), keys=KeyRing(keys.path),
@@ -315,7 +318,8 @@ async def test_one_key_takes_no_more_than_its_limits(certs, keys, tmp_path) -> N
             assert await call(server.address, Credentials(certs, "operator"), "GetStatus") == ""
 
 
-async def test_what_changes_the_mesh_is_logged_with_who_did_it(server, certs, keys, caplog) -> None:
+async def test_what_changes_the_mesh_is_logged_with_who_did_it(server: ComponentServer, certs: Path, keys: KeyFile,
+                                                               caplog: pytest.LogCaptureFixture) -> None:
     shown, _ = keys.add("night-shift", ["admin"])
     with caplog.at_level(logging.INFO):
         await call(server.address, Credentials(certs, "operator"), "Forget")

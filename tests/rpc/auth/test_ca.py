@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -99,7 +100,7 @@ def test_without_a_ca_no_key_is_left(folder: Path) -> None:
     (lambda: request_for(rsa.generate_private_key(65537, 1024), "trainer"), "RSA of at least 2048"),
     (lambda: request_for(ec.generate_private_key(ec.SECP192R1()), "trainer"), "EC of at least 256"),
 ])
-def test_a_request_that_is_not_signed(folder: Path, request_, message: str) -> None:
+def test_a_request_that_is_not_signed(folder: Path, request_: Any, message: str) -> None:
     make_certs(folder, roles=())
     with pytest.raises(CertificateError, match=message):
         ca.sign(folder, request_(), "trainer")

@@ -8,6 +8,7 @@ import datetime
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -63,14 +64,15 @@ async def status(address: str, credentials: Credentials | None, role: str = "prm
             raise from_rpc_error(error) from None
 
 
-async def test_a_component_tells_that_it_is_secure_and_until_when(server, certs) -> None:
+async def test_a_component_tells_that_it_is_secure_and_until_when(server: ComponentServer, certs: Path) -> None:
     found = await status(server.address, Credentials(certs, "operator"))
     assert found.secure and found.certificate_expires_at.ToDatetime().timestamp() == pytest.approx(
         ca.expiry(certs / "prm_judge.crt").replace(tzinfo=None).timestamp(), abs=1)
     assert found.state == pb.COMPONENT_STATE_RUNNING and not found.alarms
 
 
-async def test_another_component_at_the_address_is_not_taken_for_the_one_expected(server, certs) -> None:
+async def test_another_component_at_the_address_is_not_taken_for_the_one_expected(server: ComponentServer,
+                                                                                  certs: Path) -> None:
     mine = Credentials(certs, "policy_server")
     assert (await status(server.address, mine)).name == "prm_judge"
     assert (await status(server.address, mine, "")).name == "prm_judge"  # any component will do
@@ -78,7 +80,7 @@ async def test_another_component_at_the_address_is_not_taken_for_the_one_expecte
         await status(server.address, mine, "env_server")
 
 
-async def test_new_certificates_are_taken_while_a_stream_runs_and_after(server, certs) -> None:
+async def test_new_certificates_are_taken_while_a_stream_runs_and_after(server: ComponentServer, certs: Path) -> None:
     mine = Credentials(certs, "operator")
     before = serial(certs, "prm_judge")
     async with connect(server.address, "prm_judge", mine) as channel:
@@ -101,7 +103,7 @@ def make_certs_anew(folder: Path) -> None:
     make_certs(folder)
 
 
-async def test_a_pair_that_does_not_fit_yet_waits_for_its_other_half(certs) -> None:
+async def test_a_pair_that_does_not_fit_yet_waits_for_its_other_half(certs: Path) -> None:
     mine = Credentials(certs, "trainer")
     old = mine.material()
     ca.renew(certs, "trainer")
@@ -112,7 +114,8 @@ async def test_a_pair_that_does_not_fit_yet_waits_for_its_other_half(certs) -> N
     assert mine.material().certificate == (certs / "trainer.crt").read_bytes() and not mine.problems()
 
 
-async def test_new_files_that_can_not_be_used_leave_the_old_ones_and_raise_an_alarm(server, certs) -> None:
+async def test_new_files_that_can_not_be_used_leave_the_old_ones_and_raise_an_alarm(server: ComponentServer,
+                                                                                    certs: Path) -> None:
     mine = Credentials(certs, "operator")
     good = (certs / "prm_judge.crt").read_bytes()
     (certs / "prm_judge.crt").write_text("rubbish")
@@ -124,7 +127,7 @@ async def test_new_files_that_can_not_be_used_leave_the_old_ones_and_raise_an_al
 
 
 @pytest.mark.parametrize(("days", "told"), [(20, "ends on"), (-0.01, "has ended")])
-async def test_the_end_of_a_certificate_is_warned_of(certs, home, days, told) -> None:
+async def test_the_end_of_a_certificate_is_warned_of(certs: Path, home: Home, days: float, told: str) -> None:
     reissue(certs, "prm_judge", -40, days)
     alarm = Credentials(certs, "prm_judge").problems()[0]
     assert alarm[0] == "certificate_expires" and told in alarm[1] and "openclaw-rl certs renew" in alarm[1]
@@ -135,7 +138,7 @@ async def test_the_end_of_a_certificate_is_warned_of(certs, home, days, told) ->
             assert found.alarms[0].name == "certificate_expires" and found.state == pb.COMPONENT_STATE_DEGRADED
 
 
-def test_the_end_of_a_ca_is_told_as_that(tmp_path, monkeypatch) -> None:
+def test_the_end_of_a_ca_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`certs renew` would help nothing: what it signs ends with the CA."""
     folder = tmp_path / "short"
     make_certs(folder, "acme", ("trainer",))
@@ -148,7 +151,7 @@ def test_the_end_of_a_ca_is_told_as_that(tmp_path, monkeypatch) -> None:
     assert "the CA in" in text and "certs renew" not in text and "SECURITY.md" in text
 
 
-def test_the_key_is_read_once(certs, monkeypatch) -> None:
+def test_the_key_is_read_once(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewal between two readings would give a pair that doesn't fit."""
     read: list[str] = []
     plain = Path.read_bytes
@@ -157,7 +160,7 @@ def test_the_key_is_read_once(certs, monkeypatch) -> None:
     assert read.count("trainer.key") == 1
 
 
-async def test_clients_of_a_home_use_the_operators_certificate(server, home) -> None:
+async def test_clients_of_a_home_use_the_operators_certificate(server: ComponentServer, home: Home) -> None:
     home.config_file.write_text("security: {tls: 'on'}")
     async with AsyncComponentServiceClient(server.address, component="prm_judge", home=home) as client:
         assert (await client.get_status()).status.secure
@@ -186,14 +189,14 @@ async def test_clients_of_a_home_use_the_operators_certificate(server, home) -> 
     ({"components": {"policy_server": {"weights_from": "10.0.0.1:50051"}}}, True),
     ({"security": {"tls": "off"}, "components": {"prm_judge": {"address": "10.0.0.3:50053"}}}, False),
 ])
-def test_when_the_mesh_is_encrypted(config, wanted) -> None:
+def test_when_the_mesh_is_encrypted(config: Any, wanted: bool) -> None:
     assert identity.wanted(Config.model_validate(config)) is wanted
 
 
 @pytest.mark.parametrize(("config", "message"), [
     ({"mode": "distributed"}, "mode: distributed"),
     ({"components": {"trainer": {"host": "10.0.0.4"}}}, "components.trainer.host: 10.0.0.4")])
-def test_off_is_refused_on_a_network(config, message) -> None:
+def test_off_is_refused_on_a_network(config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"security.tls: off is not allowed with {message}.*openclaw-rl init"):
         identity.wanted(Config.model_validate({**config, "security": {"tls": "off"}}))
 
@@ -203,7 +206,7 @@ def test_keys_in_plain_text_are_refused() -> None:
         identity.wanted(Config.model_validate({"components": {"trainer": {"keys_port": 1}}}))
 
 
-def test_missing_certificates_are_named_with_what_to_do(home) -> None:
+def test_missing_certificates_are_named_with_what_to_do(home: Home) -> None:
     config = Config.model_validate({"components": {"trainer": {"host": "10.0.0.4"}}})
     with pytest.raises(ConfigError, match=r"components\.trainer\.host: 10\.0\.0\.4 is on the network, which needs "
                                           r"certificates, and .* lacks ca\.crt, trainer\.crt, trainer\.key: "
@@ -211,7 +214,7 @@ def test_missing_certificates_are_named_with_what_to_do(home) -> None:
         tls.credentials(config, home, "trainer")
 
 
-def test_certificates_of_others_are_not_this_role(certs, tmp_path) -> None:
+def test_certificates_of_others_are_not_this_role(certs: Path, tmp_path: Path) -> None:
     other = make_certs(tmp_path / "other")
     os.replace(certs / "operator.crt", certs / "trainer.crt")
     os.replace(certs / "operator.key", certs / "trainer.key")
@@ -223,7 +226,7 @@ def test_certificates_of_others_are_not_this_role(certs, tmp_path) -> None:
         Credentials(certs, "prm_judge")
 
 
-async def test_a_component_has_its_certificate_while_it_runs(certs, home) -> None:
+async def test_a_component_has_its_certificate_while_it_runs(certs: Path, home: Home) -> None:
     seen = []
 
     class Trainer(Component):
@@ -252,7 +255,7 @@ async def test_a_component_has_its_certificate_while_it_runs(certs, home) -> Non
         assert seen[2] is None and identity.current() is seen[0]
 
 
-async def test_certificates_of_the_users_own_name_roles_by_common_name(tmp_path, home) -> None:
+async def test_certificates_of_the_users_own_name_roles_by_common_name(tmp_path: Path, home: Home) -> None:
     """A CA of another make: no URI, no name of the mesh; hosts are verified as everywhere."""
     folder = own_certificates(tmp_path / "own", ["prm_judge", "operator", "env_server"])
     async with secure_server(folder, home, Judge()) as server:

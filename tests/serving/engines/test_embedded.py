@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,7 +119,7 @@ async def test_an_abandoned_iterator_is_cleaned_up(engine: EmbeddedEngine) -> No
     assert engine.stats()["tokens_total"] < 900
 
 
-async def test_a_long_prompt_does_not_hold_up_the_others(engine: EmbeddedEngine, held) -> None:
+async def test_a_long_prompt_does_not_hold_up_the_others(engine: EmbeddedEngine, held: SimpleNamespace) -> None:
     stream = engine.generate(PROMPTS[0], Sampling(temperature=2, seed=1, max_tokens=900))
     await anext(stream)
     held.pieces.clear()
@@ -132,7 +133,7 @@ async def test_a_long_prompt_does_not_hold_up_the_others(engine: EmbeddedEngine,
     await stream.aclose()
 
 
-async def test_a_live_prompt_overtakes_one_of_the_background(engine: EmbeddedEngine, held) -> None:
+async def test_a_live_prompt_overtakes_one_of_the_background(engine: EmbeddedEngine, held: SimpleNamespace) -> None:
     quiet = Sampling(temperature=0, max_tokens=12, background=True)
     behind, live, more = [2] * 600, [9, 7] * 100, [1, 5, 9]
     expected = [await ids(engine, prompt) for prompt in (behind, live, more, PROMPTS[1])]
@@ -247,7 +248,7 @@ def test_impossible_sampling_is_refused(field: str, value: float) -> None:
         Sampling(**{field: value})
 
 
-async def test_a_failing_request_fails_alone(engine: EmbeddedEngine, held) -> None:
+async def test_a_failing_request_fails_alone(engine: EmbeddedEngine, held: SimpleNamespace) -> None:
     expected = await ids(engine, PROMPTS[0], Sampling(temperature=0, max_tokens=60))
 
     def fail(pieces: list) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ async def test_a_running_response_goes_on_with_the_new_weights(engine: EmbeddedE
     assert await engine.score([1, 2, 3]) == (before, 0)
 
 
-async def test_spans_change_exactly_at_the_swap(engine: EmbeddedEngine, other: Path, held) -> None:
+async def test_spans_change_exactly_at_the_swap(engine: EmbeddedEngine, other: Path, held: SimpleNamespace) -> None:
     await engine.stage(7, other)
     held.before = lambda pieces: held.gate.clear() if len(held.pieces) == 6 else None
     response = asyncio.create_task(tokens(engine, [5, 6], LONG))
@@ -55,7 +56,7 @@ async def test_spans_change_exactly_at_the_swap(engine: EmbeddedEngine, other: P
     assert set(versions[6:]) == {7}
 
 
-async def test_scores_are_of_one_version(engine: EmbeddedEngine, other: Path, held) -> None:
+async def test_scores_are_of_one_version(engine: EmbeddedEngine, other: Path, held: SimpleNamespace) -> None:
     text = [i % 100 for i in range(700)]
     await engine.stage(1, other)
     held.gate.clear()

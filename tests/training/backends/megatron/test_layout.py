@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_sizes() -> None:
 
 @pytest.mark.parametrize("model", [EMBEDDED, LLAMA_8B, LLAMA_70B, QWEN_500M])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8, 12, 16])
-def test_every_layout_divides_what_it_cuts(model, ranks) -> None:
+def test_every_layout_divides_what_it_cuts(model: Any, ranks: int) -> None:
     found = list(layouts(model, ranks))
     assert found and len(set(found)) == len(found)
     for one in found:
@@ -65,7 +66,7 @@ def test_every_layout_divides_what_it_cuts(model, ranks) -> None:
 
 
 @pytest.mark.parametrize(("model", "sizes"), [(EMBEDDED, [1, 3]), (LLAMA_8B, [1, 2, 4, 8]), (QWEN_500M, [1, 2])])
-def test_layers_are_cut_by_whole_heads(model, sizes) -> None:
+def test_layers_are_cut_by_whole_heads(model: Any, sizes: Any) -> None:
     assert tensor_sizes(model) == sizes
     assert pipeline_sizes(EMBEDDED) == [1, 2, 3, 5, 6, 10, 15, 30]
 
@@ -102,7 +103,7 @@ def test_the_memory_of_a_rank() -> None:
     (LLAMA_8B, 1, None, Layout(1, 1, 1)),
     (LLAMA_8B, 8, None, Layout(1, 1, 8)),
 ])
-def test_the_model_is_cut_no_more_than_the_memory_asks_for(model, ranks, memory, layout) -> None:
+def test_the_model_is_cut_no_more_than_the_memory_asks_for(model: Any, ranks: int, memory: Any, layout: Any) -> None:
     assert taken(model, ranks, memory) == layout
 
 
@@ -128,7 +129,7 @@ def test_what_is_set_is_taken() -> None:
     (LLAMA_8B, 8, {"data_parallel": 3}, "components.trainer.megatron: data_parallel 3 fits no layout of 8 ranks "
      "(components.trainer.gpus); tensor x pipeline x data may be 1 x 1 x 8"),
 ])
-def test_a_wrong_layout_is_named_with_what_fits(model, ranks, overrides, says) -> None:
+def test_a_wrong_layout_is_named_with_what_fits(model: Any, ranks: int, overrides: Any, says: str) -> None:
     with pytest.raises(LayoutError) as error:
         taken(model, ranks, **overrides)
     assert says in str(error.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,8 @@ def test_a_bad_answer_is_told_and_asked_again(rig: Rig, api: FakeApi) -> None:
     (error(401, f"Incorrect API key provided: {KEY}"), "refuses the key in ZHIPUAI_API_KEY or OPENAI_API_KEY"),
     (error(404, "The model does not exist", "model_not_found"), "components.policy_server.model"),
     (error(404, "Not Found"), "components.policy_server.base_url")])
-def test_while_the_writer_is_away_samples_wait(rig: Rig, reply, words: str, caplog) -> None:
+def test_while_the_writer_is_away_samples_wait(rig: Rig, reply: Any, words: str,
+                                               caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     rig.script.edits = reply
     for _ in range(7):  # more than a sample may be tried
