@@ -97,7 +97,7 @@ async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_wel
     again.store.close()
 
 
-async def test_what_is_held_in_memory_goes_too(rig: Rig, monkeypatch) -> None:
+async def test_what_is_held_in_memory_goes_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(entries, db):
         raise MeshError(None, "DISK_FULL", "the disk is full")  # type: ignore[arg-type]
 
