@@ -9,9 +9,9 @@ import grpc
 import orjson
 
 from openclaw_rl.client.component import ComponentServiceClient
-from openclaw_rl.observability.span_listing import FIELDS, MAX_VALUES
 from openclaw_rl.observability.span_reader import Ask
 from openclaw_rl.observability.span_store import Span
+from openclaw_rl.rpc.component_service import FIELDS, MAX_VALUES
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home
 

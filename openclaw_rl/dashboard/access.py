@@ -28,10 +28,11 @@ from pathlib import Path
 
 from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.rpc.auth.keys import Key, KeyRing
+from openclaw_rl.rpc.limits import Limiter
 from openclaw_rl.runtime.identity import is_loopback
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
-from openclaw_rl.serving.entrypoints.openai.limits import Limiter
+from openclaw_rl.serving.entrypoints.openai.limits import take
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Access:
         key = self.ring.find(shown)
         if key is None or not key.allows("read"):
             # Only what fails counts: behind a proxy all have one address, and nobody may lock the others out.
-            self._limiter.take(place, f"address {place}")
+            take(self._limiter, place, f"address {place}")
             self._limiter.give_back(place)
             log.warning("a wrong key was tried at the dashboard from %s", place)
             raise ApiError(401, "invalid key", code="invalid_api_key")

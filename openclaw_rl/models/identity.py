@@ -7,9 +7,17 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from openclaw_rl.models.api import API_MODEL, api_config
 from openclaw_rl.models.config import ModelConfig, ModelError
 from openclaw_rl.runtime.json import parse_json
+
+#: `model_type` in the config.json of an API model.
+API_MODEL = "openclaw_rl_api"
+
+
+def api_config(model: str, base_url: str) -> bytes:
+    """Content of an API model's config.json: its name and the API's address, never a key."""
+    return json.dumps({"model_type": API_MODEL, "model": model, "base_url": base_url.rstrip("/")},
+                      sort_keys=True).encode()
 
 
 def model_id(folder: Path) -> str:

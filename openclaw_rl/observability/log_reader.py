@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from openclaw_rl.rpc.errors import invalid, not_found
-from openclaw_rl.rpc.messages import in_messages
-from openclaw_rl.runtime.home import COMPONENTS, Home
-from openclaw_rl.v1 import component_pb2 as pb
+from openclaw_rl.runtime.home import COMPONENTS
 
-#: Most lines from the end, and how many when the caller doesn't say.
-MAX_LINES, LINES = 10_000, 100
 #: Longer lines are cut, in bytes.
 MAX_LINE = 16 * 2**10
 #: Bytes read from the end of a file at once.
 _BLOCK = 256 * 2**10
-#: Seconds between two looks for new lines.
-_LOOK_EVERY = 0.25
 
 _JOURNAL = re.compile(r"rl_trace_(\d{8})(?:\.(\d+))?\.log")
 _COMPONENT = re.compile(rf"(?:{'|'.join(COMPONENTS)})\.log(?:\.(\d+))?")
@@ -124,41 +116,3 @@ def _end_of(file: BinaryIO, end: int, count: int) -> tuple[list[str], bytes]:
 def _text(line: bytes) -> str:
     cut = line if len(line) <= MAX_LINE else line[:MAX_LINE] + "…".encode()
     return cut.decode(errors="replace").removesuffix("\r")
-
-
-async def read(home: Home, component: str, request: pb.ReadLogsRequest, redact: Callable[[str], str],
-               stopping: asyncio.Event) -> AsyncIterator[pb.ReadLogsResponse]:
-    """What ComponentService.ReadLogs answers.
-
-    Args:
-        component: whose log, unless the journal is asked for.
-        redact: blots secrets out of a line.
-        stopping: ends the following.
-
-    Raises:
-        MeshError: INVALID_ARGUMENT; NOT_FOUND, there is no such log, and it is not to be followed.
-    """
-    lines = request.lines if request.HasField("lines") else LINES
-    if not 0 <= lines <= MAX_LINES:
-        raise invalid("lines", lines, f"from 0 to {MAX_LINES}")
-    if request.source not in pb.LogSource.values():
-        raise invalid("source", request.source, "a LogSource")
-    journal = request.source == pb.LOG_SOURCE_JOURNAL
-    tail = Tail(home.logs, "" if journal else component)
-    if not request.follow and not tail.files():
-        raise not_found("log", "rl_trace" if journal else component, "nothing is written to the home's logs folder" + (
-            "" if journal else "; one that was started by hand logs to its terminal"))
-    try:
-        for batch in in_messages(map(redact, await asyncio.to_thread(tail.last, lines))):
-            yield pb.ReadLogsResponse(lines=batch)
-        while request.follow and not stopping.is_set():
-            fresh = await asyncio.to_thread(lambda: list(tail.new()))
-            for batch in in_messages(map(redact, fresh)):
-                yield pb.ReadLogsResponse(lines=batch)
-            if not fresh:
-                try:
-                    await asyncio.wait_for(stopping.wait(), _LOOK_EVERY)
-                except TimeoutError:
-                    pass
-    finally:
-        tail.close()

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -17,13 +17,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from openclaw_rl.config import ConfigError
-from openclaw_rl.observability import log_reader, telemetry
+from openclaw_rl.observability import telemetry
 from openclaw_rl.observability.metrics import observe_status
-from openclaw_rl.observability.span_listing import list_spans
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
+from openclaw_rl.rpc.component_service import ComponentServicer
 from openclaw_rl.rpc.contract import CONTRACT_VERSION
-from openclaw_rl.rpc.errors import invalid, unimplemented
 from openclaw_rl.rpc.hosted_server import HostServer, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
@@ -112,7 +111,7 @@ class ComponentServer:
         self._signals = (signal.SIGTERM, signal.SIGINT) if signals and host_server is None else ()
         self._server: Any = (Registrar(host_server.server, self._interceptor) if host_server is not None
                              else grpc.aio.server(interceptors=[self._interceptor], options=OPTIONS))
-        self.add(component_pb2_grpc.add_ComponentServiceServicer_to_server, _ComponentServicer(self), COMPONENT_SERVICE)
+        self.add(component_pb2_grpc.add_ComponentServiceServicer_to_server, ComponentServicer(self), COMPONENT_SERVICE)
 
     @property
     def service_names(self) -> tuple[str, ...]:
@@ -312,58 +311,6 @@ class ComponentServer:
                                             "port (0 means any free one)")
             return OSError(error.errno, f"{advice}: {error.strerror}. Check the configured host and port")
         return OSError(errno.EADDRNOTAVAIL, f"{advice}. Check the configured host and port")
-
-
-class _ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
-    """ComponentService, the same for all components."""
-
-    def __init__(self, server: ComponentServer) -> None:
-        self._server = server
-
-    async def GetStatus(self, request: component_pb2.GetStatusRequest,
-                        context: grpc.aio.ServicerContext) -> component_pb2.GetStatusResponse:
-        return component_pb2.GetStatusResponse(status=self._server.status())
-
-    async def WatchStats(self, request: component_pb2.WatchStatsRequest, context: grpc.aio.ServicerContext
-                         ) -> AsyncIterator[component_pb2.WatchStatsResponse]:
-        interval = request.interval.ToNanoseconds() / 1e9 if request.HasField("interval") else 1.0
-        if not 0.1 <= interval <= 3600:
-            raise invalid("interval", f"{interval:g}s", "from 0.1 s to 1 h")
-        while True:
-            yield component_pb2.WatchStatsResponse(status=self._server.status(), at=now())
-            try:
-                await asyncio.wait_for(self._server.stop_requested.wait(), interval)
-                return
-            except TimeoutError:
-                pass
-
-    async def Drain(self, request: component_pb2.DrainRequest,
-                    context: grpc.aio.ServicerContext) -> component_pb2.DrainResponse:
-        grace = request.grace.ToNanoseconds() / 1e9 if request.HasField("grace") else 30.0
-        if not 0 <= grace <= 3600:
-            raise invalid("grace", f"{grace:g}s", "from 0 s to 1 h")
-        self._server.request_stop(grace)
-        await self._server.set_serving(False)  # the component may be busy starting, and look up only later
-        return component_pb2.DrainResponse()
-
-    async def Forget(self, request: component_pb2.ForgetRequest,
-                     context: grpc.aio.ServicerContext) -> component_pb2.ForgetResponse:
-        if self._server.on_forget is None:
-            raise unimplemented(f"Forget of {self._server.name}")
-        if not request.session_id:
-            raise invalid("session_id", "", "the id of a session")
-        return await self._server.on_forget(request)
-
-    async def ReadLogs(self, request: component_pb2.ReadLogsRequest, context: grpc.aio.ServicerContext
-                       ) -> AsyncIterator[component_pb2.ReadLogsResponse]:
-        async for part in log_reader.read(self._server.home, self._server.name, request, redact.text,
-                                    self._server.stop_requested):
-            yield part
-
-    async def ListSpans(self, request: component_pb2.ListSpansRequest, context: grpc.aio.ServicerContext
-                        ) -> AsyncIterator[component_pb2.ListSpansResponse]:
-        async for part in list_spans(self._server.home, self._server.name, request):
-            yield part
 
 
 def _health(well: bool) -> health_pb2.HealthCheckResponse.ServingStatus.ValueType:

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openclaw_rl.config import Config, PolicyServerConfig
 from openclaw_rl.delivery.sender import Sender
-from openclaw_rl.models.api import ensure_api_model
 from openclaw_rl.models.api_endpoints import ApiModel, policy_api, uses_api
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.rpc.auth.callers import client_digest
@@ -40,6 +39,7 @@ from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, environment_pb2_grpc, policy_pb2, policy_pb2_grpc
+from openclaw_rl.weights.api_model import ensure_api_model
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 from openclaw_rl.weights.transfer.relay import WeightRelay
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from openclaw_rl.models.identity import model_id as identify
 from openclaw_rl.runtime.home import write_atomically
 from openclaw_rl.v1.weights_pb2 import TensorSpec, VersionManifest
 from openclaw_rl.weights.format.digest import manifest_digest, tensor_digest
@@ -23,7 +24,7 @@ def base_manifest(folder: Path, cache: Path | None = None,
     Args:
         folder: a Hugging Face folder; its tensors in one file or several.
         cache: JSON file that keeps the digests until a file of the model changes; None reads all again.
-        model_id: see models.identity, which is asked when it is None.
+        model_id: None asks models.identity.
 
     Raises:
         CorruptFile: a file is damaged.
@@ -37,14 +38,10 @@ def base_manifest(folder: Path, cache: Path | None = None,
         digests = {name: tensor_digest(tensors[name]) for name in places}
         _keep(cache, stamp, digests)
     specs = [make_spec(name, place.dtype, place.shape, digests[name]) for name, place in places.items()]
-    if model_id is None:
-        from openclaw_rl.models.identity import model_id as identify
-
-        model_id = identify(folder)
     made = Timestamp()
     made.FromNanoseconds(max(mtime for _, _, mtime in stamp) if stamp else 0)
-    manifest = VersionManifest(version=0, digest=manifest_digest(specs), model_id=model_id, algorithm="base",
-                               created_at=made, total_bytes=sum(spec.encoded_bytes for spec in specs))
+    manifest = VersionManifest(version=0, digest=manifest_digest(specs), model_id=model_id or identify(folder),
+                               algorithm="base", created_at=made, total_bytes=sum(spec.encoded_bytes for spec in specs))
     return manifest, specs
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.models.api import ensure_api_model
 from openclaw_rl.models.api_endpoints import ApiModel
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.rpc.errors import MeshError
@@ -21,6 +20,7 @@ from openclaw_rl.v1 import policy_pb2, turn_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.playbook_pb2 import Playbook, PlaybookEntry
 from openclaw_rl.weights import playbook
+from openclaw_rl.weights.api_model import ensure_api_model
 from openclaw_rl.weights.format.digest import manifest_digest
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.receiver import WeightReceiver

@@ -12,9 +12,6 @@ DEBT: frozenset[str] = frozenset({
     "circle: openclaw_rl.serving.engines.sglang",
     "circle: openclaw_rl.training",
     "mutual: config runtime",
-    "mutual: models weights",
-    "mutual: observability rpc",
     "upward: docs cli",
-    "upward: rpc serving",
     "upward: runtime rpc",
 })

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from openclaw_rl.rpc.errors import MeshError, exhausted
+from openclaw_rl.rpc.errors import MeshError
+from openclaw_rl.rpc.limits import Limiter
 from openclaw_rl.runtime.home import COMPONENTS
 
 if TYPE_CHECKING:
     from openclaw_rl.config import LimitsConfig
     from openclaw_rl.rpc.auth.certificates import Identity
     from openclaw_rl.rpc.auth.keys import Key, KeyRing, Scope
-    from openclaw_rl.serving.entrypoints.openai.limits import Limiter
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: The bearer key of the call that runs, as shown, and its id; empty ones without a key.
 caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("", ""))
@@ -119,8 +119,6 @@ class Authorizer:
         self._identity, self._keys = identity, keys
         self._limiter: Limiter | None = None
         if keys is not None and limits is not None:
-            from openclaw_rl.serving.entrypoints.openai.limits import Limiter
-
             self._limiter = Limiter(limits)
         self._visits: set[Visit] = set()  # those with a key
 
@@ -139,7 +137,7 @@ class Authorizer:
                  else self._with_key(context, method))
         rule = TABLE.get(method)
         if rule is not None and rule.scope == "admin":
-            log.info("%s called by %s at %s", method.rpartition("/")[2], visit.who, context.peer())
+            logger.info("%s called by %s at %s", method.rpartition("/")[2], visit.who, context.peer())
         return visit
 
     def leave(self, visit: Visit) -> None:
@@ -189,12 +187,7 @@ class Authorizer:
             raise _no_good((key and key.dead()) or "is not one of this mesh")
         self._check_scope(key, method)
         if self._limiter is not None:
-            from openclaw_rl.serving.entrypoints.openai.errors import ApiError
-
-            try:
-                self._limiter.take(key.id, f"the key {key.name}")
-            except ApiError as error:
-                raise exhausted(error.message, float(error.headers.get("Retry-After", 1))) from None
+            self._limiter.take(key.id, f"the key {key.name}")
         visit = Visit(f"the key {key.name}", key, asyncio.current_task())
         self._visits.add(visit)
         caller.set((shown, key.id))

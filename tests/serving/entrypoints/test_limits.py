@@ -13,11 +13,11 @@ import pytest
 
 from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.rpc.auth.keys import KeyFile, KeyRing
+from openclaw_rl.rpc.limits import REMEMBERED, Limiter, LimitReached
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.entrypoints.openai import access as access_module
 from openclaw_rl.serving.entrypoints.openai.access import Access
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
-from openclaw_rl.serving.entrypoints.openai.limits import REMEMBERED, Limiter
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
 from openclaw_rl.v1 import turn_pb2
 from tests.serving.entrypoints.conftest import Door, OpenDoor
@@ -257,13 +257,13 @@ def test_the_limiter_forgets_addresses_and_nobody_who_is_there() -> None:
         limiter.take(f"10.{i}", "x")
         limiter.give_back(f"10.{i}")
     assert len(limiter) <= REMEMBERED
-    with pytest.raises(ApiError, match="same time"):
+    with pytest.raises(LimitReached, match="same time"):
         limiter.take("here", "x")
     limiter.give_back("here")
     for _ in range(59):
         limiter.take("here", "x")
         limiter.give_back("here")
-    with pytest.raises(ApiError, match="per minute"):
+    with pytest.raises(LimitReached, match="per minute"):
         limiter.take("here", "x")
     clock[0] += 1
     limiter.take("here", "x")

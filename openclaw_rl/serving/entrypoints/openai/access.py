@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from openclaw_rl.config.security import LimitsConfig
 from openclaw_rl.rpc.auth.keys import Key, KeyRing, Scope, shown_in
+from openclaw_rl.rpc.limits import Limiter
 from openclaw_rl.runtime.identity import is_loopback
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
-from openclaw_rl.serving.entrypoints.openai.limits import Limiter
+from openclaw_rl.serving.entrypoints.openai.limits import take
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
 
 #: Seconds after which a revoked key's running responses are ended at the latest.
@@ -61,7 +62,7 @@ class Access:
         visit = self._visitor(headers, address)
         if self._limiter is not None and not visit.free:
             who = f"key {visit.name}" if visit.key else f"address {visit.client}"
-            visit.headers = self._limiter.take(visit.client, who)
+            visit.headers = take(self._limiter, visit.client, who)
         self._visits.add(visit)
         if visit.key is not None and not visit.key.allows(scope):
             self.leave(visit)

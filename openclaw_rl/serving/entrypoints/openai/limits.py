@@ -1,112 +1,31 @@
-"""What one client may take: requests per minute, and requests at the same time."""
+"""Rate limits in OpenAI's words: headers that tell what is left, and the error 429."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from openclaw_rl.config.security import LimitsConfig
+from openclaw_rl.rpc.limits import Allowance, Limiter, LimitReached, duration
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 
-#: Clients that are remembered. Addresses come and go; one that is forgotten begins with a full bucket again.
-REMEMBERED = 10_000
 
+def take(limiter: Limiter, client: str, who: str) -> dict[str, str]:
+    """Begin a request, which `limiter.give_back` ends.
 
-@dataclass(slots=True)
-class _Client:
-    tokens: float  # requests that it may make now
-    at: float  # when `tokens` was right
-    running: int = 0
+    Returns:
+        OpenAI's headers that tell what is left.
 
-
-class Limiter:
-    """A token bucket and a count for each client: it may make a minute's requests at once, and gets new ones evenly.
-
-    Memory is bounded: of the clients without running requests the longest unseen are forgotten.
-
-    Args:
-        clock: seconds; for tests.
+    Raises:
+        ApiError: 429 with the time to retry after.
     """
-
-    def __init__(self, limits: LimitsConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limits = limits
-        self._clock = clock
-        self._clients: OrderedDict[str, _Client] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def take(self, client: str, who: str) -> dict[str, str]:
-        """Begin a request; `give_back` ends it.
-
-        Args:
-            who: the client's name in an error.
-
-        Returns:
-            OpenAI's headers that tell what is left.
-
-        Raises:
-            ApiError: 429 with the time to retry after.
-        """
-        now, rate = self._clock(), self.limits.requests_per_minute / 60
-        state = self._state(client, now, rate)
-        if state.tokens < 1:
-            wait = (1 - state.tokens) / rate
-            raise _limited(f"Rate limit reached for {who}: {self.limits.requests_per_minute} requests per minute. "
-                           f"Please try again in {_duration(wait)}.", wait, self._headers(state, rate))
-        if state.running >= self.limits.concurrent:
-            raise _limited(f"Rate limit reached for {who}: {self.limits.concurrent} requests at the same time. Please "
-                           "try again when one of them has ended.", 1.0, self._headers(state, rate))
-        state.tokens -= 1
-        state.running += 1
-        return self._headers(state, rate)
-
-    def give_back(self, client: str) -> None:
-        """A request has ended."""
-        if state := self._clients.get(client):
-            state.running -= 1
-
-    def _state(self, client: str, now: float, rate: float) -> _Client:
-        most = float(self.limits.requests_per_minute)
-        state = self._clients.get(client)
-        if state is None:
-            state = self._clients[client] = _Client(most, now)
-            self._forget()
-        else:
-            state.tokens, state.at = min(most, state.tokens + (now - state.at) * rate), now
-            self._clients.move_to_end(client)
-        return state
-
-    def _forget(self) -> None:
-        for _ in range(100):
-            if len(self._clients) <= REMEMBERED:
-                return
-            client, state = next(iter(self._clients.items()))
-            if state.running:  # one of few, since connections are bounded
-                self._clients.move_to_end(client)
-            else:
-                del self._clients[client]
-
-    def _headers(self, state: _Client, rate: float) -> dict[str, str]:
-        most = self.limits.requests_per_minute
-        return {"x-ratelimit-limit-requests": str(most),
-                "x-ratelimit-remaining-requests": str(max(0, int(state.tokens))),
-                "x-ratelimit-reset-requests": _duration((most - state.tokens) / rate)}
+    try:
+        return _headers(limiter.take(client, who))
+    except LimitReached as error:
+        raise ApiError(429, error.message, type="requests", code="rate_limit_exceeded",
+                       headers={**_headers(error.allowance), "Retry-After": str(max(1, math.ceil(error.wait))),
+                                "Retry-After-Ms": str(max(1, math.ceil(error.wait * 1000)))}) from None
 
 
-def _limited(message: str, wait: float, headers: dict[str, str]) -> ApiError:
-    return ApiError(429, message, type="requests", code="rate_limit_exceeded",
-                    headers={**headers, "Retry-After": str(max(1, math.ceil(wait))),
-                             "Retry-After-Ms": str(max(1, math.ceil(wait * 1000)))})
-
-
-def _duration(seconds: float) -> str:
-    """As OpenAI writes it: 8ms, 1.2s, 6m0s."""
-    if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
-    if seconds < 60:
-        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
-    return f"{int(seconds // 60)}m{int(seconds % 60)}s"
+def _headers(allowance: Allowance) -> dict[str, str]:
+    return {"x-ratelimit-limit-requests": str(allowance.limit),
+            "x-ratelimit-remaining-requests": str(allowance.remaining),
+            "x-ratelimit-reset-requests": duration(allowance.reset)}

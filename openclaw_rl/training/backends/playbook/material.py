@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from openclaw_rl.config import Config, ConfigError, TrainerConfig
-from openclaw_rl.models.api import ensure_api_model
 from openclaw_rl.models.api_calls import Budget, Names
 from openclaw_rl.models.api_endpoints import policy_api, resolve_address, writer_api
 from openclaw_rl.runtime.home import Home
@@ -22,6 +21,7 @@ from openclaw_rl.training.buffer.examples import from_the_future
 from openclaw_rl.training.learner import Learner
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
+from openclaw_rl.weights.api_model import ensure_api_model
 
 log = logging.getLogger(__name__)
 

@@ -1,28 +1,19 @@
-"""An API model's folder: it has no weights, so what is version 0 is an empty playbook."""
+"""Folders of API models, which have no weights: an empty playbook is their version 0."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
+from openclaw_rl.models.identity import api_config
 from openclaw_rl.runtime.home import Home, write_atomically
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from openclaw_rl.weights.format.safetensors import MODEL_FILE, header, make_spec
 from openclaw_rl.weights.playbook import tensor
 
-#: `model_type` in its config.json.
-API_MODEL = "openclaw_rl_api"
-
-
-def api_config(model: str, base_url: str) -> bytes:
-    """Content of config.json: the model's name and the API's address, never a key."""
-    return json.dumps({"model_type": API_MODEL, "model": model, "base_url": base_url.rstrip("/")},
-                      sort_keys=True).encode()
-
 
 def ensure_api_model(model: str, base_url: str, home: Home) -> Path:
-    """The folder of an API model, made when it is missing: models/api-NAME-DIGEST.
+    """Return the folder of an API model, models/api-NAME-DIGEST, and make it when it is missing.
 
     Raises:
         OSError: it can't be written.
