@@ -15,7 +15,7 @@ from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import TurnClass
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
 _DECLARED = {"main": MAIN, "side": SIDE}
@@ -89,9 +89,9 @@ class Classifier:
                 except TimeoutError:
                     if name not in self._slow:
                         self._slow.add(name)
-                        log.warning("The %s takes longer than %g s on the %s of turn %s (%d characters); make it "
-                                    "simpler. Such turns are not trained on.",
-                                    name, SEARCH_BUDGET, place, turn.turn_id, len(text))
+                        logger.warning("The %s takes longer than %g s on the %s of turn %s (%d characters); make it "
+                                       "simpler. Such turns are not trained on.",
+                                       name, SEARCH_BUDGET, place, turn.turn_id, len(text))
                     return Classification(UNKNOWN, f"{name} took too long")
                 if found:
                     return Classification(turn_class, f"{name} in the {place}")

@@ -8,7 +8,7 @@ from collections import Counter
 from openclaw_rl.rollouts.classification.classify import MAIN, Classification
 from openclaw_rl.v1.turn_pb2 import TurnClass
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Requests without a trainable one among them that are worth a warning: from the start, when nothing shows yet that
 #: the configuration fits the client ...
@@ -34,7 +34,7 @@ class Trainability:
         self._rules[classified.turn_class, classified.rule] += 1
         if not self._warned and (problem := self.problem):
             self._warned = True
-            log.warning("%s", problem)
+            logger.warning("%s", problem)
 
     @property
     def problem(self) -> str:

@@ -26,7 +26,7 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds for which a sandbox that can't be made just now is waited for.
 _MAKING_SECONDS = 60.0
@@ -94,7 +94,7 @@ class Play:
             error = failure.message
         except Exception as failure:
             incident = new_id("inc_")
-            log.exception("incident %s: episode %s failed", incident, episode.episode_id)
+            logger.exception("incident %s: episode %s failed", incident, episode.episode_id)
             error = f"{type(failure).__name__}; the log of env_server has more under incident {incident}"
         finally:
             await stage.pool.release(self._lease)
@@ -135,14 +135,14 @@ class Play:
         if error:
             episode.ClearField("outcome")
             episode.error = error
-            log.info("episode %s of task %s was broken off: %s", episode.episode_id, episode.task_id, error)
+            logger.info("episode %s of task %s was broken off: %s", episode.episode_id, episode.task_id, error)
         episode.done, ended = True, time.time()
         episode.ended_at.CopyFrom(to_timestamp(ended))
         try:
             self._stage.tracker.end_episode(episode.episode_id, episode_table.EpisodeEnd(
                 ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
         except Exception:  # a full disk: the next start ends it
-            log.exception("the end of episode %s can't be written", episode.episode_id)
+            logger.exception("the end of episode %s can't be written", episode.episode_id)
         self._tell(pb.EPISODE_EVENT_KIND_ENDED)
 
     def _tell(self, kind: pb.EpisodeEventKind.ValueType, action: str = "", seen: str = "") -> None:

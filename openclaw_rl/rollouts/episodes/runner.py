@@ -22,7 +22,7 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1.turn_pb2 import OnBehalfOf
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Events that a client may be behind; steps beyond are not told.
 _BEHIND = 2000
@@ -92,7 +92,7 @@ class Episodes:
             left = deque(plans)
             run.workers = [asyncio.create_task(_work(stage, left), name=f"episodes of {run.id}")
                            for _ in range(at_once)]
-            log.info("run %s: %d episodes of %s, %d at once", run.id, run.total, request.type, at_once)
+            logger.info("run %s: %d episodes of %s, %d at once", run.id, run.total, request.type, at_once)
             ending = asyncio.create_task(_last(run))
             try:
                 while (event := await run.events.get()) is not None:
@@ -106,7 +106,7 @@ class Episodes:
                 worker.cancel()
             await asyncio.gather(*run.workers, return_exceptions=True)
             del self._runs[run.id]
-            log.info("run %s: %d of %d episodes are over", run.id, run.ended, run.total)
+            logger.info("run %s: %d of %d episodes are over", run.id, run.ended, run.total)
 
     def _open(self, id: str, total: int) -> _Run:
         if self._closed:
@@ -139,5 +139,5 @@ async def _last(run: _Run) -> None:
     results: Sequence[object] = await asyncio.gather(*run.workers, return_exceptions=True)
     for result in results:
         if isinstance(result, Exception):
-            log.error("a run of episodes failed", exc_info=result)
+            logger.error("a run of episodes failed", exc_info=result)
     run.events.put_nowait(None)

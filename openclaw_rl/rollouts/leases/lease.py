@@ -26,7 +26,7 @@ from openclaw_rl.rollouts.tasks.task import Action, Task
 from openclaw_rl.rpc.errors import MeshError, exhausted, failed_precondition, invalid_many
 from openclaw_rl.rpc.messages import well_formed
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -185,7 +185,7 @@ class Lease:
             if not self._viewing.cancelled():
                 raise
         except Exception as error:
-            log.debug("view of lease %r: %s", self.id, error)
+            logger.debug("view of lease %r: %s", self.id, error)
         return self._view[1] if self._view else None
 
     async def _look(self) -> Observation:
@@ -197,7 +197,7 @@ class Lease:
         """The environment is of no use any more; it is closed at once, its slot stays the holder's."""
         if not self._problem:
             self._problem = why
-            log.warning("lease %r: the sandbox was lost: %s", self.id, why)
+            logger.warning("lease %r: the sandbox was lost: %s", self.id, why)
             self.warm_pool.lose(self.environment)
 
     def end(self, why: str) -> None:
@@ -231,7 +231,7 @@ class Lease:
                 except MeshError:
                     raise
                 except Exception as error:
-                    log.exception("lease %r of %r", self.id, self.type)
+                    logger.exception("lease %r of %r", self.id, self.type)
                     self.lose(f"a fault in the kind: {type(error).__name__}: {error}")
                 raise sandbox_lost(self.id, self.problem)
 

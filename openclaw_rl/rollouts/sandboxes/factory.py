@@ -12,7 +12,7 @@ from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Sandbox, S
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.rejection import Rejection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def label(home: Path) -> str:
@@ -46,16 +46,16 @@ def remove_leftovers(home: Path) -> int:
     Returns:
         Number of removed items.
     """
-    from openclaw_rl.rollouts.sandboxes import unboxed
+    from openclaw_rl.rollouts.sandboxes import host_processes
     from openclaw_rl.rollouts.sandboxes.bubblewrap import backend as bubblewrap
     from openclaw_rl.rollouts.sandboxes.docker import backend as docker
 
     removed = 0
-    for remove in (bubblewrap.remove_leftovers, docker.remove_leftovers, unboxed.remove_leftovers):
+    for remove in (bubblewrap.remove_leftovers, docker.remove_leftovers, host_processes.remove_leftovers):
         try:
             removed += remove(label(home))
         except OSError as error:
-            log.warning("leftovers of sandboxes can't be removed: %s", error)
+            logger.warning("leftovers of sandboxes can't be removed: %s", error)
     return removed
 
 

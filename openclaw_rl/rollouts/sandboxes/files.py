@@ -1,4 +1,4 @@
-"""Files of a sandbox, written and read by programs inside, so that no link leads out of it."""
+"""Access to a sandbox's files by programs inside, so that no link leads out of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ = ('[ -f "$1" ] || { [ -e "$1" ] && echo "it is no plain file" || echo "th
 
 
 class Runs(Protocol):
-    """What is needed of a sandbox."""
+    """The part of a sandbox that is needed here."""
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = 30.0,
                   most: int = 65536) -> Finished:
@@ -48,5 +48,5 @@ def _raise(finished: Finished, path: str, what: str) -> None:
     if finished.timed_out:
         raise SandboxError(f"{path} was not {what} in {_SECONDS:g} s")
     if finished.code:
-        said = finished.output.decode("utf-8", "replace").strip()[-300:]
-        raise SandboxError(f"{path} can't be {what}: {said or f'exit code {finished.code}'}")
+        output = finished.output.decode("utf-8", "replace").strip()[-300:]
+        raise SandboxError(f"{path} can't be {what}: {output or f'exit code {finished.code}'}")

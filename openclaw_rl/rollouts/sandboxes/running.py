@@ -1,4 +1,4 @@
-"""A process run to its end, whatever the back end."""
+"""Running a process to its end, whatever the back end."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 
 from openclaw_rl.rollouts.sandboxes.interface import Finished, Process, Sandbox, SandboxError
 
-#: Bytes that a process may write beyond what is kept before it's killed for it.
+#: Bytes that a process may write beyond what is kept before it is killed.
 EXCESS = 16 * 2**20
-#: Seconds for which the output of a process that has ended must have been silent, when what it left in the
-#: background holds its stdout open.
+#: Seconds of silence after which the output of an ended process counts as complete, if something left in the background
+#: holds its stdout open.
 _SILENT = 0.05
-#: Seconds for which it is listened to at most, then.
+#: Longest wait for that silence, in seconds.
 _DRAIN = 1.0
 
 
 @contextlib.asynccontextmanager
-async def alone(sandbox: Sandbox) -> AsyncIterator[None]:
-    """While this lasts, only processes run that are started in it: none of the policy's can change a file that is
-    looked at, or the memory of a process that looks.
+async def others_paused(sandbox: Sandbox) -> AsyncIterator[None]:
+    """Pause all running processes, except those started within: none of the policy's can change a file that is being
+    examined, or the memory of a process that examines it.
 
     Raises:
         SandboxError: the sandbox was lost.
@@ -34,7 +34,7 @@ async def alone(sandbox: Sandbox) -> AsyncIterator[None]:
 
 
 async def run(process: Process, *, stdin: bytes, seconds: float, most: int) -> Finished:
-    """Feed a process that was just started, and collect what it writes; see Sandbox.run.
+    """Feed a process that was just started, and collect its output; see Sandbox.run.
 
     Raises:
         SandboxError: the sandbox was lost meanwhile.

@@ -1,4 +1,4 @@
-"""What the session tracker asks of episodes: whether a turn is a step of one, and what is said at the end."""
+"""Turns of episodes: whether a turn is a step of one, and the next state and outcome of the last one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.rollouts.classification.classify import MAIN, SIDE, UNKNOWN, Classification
 from openclaw_rl.v1 import turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def claim(turn: turn_pb2.Turn, row: sqlite3.Row | None) -> Classification | None:
@@ -26,8 +26,8 @@ def claim(turn: turn_pb2.Turn, row: sqlite3.Row | None) -> Classification | None
     """
     said = turn.episode if turn.HasField("episode") else None
     if said is not None and (row is None or said.episode_id != row["id"]):
-        log.warning("turn %s of session %s says that it is of episode %r, which is not run there: it is not trained on",
-                    turn.turn_id, turn.session_id, said.episode_id[:80])
+        logger.warning("turn %s of session %s claims to be of episode %r, which is not run there; not trained on",
+                       turn.turn_id, turn.session_id, said.episode_id[:80])
         turn.ClearField("episode")
         if row is None:  # perhaps of one so old that it is not remembered: what it was played for is not known
             return Classification(UNKNOWN, f"says that it is of episode {said.episode_id[:80]!r}, which is not here")
@@ -52,7 +52,7 @@ def final_state(row: sqlite3.Row) -> turn_pb2.NextState:
     try:
         state = turn_pb2.NextState.FromString(row["ending"] or b"")
     except (DecodeError, TypeError):
-        log.error("what episode %s saw last is damaged; its last turn is judged without", row["id"])
+        logger.error("what episode %s saw last is damaged; its last turn is judged without", row["id"])
     state.kind = turn_pb2.NEXT_STATE_KIND_EPISODE_ENDED
     return state
 

@@ -19,7 +19,7 @@ from openclaw_rl.rollouts.tracking.next_state import Outline, as_text
 from openclaw_rl.storage.checksum import add_columns, crc, sound
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SCHEMA = episodes.SCHEMA + """
 CREATE TABLE IF NOT EXISTS sessions(
@@ -281,7 +281,7 @@ def feedback_on(db: sqlite3.Connection, turn_id: str) -> list[turn_pb2.Feedback]
                 raise DecodeError("its checksum differs")
             feedback.append(turn_pb2.Feedback.FromString(row["payload"]))
         except (DecodeError, TypeError):
-            log.error("feedback %s on turn %s is damaged and is left out", row["id"], turn_id)
+            logger.error("feedback %s on turn %s is damaged and is left out", row["id"], turn_id)
     return feedback
 
 

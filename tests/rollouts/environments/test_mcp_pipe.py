@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from openclaw_rl.rollouts.environments.mcp.pipe import PlainProcess
-from openclaw_rl.rollouts.sandboxes import unboxed
+from openclaw_rl.rollouts.sandboxes import host_processes
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -44,9 +44,9 @@ async def test_one_whose_starter_was_killed_is_found() -> None:
                                cwd=Path(__file__).parents[3])
     assert starter.stdout is not None
     child = int(await asyncio.to_thread(starter.stdout.readline))
-    assert await asyncio.to_thread(unboxed.remove_leftovers, label) == 0
+    assert await asyncio.to_thread(host_processes.remove_leftovers, label) == 0
     assert psutil.pid_exists(child)
     starter.kill()
     starter.wait()
-    assert await asyncio.to_thread(unboxed.remove_leftovers, label) == 1
+    assert await asyncio.to_thread(host_processes.remove_leftovers, label) == 1
     assert await gone(child)

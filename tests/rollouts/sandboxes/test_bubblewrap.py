@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.rollouts.sandboxes import factory as make
-from openclaw_rl.rollouts.sandboxes import unboxed
+from openclaw_rl.rollouts.sandboxes import host_processes
 from openclaw_rl.rollouts.sandboxes.bubblewrap import backend as module
 from openclaw_rl.rollouts.sandboxes.bubblewrap import cgroups, seccomp
 from openclaw_rl.rollouts.sandboxes.bubblewrap.backend import Bubblewrap
 from openclaw_rl.rollouts.sandboxes.docker import backend as docker
 from openclaw_rl.rollouts.sandboxes.images import Images
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Limits, Sandbox, SandboxError, Spec
-from openclaw_rl.rollouts.sandboxes.running import alone
+from openclaw_rl.rollouts.sandboxes.running import others_paused
 from tests.rollouts.sandboxes.escapes import SPEC, _processes
 
 
@@ -92,7 +92,7 @@ async def test_output_that_drips_from_the_background_holds_nobody_up(sandbox: Sa
 async def test_paused_processes_do_nothing(sandbox: Sandbox) -> None:
     process = await sandbox.start(["bash", "-c", "n=0; while :; do echo $((n++)) >n; echo; done"])
     await process.read()
-    async with alone(sandbox):
+    async with others_paused(sandbox):
         first = await sandbox.read("n")
         await asyncio.sleep(0.05)
         assert await sandbox.read("n") == first
@@ -316,7 +316,7 @@ def test_leftovers_that_can_not_be_removed_stop_nobody(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(module, "remove_leftovers", fail)
     monkeypatch.setattr(docker, "remove_leftovers", lambda label: 2)
-    monkeypatch.setattr(unboxed, "remove_leftovers", lambda label: 0)
+    monkeypatch.setattr(host_processes, "remove_leftovers", lambda label: 0)
     assert make.remove_leftovers(tmp_path) == 2
     assert "can't be removed: [Errno 13] Permission denied: '/sys/fs/cgroup'" in caplog.text
 

@@ -19,7 +19,7 @@ from openclaw_rl.rollouts.sandboxes import factory as make
 from openclaw_rl.rollouts.sandboxes.docker import backend as module
 from openclaw_rl.rollouts.sandboxes.docker.backend import Docker
 from openclaw_rl.rollouts.sandboxes.interface import Limits, Sandbox, SandboxError, Spec
-from openclaw_rl.rollouts.sandboxes.running import alone
+from openclaw_rl.rollouts.sandboxes.running import others_paused
 from openclaw_rl.rollouts.tasks.task import Action
 from tests.rollouts.sandboxes.engine import BUSYBOX
 
@@ -59,7 +59,7 @@ async def test_processes_and_files(container: Sandbox) -> None:
     assert finished.truncated and len(finished.output) == 1000 and finished.code is None
     assert b"sleep 61" not in (await container.run(["ps"])).output
     process = await container.start(["sh", "-c", "n=0; while :; do n=$((n+1)); echo $n >n; done"])
-    async with alone(container):
+    async with others_paused(container):
         first = await container.read("n")
         await asyncio.sleep(0.1)
         assert await container.read("n") == first

@@ -63,7 +63,7 @@ async def test_a_process_that_closes_its_output_and_runs_on_is_not_asked_for_wit
 async def test_a_container_that_can_not_be_removed_is_tried_again_and_told(
         tries: int, status: int, left: int, told: bool, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(module, "_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(module, "_RETRY_PAUSES", (0.0, 0.0))
     engine = _Engine(tries, status)
     await DockerSandbox(engine, "unix:///nonexistent.sock", "c0ffee").close()
     assert engine.left == left and ("c0ffee can't be removed" in caplog.text) == told

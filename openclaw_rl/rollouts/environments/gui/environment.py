@@ -13,7 +13,7 @@ from openclaw_rl.rollouts.environments.gui.tree import in_words, windows
 from openclaw_rl.rollouts.environments.interface import BadTask, Observation, Opening, Outcome, StepResult
 from openclaw_rl.rollouts.environments.plain_text import ending
 from openclaw_rl.rollouts.sandboxes.interface import Sandbox, SandboxError
-from openclaw_rl.rollouts.sandboxes.running import alone
+from openclaw_rl.rollouts.sandboxes.running import others_paused
 from openclaw_rl.rollouts.tasks.task import Action, Task
 
 _CHECK = 60.0  # seconds
@@ -118,7 +118,7 @@ class GuiEnvironment:
         check = read_check(self._task)
         sandbox, _ = self._there()
         # A look at the screen meanwhile would find all that shows it stopped.
-        async with self._changing, alone(sandbox):
+        async with self._changing, others_paused(sandbox):
             return await _judged(check, sandbox)
 
     async def view(self) -> Observation:

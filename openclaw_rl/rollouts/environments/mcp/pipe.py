@@ -16,7 +16,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from openclaw_rl.rollouts.sandboxes import unboxed
+from openclaw_rl.rollouts.sandboxes import host_processes
 from openclaw_rl.rollouts.sandboxes.interface import Process, SandboxError
 from openclaw_rl.runtime.json import parse_json
 
@@ -49,10 +49,10 @@ class PlainProcess:
         Raises:
             SandboxError: it can't be started.
         """
-        pipe, mark = asyncio.subprocess.PIPE, unboxed.mark(label)
+        pipe, mark = asyncio.subprocess.PIPE, host_processes.mark(label)
         try:
             return cls(await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, env={**environment, unboxed.VARIABLE: mark},
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, env={**environment, host_processes.VARIABLE: mark},
                 start_new_session=True), mark)
         except (OSError, ValueError) as error:
             raise SandboxError(f"the MCP server {argv[0]} can't be started: {error}") from None
@@ -75,7 +75,7 @@ class PlainProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         # What it left behind when it ended by itself, or moved to another session.
-        await asyncio.to_thread(unboxed.end, self._mark, _DRAIN_SECONDS)
+        await asyncio.to_thread(host_processes.end, self._mark, _DRAIN_SECONDS)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._reading, _DRAIN_SECONDS)
         # Don't wait for the end of its pipes, which a process that it started elsewhere may hold.

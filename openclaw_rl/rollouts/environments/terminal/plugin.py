@@ -23,7 +23,7 @@ from openclaw_rl.rollouts.environments.terminal.shell import Ran, Shell
 from openclaw_rl.rollouts.environments.terminal.text import plain
 from openclaw_rl.rollouts.sandboxes.factory import spec
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Backend, Finished, Sandbox, SandboxError, Spec, Unusable
-from openclaw_rl.rollouts.sandboxes.running import alone
+from openclaw_rl.rollouts.sandboxes.running import others_paused
 from openclaw_rl.rollouts.tasks.task import Action, Task
 from openclaw_rl.runtime.rejection import Rejection
 
@@ -172,7 +172,7 @@ class TerminalEnvironment:
                            else f"the answer is not the expected one: {self._answer.strip()[:200]!r}")
         if check.get("run"):
             # What the policy has left running could write into the check's memory.
-            async with contextlib.nullcontext() if check.get("processes") else alone(self._sandbox):
+            async with contextlib.nullcontext() if check.get("processes") else others_paused(self._sandbox):
                 await self._readable(check["run"], "check.run")
                 finished = await self._bash(check["run"], _CHECK_SECONDS, {"ANSWER": (self._answer or "")[:65_536]})
             details.append(_told(finished, _CHECK_SECONDS))

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: All groups made here are called `openclaw-rl-LABEL-MAKER-NUMBER`; see `maker`.
 PREFIX = "openclaw-rl-"
@@ -173,7 +173,7 @@ def _remove_patiently(folder: Path) -> bool:
         if _remove(folder):
             return True
         time.sleep(0.02)
-    log.warning("the control group %s of a process that is gone can't be removed: it has processes", folder)
+    logger.warning("the control group %s of a process that is gone can't be removed: it has processes", folder)
     return False
 
 

@@ -1,4 +1,4 @@
-"""One bubblewrap sandbox, and the processes in it."""
+"""A bubblewrap sandbox: its start, its control channel and its end."""
 
 from __future__ import annotations
 
@@ -12,94 +12,24 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from openclaw_rl.rollouts.sandboxes.base_sandbox import BaseSandbox
 from openclaw_rl.rollouts.sandboxes.bubblewrap import init
 from openclaw_rl.rollouts.sandboxes.bubblewrap.cgroups import Group
-from openclaw_rl.rollouts.sandboxes.by_start import ByStart
+from openclaw_rl.rollouts.sandboxes.bubblewrap.process import BubblewrapProcess
 from openclaw_rl.rollouts.sandboxes.interface import WORK, SandboxError
 
-#: Seconds within which a sandbox must be up, and a process in it started; generous, for a machine that is loaded.
+#: Time limits in seconds for the start of a sandbox and of a process in it; generous, for a loaded machine.
 _UP, _STARTED = 60.0, 30.0
-#: Bytes of one line that the first process reads; a shell reads byte by byte.
+#: Bytes of a line to the first process; a shell reads byte by byte.
 _LONGEST_LINE = 256 * 1024
 _STDERR = 2000
 
-#: Those on their way; a loop itself keeps no task alive.
+#: Running closings: an event loop keeps no task alive.
 _closings: set[asyncio.Task[None]] = set()
 
 
-class _Input(asyncio.streams.FlowControlMixin):
-    """Of a process's stdin: holds writers up while it doesn't read."""
-
-    lost = False
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.lost = True
-        super().connection_lost(error)
-
-
-class BubblewrapProcess:
-    """A process in a sandbox; see base.Process."""
-
-    def __init__(self, sandbox: BubblewrapSandbox, identity: str) -> None:
-        self.identity = identity
-        self.pid = 0  #: inside
-        self.started = asyncio.Event()
-        self._sandbox = sandbox
-        self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self.output = asyncio.StreamReader(limit=65536)
-        self.output_transport: asyncio.ReadTransport | None = None
-        self.input: asyncio.StreamWriter | None = None
-        self.input_protocol = _Input()
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code, 128 + N after signal N; None while it runs, or when the sandbox went with it."""
-        return self._ended.result() if self._ended.done() else None
-
-    async def wait(self) -> int | None:
-        """Wait until it has ended: its exit code, None when the sandbox ended with it."""
-        return await asyncio.shield(self._ended)
-
-    async def write(self, data: bytes) -> None:
-        if self._ended.done() or self.input is None or self.input.is_closing():
-            raise SandboxError(self._sandbox.problem or "the process has ended")
-        try:
-            self.input.write(data)
-            await self.input.drain()
-        except (OSError, RuntimeError) as error:
-            raise SandboxError(f"the process doesn't read any more: {error}") from None
-
-    def end_input(self) -> None:
-        """No more comes on its stdin."""
-        if self.input is not None:
-            self.input.close()
-
-    async def read(self, most: int = 65536) -> bytes:
-        return await self.output.read(most)
-
-    async def kill(self) -> None:
-        if self.pid and not self._sandbox.problem:
-            self._sandbox.tell(init.end(self.pid))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wait(), 5)
-        self.close()
-
-    def close(self) -> None:
-        """Give back its pipes."""
-        if self.input is not None and not self.input_protocol.lost:
-            self.input.transport.abort()
-        if self.output_transport is not None:
-            self.output_transport.close()
-
-    def end(self, code: int | None) -> None:
-        """Remember that it has ended."""
-        if not self._ended.done():
-            self._ended.set_result(code)
-        self.started.set()
-
-
 class _Events(asyncio.Protocol):
-    """Lines that the first process tells."""
+    """Reads the messages of the first process."""
 
     def __init__(self, sandbox: BubblewrapSandbox) -> None:
         self._sandbox = sandbox
@@ -108,7 +38,7 @@ class _Events(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self._sandbox.told(line.decode("ascii", "replace"))
+            self._sandbox.handle(line.decode("ascii", "replace"))
         if len(self._rest) > 4096:
             self._sandbox.fail("something in the sandbox wrote to its control channel")
 
@@ -116,8 +46,8 @@ class _Events(asyncio.Protocol):
         self._sandbox.fail("its first process ended")
 
 
-class BubblewrapSandbox(ByStart):
-    """See base.Sandbox. Made by `boot`, by the thread that runs the event loop: the sandbox ends with that thread."""
+class BubblewrapSandbox(BaseSandbox):
+    """See Sandbox. Made by `boot`, in the thread of the event loop: the sandbox ends with that thread."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, folder: Path, user: int | None,
                  group: Group | None) -> None:
@@ -138,23 +68,23 @@ class BubblewrapSandbox(ByStart):
     @classmethod
     async def boot(cls, launch: Sequence[str], arguments: Sequence[str], script: str, *, folder: Path,
                    user: int | None, group: Group | None, filter_program: bytes) -> BubblewrapSandbox:
-        """Start one.
+        """Start a sandbox.
 
         Args:
-            launch: what leads to bwrap, which is added: it joins `group` and becomes `user`.
+            launch: command before bwrap, which is added: it joins `group` and becomes `user`.
             arguments: of bwrap, without the command.
-            script: what the first process's shell runs.
+            script: run by the first process's shell.
             folder: FIFOs are made here; deleted with the sandbox.
-            user: to whom FIFOs are given.
+            user: owner of the FIFOs.
             group: control group; removed with the sandbox.
             filter_program: of system calls (see seccomp.py); empty: none.
 
         Raises:
-            SandboxError: it doesn't come up; the text has what bwrap said.
+            SandboxError: it does not come up; the text has bwrap's output.
             OSError: no process can be started.
-            CancelledError: as these, when what there was of it is gone.
+            CancelledError: likewise, after what there was of it is gone.
         """
-        # By pipes, so that no list of processes inside tells what the host is like.
+        # Passed by pipes, so that no process list inside reveals anything about the host.
         described = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
         descriptors = [_pipe_with(described)]
         command = [*launch, "bwrap", "--args", str(descriptors[0])]
@@ -174,7 +104,7 @@ class BubblewrapSandbox(ByStart):
         loop = asyncio.get_running_loop()
         assert process.stdin is not None and process.stdout is not None
         try:
-            self._watch()
+            self._watch_end()
             self._control, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
             self._events, _ = await loop.connect_read_pipe(lambda: _Events(self), process.stdout)
             async with asyncio.timeout(_UP):
@@ -185,17 +115,17 @@ class BubblewrapSandbox(ByStart):
             await self.close()
             raise
         if self.problem:
-            said = self._stderr()
-            problem = said or self.problem
+            problem = self._stderr() or self.problem
             await self.close()
             raise SandboxError(problem)
         return self
 
-    # ---------------------------------------------------------------- what base.Sandbox says
+    # See Sandbox
+
     async def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None,
                     folder: str = WORK) -> BubblewrapProcess:
         self._check()
-        # The name of a pipe is seen by who has it; and nobody may guess it, for it's open to all of the sandbox.
+        # The process sees the name of its pipes; nobody else may guess it, since all of the sandbox can open them.
         identity, name = secrets.token_hex(8), secrets.token_hex(16)
         try:
             line = init.begin(identity, name, argv, environment or {}, folder)
@@ -206,27 +136,13 @@ class BubblewrapSandbox(ByStart):
                                "write a file, or give them on stdin")
         process = BubblewrapProcess(self, identity)
         self._processes[identity] = process
-        loop = asyncio.get_running_loop()
-        paths = [self._folder / f"{name}.i", self._folder / f"{name}.o"]
-        held = -1
         try:
-            for path in paths:
-                os.mkfifo(path, 0o600)
-                if self._user is not None:
-                    os.chown(path, self._user, self._user)
-            # Holding the other end lets this end be opened at once; given up when the process has opened its own.
-            held = os.open(paths[0], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            writer = os.fdopen(os.open(paths[0], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), "wb", 0)
-            transport, protocol = await loop.connect_write_pipe(lambda: process.input_protocol, writer)
-            process.input = asyncio.StreamWriter(transport, protocol, None, loop)
-            reader = os.fdopen(os.open(paths[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0)
-            process.output_transport, _ = await loop.connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(process.output), reader)
-            self.tell(line)
-            async with asyncio.timeout(_STARTED):
-                await process.started.wait()
+            async with process.fifos(self._folder, name, self._user):
+                self.tell(line)
+                async with asyncio.timeout(_STARTED):
+                    await process.started.wait()
         except BaseException as error:
-            process.end(None)  # stays known, for what is told of it later
+            process.end(None)  # stays known, for later messages about it
             process.close()
             if isinstance(error, TimeoutError):
                 raise SandboxError(f"no process was started in {_STARTED:g} s; the sandbox may be full of others") \
@@ -234,12 +150,6 @@ class BubblewrapSandbox(ByStart):
             if isinstance(error, OSError):
                 raise SandboxError(f"no process can be started: {error}") from error
             raise
-        finally:
-            if held >= 0:
-                os.close(held)
-            for path in paths:
-                with contextlib.suppress(OSError):
-                    path.unlink()
         if not process.pid:
             process.close()
             raise SandboxError(self.problem or "no process can be started: the sandbox has as many as it may")
@@ -278,14 +188,15 @@ class BubblewrapSandbox(ByStart):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.shield(self._closing)
 
-    # ---------------------------------------------------------------- for its processes, and the first of them
+    # Control channel
+
     def tell(self, line: bytes) -> None:
-        """Give the first process a line."""
+        """Send a line to the first process."""
         if self._control is not None and not self._control.is_closing():
             self._control.write(line)
 
-    def told(self, line: str) -> None:
-        """The first process has said something."""
+    def handle(self, line: str) -> None:
+        """Handle a message of the first process."""
         word, *rest = line.split() or [""]
         if word == "ready" and not rest and not self._ready.is_set():
             self._ready.set()
@@ -308,7 +219,7 @@ class BubblewrapSandbox(ByStart):
             self.fail("something in the sandbox wrote to its control channel")
 
     def fail(self, problem: str) -> None:
-        """It is of no use any more: everything in it ends. The first problem is kept."""
+        """Mark it as unusable and end everything in it. The first problem is kept."""
         if self.problem:
             return
         self.problem = problem
@@ -319,7 +230,7 @@ class BubblewrapSandbox(ByStart):
         self._held.set()
 
     def _kill(self) -> None:
-        """End bwrap: what was made of it until now, for its child ends with it only after its own first steps."""
+        """End bwrap's process group: its child ends with it only after its own first steps."""
         if self._process.returncode is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -333,8 +244,8 @@ class BubblewrapSandbox(ByStart):
         if self.problem:
             raise SandboxError(self.problem)
 
-    def _watch(self) -> None:
-        """Notice when the outer process ends.
+    def _watch_end(self) -> None:
+        """Watch for the end of the outer process.
 
         Raises:
             OSError: there are too many open files; it was ended.
@@ -382,14 +293,14 @@ class BubblewrapSandbox(ByStart):
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete one that may not be listed, and what is in it."""
+    """Delete a folder that may not be listable, with its content."""
     with contextlib.suppress(OSError):
         folder.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pipe_with(data: bytes) -> int:
-    """The reading end of a pipe that holds this; what doesn't fit into a pipe is an error.
+    """Make a pipe that holds the data, and return its reading end.
 
     Raises:
         OSError: it doesn't fit.

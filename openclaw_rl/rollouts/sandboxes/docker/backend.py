@@ -14,7 +14,7 @@ from openclaw_rl.rollouts.sandboxes.images import absent
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec, Unusable
 from openclaw_rl.runtime.rejection import Rejection
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Marks a mesh's containers, so that leftovers are found.
 LABEL = "openclaw-rl.home"
@@ -145,7 +145,7 @@ def remove_leftovers(label: str) -> int:
                 client.remove_container(container["Id"], force=True, v=True)
                 removed += 1
     except Exception as error:
-        log.warning("left-over containers can't be listed: %s", _text(error))
+        logger.warning("left-over containers can't be listed: %s", _text(error))
     finally:
         client.close()
     return removed

@@ -1,4 +1,4 @@
-"""One container as a sandbox, and the processes in it."""
+"""A container as a sandbox, and its processes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw_rl.rollouts.sandboxes.by_start import ByStart
+from openclaw_rl.rollouts.sandboxes.base_sandbox import BaseSandbox
 from openclaw_rl.rollouts.sandboxes.docker import stream
 from openclaw_rl.rollouts.sandboxes.docker.calls import call
 from openclaw_rl.rollouts.sandboxes.interface import WORK, SandboxError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: Tells its PID, which is also that of its session: the engine begins one for each process.
+#: Prints its PID, which is also that of its session: the engine starts a session for each process.
 _WRAPPER = 'echo $$; exec "$@" 2>&1'
 _STARTED = 30.0
-#: Seconds after which a container that can't be removed is tried again.
-_AGAIN = (0.5, 2.0)
-#: Seconds between looks whether a process has ended whose output stays open; the first and the longest.
-_LOOK, _LOOK_MOST = 0.05, 2.0
+#: Pauses in seconds before a container that can't be removed is tried again.
+_RETRY_PAUSES = (0.5, 2.0)
+#: First and longest pause in seconds between checks whether a process has ended whose output stays open.
+_POLL, _POLL_MOST = 0.05, 2.0
 _KILLED = ("for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do "
            '[ -r "$file" ] && while read -r key value; do [ "$key" = oom_kill ] && echo "$value"; done <"$file"; done')
 
 
 class DockerProcess:
-    """A process in a container; see base.Process."""
+    """A process in a container; see Process."""
 
     def __init__(self, sandbox: DockerSandbox, identity: str, output: stream.Output,
                  writer: asyncio.StreamWriter) -> None:
@@ -41,14 +41,14 @@ class DockerProcess:
         self._known = False
 
     async def wait(self) -> int | None:
-        pause, silent = _LOOK, False
+        pause, silent = _POLL, False
         while not self._known:
             if silent:  # it has closed its output, and may run on
                 await asyncio.sleep(pause)
             else:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._end.wait(), pause)
-            pause = min(pause * 1.5, _LOOK_MOST) if silent == self._end.is_set() else _LOOK
+            pause = min(pause * 1.5, _POLL_MOST) if silent == self._end.is_set() else _POLL
             silent = self._end.is_set()
             if self._sandbox.problem:
                 return None
@@ -89,8 +89,8 @@ class DockerProcess:
         self._writer.close()
 
 
-class DockerSandbox(ByStart):
-    """See base.Sandbox."""
+class DockerSandbox(BaseSandbox):
+    """See Sandbox."""
 
     def __init__(self, client: Any, base_url: str, container: str) -> None:
         self.problem = ""
@@ -116,20 +116,20 @@ class DockerSandbox(ByStart):
         except Exception as error:  # the SDK's, requests', and the stream's own
             raise SandboxError(self.problem or f"no process can be started: {str(error)[:300]}") from error
         process = DockerProcess(self, made["Id"], stream.Output(reader), writer)
-        said = b""
+        output = b""
         try:
             async with asyncio.timeout(_STARTED):
-                while b"\n" not in said:
+                while b"\n" not in output:
                     data = await process.read(1)
                     if not data:
                         break
-                    said += data
+                    output += data
         except TimeoutError:
-            said = b"it doesn't answer"
+            output = b"it doesn't answer"
         except BaseException:
             process.close()
             raise
-        process.pid = said.decode("utf-8", "replace").strip()
+        process.pid = output.decode("utf-8", "replace").strip()
         if not process.pid.isdigit():
             process.close()
             raise SandboxError(self.problem or f"no process can be started: {process.pid[:300]}")
@@ -149,7 +149,7 @@ class DockerSandbox(ByStart):
         await self.signal("-1", "CONT")
 
     async def signal(self, target: str, name: str = "KILL") -> None:
-        """Signal a process, a group or all; where no process can be started for that any more, the container ends."""
+        """Signal a process, a group or all; if no process can be started for that any more, end the container."""
         try:
             process = await self.start(["sh", "-c", f"kill -{name} {target}"])
         except SandboxError:
@@ -175,7 +175,7 @@ class DockerSandbox(ByStart):
             await asyncio.shield(self._closing)
 
     async def state(self, identity: str) -> tuple[bool, int | None]:
-        """Whether a process runs, and its exit code when it doesn't."""
+        """Whether a process runs, and its exit code if not."""
         try:
             seen = await call(self._client.exec_inspect, identity)
         except Exception:  # the container is gone, or the engine
@@ -190,7 +190,7 @@ class DockerSandbox(ByStart):
         self.problem = self.problem or problem
 
     async def _watch(self) -> None:
-        """Notice when the container ends."""
+        """Wait for the container's end."""
         try:
             code = await stream.ended(self._base_url, self._version, self._container)
             self._fail(f"its container was ended from outside (exit code {code})")
@@ -200,7 +200,7 @@ class DockerSandbox(ByStart):
     async def _close(self) -> None:
         self._fail("it was closed")
         self._watching.cancel()
-        for pause in (*_AGAIN, None):
+        for pause in (*_RETRY_PAUSES, None):
             try:
                 await call(self._client.remove_container, self._container, force=True, v=True)
             except Exception as error:  # the SDK's and requests' own
@@ -209,6 +209,6 @@ class DockerSandbox(ByStart):
                 if pause is not None:
                     await asyncio.sleep(pause)
                     continue
-                log.warning("the container %s can't be removed, which the next start of the environment server will "
-                            "try again: %s", self._container, str(error)[:300])
+                logger.warning("the container %s can't be removed; the next start retries it: %s", self._container,
+                               str(error)[:300])
             return

@@ -1,4 +1,4 @@
-"""What of a sandbox follows from its `start`, whatever makes it."""
+"""Operations of a sandbox that need only its `start`, shared by all back ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from openclaw_rl.rollouts.sandboxes.interface import WORK, Finished, Process
 from openclaw_rl.rollouts.sandboxes.running import run
 
 
-class ByStart(ABC):
-    """Runs, writes and reads by processes that it starts inside; see Sandbox."""
+class BaseSandbox(ABC):
+    """Runs, writes and reads by means of processes started inside; see Sandbox."""
 
     @abstractmethod
     async def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None,

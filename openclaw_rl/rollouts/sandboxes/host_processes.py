@@ -1,5 +1,5 @@
-"""Processes of this machine that are in no sandbox: known by a variable, which what they start has too, so that all of
-them can be ended, whoever is their parent by now."""
+"""Processes outside of sandboxes, marked by an environment variable that their children inherit, so that all can be
+ended, whatever their parents have become."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def mark(label: str) -> str:
 
 
 def end(value: str, seconds: float) -> None:
-    """Kill what has the variable with this value. Blocks, `seconds` at most."""
+    """Kill the processes with this value of the variable. Blocks, for `seconds` at most."""
     kill_marked(VARIABLE, value, seconds)
 
 
 def remove_leftovers(label: str) -> int:
-    """Kill what processes that are gone have started: the number of values of the variable. Blocks."""
+    """Kill what dead processes have started; returns the number of values of the variable. Blocks."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
