@@ -14,7 +14,7 @@ from openclaw_rl.rollouts.environments.factory import configured_environments
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.episodes.runner import STOPPED, Episodes
 from openclaw_rl.rollouts.leases.pool import LeasePool
-from openclaw_rl.rollouts.leases.status import tell
+from openclaw_rl.rollouts.leases.status import add_to_status
 from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.rollouts.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.rollouts.tracking import tables
@@ -132,7 +132,7 @@ class StatusBoard:
                   quarantine_alarm("events", tracker.quarantine.count, tracker.quarantine.last),
                   *outbox_alarms(stats, "prm_judge", self._outbox.last_rejected)]
         if self._pool is not None:
-            raised += tell(self._pool, result)
+            raised += add_to_status(self._pool, result)
         if stats.pending and not stats.connected and not any(name == "transitions_waiting" for name, _ in raised):
             result.detail = (f"{stats.pending} transitions wait on disk for prm_judge: "
                              f"{stats.last_error or 'connecting'}")

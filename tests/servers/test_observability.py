@@ -32,7 +32,7 @@ SCHEMA = Path(__file__).with_name("grafana_dashboard.schema.json")
 
 def environment_status(folder: Path) -> ComponentStatus:
     told = ComponentStatus(name="env_server", counters=dict.fromkeys([*ENVIRONMENT_COUNTERS, "sessions_open"], 1))
-    status.tell(LeasePool(configured_environments(EnvServerConfig(), Home(folder))), told)
+    status.add_to_status(LeasePool(configured_environments(EnvServerConfig(), Home(folder))), told)
     return told
 
 

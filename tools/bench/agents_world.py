@@ -64,11 +64,11 @@ def prompt(opening: Opening, kind: str) -> tuple[list[turn_pb2.ChatMessage], lis
     """What the model reads first, and the functions that it is offered: those that act. Ending an episode is left to
     `max_steps`, since each response must be a call, and a model that guesses would end half of them at once."""
     tools = [tool for tool in opening.tools if tool.name != prompts.SUBMIT] or list(opening.tools)
-    asked = prompts.opening(replace(opening, observation=Observation({}), tools=tools), forms=True)
+    asked = prompts.opening_messages(replace(opening, observation=Observation({}), tools=tools), forms=True)
     shown: list[turn_pb2.ChatMessage] = []
     for number, (goal, name, arguments) in enumerate(EXAMPLES.get(kind, ())):
         call = turn_pb2.ToolCall(id=f"example_{number}", name=name, arguments_json=json.dumps(arguments))
-        shown += [*prompts.opening(Opening(Observation({}), goal, tools=tools), forms=True),
+        shown += [*prompts.opening_messages(Opening(Observation({}), goal, tools=tools), forms=True),
                   turn_pb2.ChatMessage(role="assistant", tool_calls=[call]), prompts.result(call, "[exit code: 0]")]
     return [*asked[:-1], *shown, asked[-1]], tools
 
@@ -176,7 +176,7 @@ class World:
         except BadAction as error:
             return None, f"error: {error}"
         played.calls += 1
-        return done, prompts.shown(done.observation, done.error)
+        return done, prompts.observation_text(done.observation, done.error)
 
     async def _answer(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition],
                       seed: int, temperature: float) -> turn_pb2.Turn:

@@ -15,7 +15,7 @@ from openclaw_rl.config.environment import EpisodesConfig
 from openclaw_rl.rollouts.environments.interface import StepResult
 from openclaw_rl.rollouts.episodes import prompts
 from openclaw_rl.rollouts.episodes.policy_client import Answer, PolicyCaller
-from openclaw_rl.rollouts.episodes.task_draw import Plan, derived
+from openclaw_rl.rollouts.episodes.task_draw import EpisodePlan, derive_seed
 from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.rollouts.tracking import episode_table
@@ -28,18 +28,18 @@ from openclaw_rl.v1 import policy_pb2, turn_pb2
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a sandbox that can't be made just now is waited for.
+#: Seconds to wait for a sandbox that can't be made just now.
 _MAKING_SECONDS = 60.0
-#: Characters of an observation that those who watch a run are told.
-_TOLD = 2000
+#: Characters of an observation in a run's events.
+_OBSERVATION_CHARS = 2000
 
-#: Told of each beginning, step and end: what happened, the episode, the action and what was seen after it.
-Tell = Callable[["pb.EpisodeEventKind.ValueType", pb.Episode, str, str], None]
+#: Receives each start, step and end: what happened, the episode, the action and the observation after it.
+EventSink = Callable[["pb.EpisodeEventKind.ValueType", pb.Episode, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """What all episodes of a run share."""
+class RunContext:
+    """Shared by all episodes of a run."""
 
     run: str
     type: str
@@ -50,30 +50,30 @@ class Stage:
     settings: EpisodesConfig
     max_steps: int  #: 0: the task's, else the configuration's
     sampling: turn_pb2.SamplingParams
-    tell: Tell
-    cancelled: Callable[[], str]  #: why its episodes are cancelled, when they are
+    emit: EventSink
+    cancelled: Callable[[], str]  #: reason for episodes that are cancelled
 
     @property
     def forced(self) -> bool:
-        """Each response is one call."""
+        """Whether each response must be one call."""
         return self.settings.tool_choice == "required"
 
 
-class Play:
-    """An episode. `run` it once."""
+class EpisodeDriver:
+    """Drives one episode, from its lease to its outcome. `run` it once."""
 
-    def __init__(self, stage: Stage, plan: Plan) -> None:
-        self._stage, self._plan = stage, plan
+    def __init__(self, context: RunContext, plan: EpisodePlan) -> None:
+        self._context, self._plan = context, plan
         self.episode = pb.Episode(
-            episode_id=new_id("ep_"), run_id=stage.run, group_id=plan.group, type=stage.type, task_id=plan.task.id,
+            episode_id=new_id("ep_"), run_id=context.run, group_id=plan.group, type=context.type, task_id=plan.task.id,
             session_id=new_id("ses_"), no_train=plan.no_train)
         self._lease = new_id("lease_")
         self._number = 0  # of the last action
         self._detail = ""
 
     async def run(self) -> None:
-        """Play. What goes wrong ends the episode with an error and is raised to nobody; a cancellation ends it too."""
-        episode, stage = self.episode, self._stage
+        """Run the episode. A failure ends it with an error and is not raised; a cancellation ends it too."""
+        episode, context = self.episode, self._context
         error = ""
         began = time.time()
         try:
@@ -82,13 +82,13 @@ class Play:
             self._begin(began)
             if problem is not None:
                 raise problem
-            async with asyncio.timeout(stage.settings.timeout):
+            async with asyncio.timeout(context.settings.timeout):
                 await self._act()
         except TimeoutError:
-            error = (f"it took longer than {stage.settings.timeout:g} s (components.env_server.episodes.timeout)"
+            error = (f"it took longer than {context.settings.timeout:g} s (components.env_server.episodes.timeout)"
                      f"{f'; {self._detail}' if self._detail else ''}")
         except asyncio.CancelledError:
-            error = stage.cancelled()
+            error = context.cancelled()
             raise
         except MeshError as failure:
             error = failure.message
@@ -97,18 +97,18 @@ class Play:
             logger.exception("incident %s: episode %s failed", incident, episode.episode_id)
             error = f"{type(failure).__name__}; the log of env_server has more under incident {incident}"
         finally:
-            await stage.pool.release(self._lease)
+            await context.pool.release(self._lease)
             if episode.HasField("started_at"):
                 self._end(error)
 
     async def _acquire(self) -> MeshError | None:
-        """Lease a sandbox; gives why there is none."""
-        stage = self._stage
+        """Lease a sandbox; returns the error if there is none."""
+        context = self._context
         loop = asyncio.get_running_loop()
-        patience, making = loop.time() + stage.settings.timeout, loop.time() + _MAKING_SECONDS
+        patience, making = loop.time() + context.settings.timeout, loop.time() + _MAKING_SECONDS
         while True:
             try:
-                await stage.pool.acquire(stage.type, self._lease, holder=stage.run, wait=patience - loop.time())
+                await context.pool.acquire(context.type, self._lease, holder=context.run, wait=patience - loop.time())
             except MeshError as error:
                 busy = error.code is grpc.StatusCode.RESOURCE_EXHAUSTED
                 until = patience if busy else making
@@ -123,14 +123,14 @@ class Play:
         episode = self.episode
         episode.started_at.CopyFrom(to_timestamp(began))
         try:
-            self._stage.tracker.begin_episode(episode_table.EpisodeStart(
+            self._context.tracker.begin_episode(episode_table.EpisodeStart(
                 episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
                 episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
-        finally:  # also when the disk is full: whoever watches counts beginnings and ends
-            self._tell(pb.EPISODE_EVENT_KIND_STARTED)
+        finally:  # also on a full disk: clients count starts and ends
+            self._emit(pb.EPISODE_EVENT_KIND_STARTED)
 
     def _end(self, error: str) -> None:
-        """Over. Awaits nothing: the task may be being cancelled."""
+        """Note the end. Awaits nothing, since the task may be being cancelled."""
         episode = self.episode
         if error:
             episode.ClearField("outcome")
@@ -139,29 +139,29 @@ class Play:
         episode.done, ended = True, time.time()
         episode.ended_at.CopyFrom(to_timestamp(ended))
         try:
-            self._stage.tracker.end_episode(episode.episode_id, episode_table.EpisodeEnd(
+            self._context.tracker.end_episode(episode.episode_id, episode_table.EpisodeEnd(
                 ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
-        except Exception:  # a full disk: the next start ends it
+        except Exception:  # a full disk: the next start of the component ends it
             logger.exception("the end of episode %s can't be written", episode.episode_id)
-        self._tell(pb.EPISODE_EVENT_KIND_ENDED)
+        self._emit(pb.EPISODE_EVENT_KIND_ENDED)
 
-    def _tell(self, kind: pb.EpisodeEventKind.ValueType, action: str = "", seen: str = "") -> None:
-        told = pb.Episode()
-        told.CopyFrom(self.episode)
-        self._stage.tell(kind, told, action, seen[:_TOLD])
+    def _emit(self, kind: pb.EpisodeEventKind.ValueType, action: str = "", observation: str = "") -> None:
+        snapshot = pb.Episode()
+        snapshot.CopyFrom(self.episode)
+        self._context.emit(kind, snapshot, action, observation[:_OBSERVATION_CHARS])
 
     async def _act(self) -> None:
         """Reset, act, evaluate.
 
         Raises:
-            MeshError: the sandbox or the policy can't go on.
+            MeshError: the sandbox or the policy can't continue.
         """
-        stage, episode = self._stage, self.episode
+        context, episode = self._context, self.episode
         renewing = asyncio.create_task(self._renew())
         try:
-            opening = await stage.pool.reset(self._lease, self._plan.task.id, self._plan.start_seed)
-            messages, tools = prompts.opening(opening, stage.forced), prompts.definitions(opening.tools)
-            most = stage.max_steps or self._plan.task.max_steps or stage.settings.max_steps
+            opening = await context.pool.reset(self._lease, self._plan.task.id, self._plan.start_seed)
+            messages, tools = prompts.opening_messages(opening, context.forced), prompts.definitions(opening.tools)
+            most = context.max_steps or self._plan.task.max_steps or context.settings.max_steps
             for step in range(1, most + 1):
                 try:
                     answer = await self._ask(messages, tools, step)
@@ -172,13 +172,13 @@ class Play:
                     break
                 actions, results, reward, over = await self._do(answer, prompts.submission(
                     opening.tools, answer.message.content))
-                self._note(results, reward)
-                self._tell(pb.EPISODE_EVENT_KIND_STEP, prompts.as_json(actions),
+                self._record_step(results, reward)
+                self._emit(pb.EPISODE_EVENT_KIND_STEP, prompts.as_json(actions),
                            "\n".join(message.content for message in results))
                 if over:
                     break
                 messages += [answer.message, *results]
-            outcome = await stage.pool.evaluate(self._lease)
+            outcome = await context.pool.evaluate(self._lease)
         finally:
             renewing.cancel()
         episode.outcome = min(max(outcome.value, 0.0), 1.0)
@@ -186,37 +186,37 @@ class Play:
 
     async def _ask(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition],
                    step: int) -> Answer:
-        """The policy's response number `step`."""
-        stage, episode, plan = self._stage, self.episode, self._plan
-        sampling = turn_pb2.SamplingParams(temperature=stage.settings.temperature,
-                                           max_tokens=stage.settings.max_tokens)
-        sampling.MergeFrom(stage.sampling)
+        """Ask the policy for response number `step`."""
+        context, episode, plan = self._context, self.episode, self._plan
+        sampling = turn_pb2.SamplingParams(temperature=context.settings.temperature,
+                                           max_tokens=context.settings.max_tokens)
+        sampling.MergeFrom(context.sampling)
         if plan.sampling_seed is not None:
-            sampling.seed = derived(plan.sampling_seed, step)
+            sampling.seed = derive_seed(plan.sampling_seed, step)
         self._detail = f"it waited for the policy's response {step}"
-        forced = stage.forced and bool(tools)
-        answer = await stage.policy.ask(policy_pb2.ChatRequest(
+        forced = context.forced and bool(tools)
+        answer = await context.policy.ask(policy_pb2.ChatRequest(
             messages=messages, tools=tools, tool_choice="required" if forced else "",
             parallel_tool_calls=False if forced else None, sampling=sampling, turn=turn_pb2.TurnOptions(
                 session_id=episode.session_id, turn_type="side" if plan.no_train else "main", background=True,
                 episode=turn_pb2.EpisodeStep(
                     episode_id=episode.episode_id, group_id=plan.group, group_size=plan.group_size, step=step,
-                    type=stage.type, task_id=plan.task.id))))
+                    type=context.type, task_id=plan.task.id))))
         self._detail = ""
         episode.steps = step
         if not episode.HasField("policy_version"):
             episode.policy_version = answer.version
-        with stage.store.transaction() as db:
+        with context.store.transaction() as db:
             there = episode_table.answered(db, episode.episode_id, answer.turn_id, step, answer.version)
-        self._check(there)
+        self._require(there)
         return answer
 
     async def _do(self, answer: Answer, submission: Action | None
                   ) -> tuple[list[Action], list[turn_pb2.ChatMessage], float | None, bool]:
-        """Do what a response says.
+        """Perform the calls of a response.
 
         Args:
-            submission: what it stands for when it has no call.
+            submission: the action that a response without a call stands for.
 
         Returns:
             The actions, the messages that answer the calls, the environment's reward, and whether the episode is over.
@@ -251,10 +251,10 @@ class Play:
         return actions, results, sum(rewards) if rewards else None, over
 
     async def _step(self, action: Action) -> tuple[StepResult | None, str]:
-        """Do an action; gives what it did, None when it is none, and the text that the policy reads."""
+        """Perform an action; returns its result, None if the action is invalid, and the text for the policy."""
         self._detail = f"it waited for the sandbox to do {action.name!r}"
         try:
-            done = await self._stage.pool.step(self._lease, self._number + 1, action)
+            done = await self._context.pool.step(self._lease, self._number + 1, action)
         except MeshError as error:
             if error.code is not grpc.StatusCode.INVALID_ARGUMENT:
                 raise
@@ -262,20 +262,20 @@ class Play:
             return None, f"error: {error.message}"
         self._number += 1
         self._detail = ""
-        return done, prompts.shown(done.observation, done.error)
+        return done, prompts.observation_text(done.observation, done.error)
 
-    def _note(self, results: Sequence[turn_pb2.ChatMessage], reward: float | None) -> None:
-        with self._stage.store.transaction() as db:
+    def _record_step(self, results: Sequence[turn_pb2.ChatMessage], reward: float | None) -> None:
+        with self._context.store.transaction() as db:
             there = episode_table.observed(db, self.episode.episode_id, results, reward)
-        self._check(there)
+        self._require(there)
 
-    def _check(self, there: bool) -> None:
+    def _require(self, there: bool) -> None:
         if not there:
             raise failed_precondition("FAILED_PRECONDITION", f"its session {self.episode.session_id} was forgotten")
 
     async def _renew(self) -> None:
-        """Keep the lease while the policy thinks."""
+        """Renew the lease while the policy generates."""
         with contextlib.suppress(MeshError):  # it has ended: the next step says why
             while True:
-                await asyncio.sleep(self._stage.pool.lease(self._lease).ttl / 3)
-                self._stage.pool.renew(self._lease)
+                await asyncio.sleep(self._context.pool.lease(self._lease).ttl / 3)
+                self._context.pool.renew(self._lease)

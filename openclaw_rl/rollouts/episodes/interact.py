@@ -1,4 +1,4 @@
-"""A live session over gRPC: messages come in as they are said, the policy's turns go out."""
+"""Live session over gRPC: messages come in, the policy's turns go out."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, turn_pb2
 
-#: Seconds for which the record of the last turn is waited for before its session is ended.
+#: Seconds to wait for the record of the last turn before its session is ended.
 _RECORD_SECONDS = 10.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 #: Most messages of a session.
 _MOST_MESSAGES = 5000
 
 
 class LiveSession:
-    """One of them.
+    """A live session.
 
     Args:
-        user: who calls. For the policy server the turns are this client's, as if it had asked there itself.
+        user: the caller. For the policy server the turns are this client's, as if it had called there itself.
     """
 
     def __init__(self, policy: PolicyCaller, tracker: SessionTracker, store: Database,
@@ -39,10 +39,10 @@ class LiveSession:
         self._last = ""  # id of the last turn
 
     async def run(self, requests: AsyncIterator[pb.InteractRequest]) -> AsyncIterator[pb.InteractResponse]:
-        """Answer until the client says no more. Closing the iterator cancels the response that is being made.
+        """Answer until the client closes its side. Closing the iterator cancels a response in progress.
 
         Raises:
-            MeshError: what the policy server says of a request.
+            MeshError: the policy server rejects a request.
         """
         async for request in requests:
             self._take(request)
@@ -51,7 +51,7 @@ class LiveSession:
                     async for response in responses:
                         yield response
         if self._done and self._options is not None and self._options.session_id:
-            await self._recorded()
+            await self._await_record()
             self._tracker.end(self._options.session_id)
 
     def _take(self, request: pb.InteractRequest) -> None:
@@ -98,9 +98,9 @@ class LiveSession:
                     return
         raise unavailable("the policy's response broke off")
 
-    async def _recorded(self) -> None:
-        """Wait for the last turn's record: it would open the session again."""
-        for _ in range(round(_RECORD_SECONDS / _LOOK_SECONDS)):
+    async def _await_record(self) -> None:
+        """Wait for the last turn's record: it would reopen the session."""
+        for _ in range(round(_RECORD_SECONDS / _POLL_SECONDS)):
             if not self._last or self._store.query("SELECT 1 FROM turns WHERE id = ?", (self._last,)):
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)

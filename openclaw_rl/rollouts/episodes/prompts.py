@@ -1,4 +1,4 @@
-"""What a policy reads of an environment, and what its calls say to it."""
+"""Prompts of episodes: observations as messages, calls as actions."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from openclaw_rl.rollouts.leases.actions import BadJson, read
 from openclaw_rl.rollouts.tasks.task import Action
 from openclaw_rl.v1.turn_pb2 import ChatMessage, ToolCall, ToolDefinition
 
-#: Characters of one observation that a policy is shown, and of the arguments that an error repeats.
+#: Characters of an observation shown to a policy, and of the arguments repeated in an error.
 MOST_SHOWN = 4000
 _MOST_REPEATED = 200
-#: Calls of one response that are done.
+#: Calls of one response that are performed.
 MOST_CALLS = 16
-#: The function that ends an episode, where there is one: a response without a call counts as one of it.
+#: The function that ends an episode, if there is one: a response without a call counts as a call of it.
 SUBMIT = "submit"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class BadCall(Exception):
-    """A call is no action; the text is for the policy to read."""
+    """A call is no valid action; the text is for the policy to read."""
 
 
 def definitions(tools: Sequence[Tool]) -> list[ToolDefinition]:
-    """The functions as a request offers them."""
+    """The functions as tool definitions of a request."""
     return [ToolDefinition(name=tool.name, description=tool.description,
                            parameters_json=json.dumps(tool.parameters, ensure_ascii=False)) for tool in tools]
 
 
-def opening(said: Opening, forms: bool = False) -> list[ChatMessage]:
-    """The messages that an episode begins with.
+def opening_messages(opening: Opening, forms: bool = False) -> list[ChatMessage]:
+    """The first messages of an episode.
 
     Args:
-        forms: behind the goal, how each function is called. A small model takes a function's schema for what it is to
-            fill in.
+        forms: append the form of each function's call to the goal, since a small model mistakes a function's schema
+            for a form to fill in.
     """
-    messages = [ChatMessage(role="system", content=said.instructions)] if said.instructions else []
-    parts = [said.goal or "There is no goal.", shown(said.observation), _forms(said.tools) if forms else ""]
+    messages = [ChatMessage(role="system", content=opening.instructions)] if opening.instructions else []
+    parts = [opening.goal or "There is no goal.", observation_text(opening.observation),
+             _forms(opening.tools) if forms else ""]
     return [*messages, ChatMessage(role="user", content="\n\n".join(filter(None, parts)))]
 
 
@@ -48,8 +49,8 @@ def _forms(tools: Sequence[Tool]) -> str:
     return "\n".join(["Call one of these:", *lines]) if lines else ""
 
 
-def shown(observation: Observation, error: str = "") -> str:
-    """An observation as text; empty when there is nothing to see."""
+def observation_text(observation: Observation, error: str = "") -> str:
+    """An observation as text; empty if there is nothing to see."""
     text = observation.text.strip()
     parts = [f"error: {error}" if error and error not in text else "", cut(text, MOST_SHOWN)]
     if observation.image_png:
@@ -58,12 +59,12 @@ def shown(observation: Observation, error: str = "") -> str:
 
 
 def result(call: ToolCall, text: str) -> ChatMessage:
-    """What a call gave."""
+    """The message that answers a call."""
     return ChatMessage(role="tool", tool_call_id=call.id, name=call.name, content=text or "(nothing)")
 
 
 def action(call: ToolCall) -> Action:
-    """The action that a call is.
+    """Convert a call to an action.
 
     Raises:
         BadCall: its arguments are no JSON object, or none that an action may have.
@@ -80,7 +81,7 @@ def action(call: ToolCall) -> Action:
 
 
 def submission(tools: Sequence[Tool], text: str) -> Action | None:
-    """The action that a response without a call stands for; None where nothing can be submitted."""
+    """The action that a response without a call stands for; None if nothing can be submitted."""
     tool = next((tool for tool in tools if tool.name == SUBMIT), None)
     if tool is None:
         return None
@@ -89,13 +90,13 @@ def submission(tools: Sequence[Tool], text: str) -> Action | None:
 
 
 def as_json(actions: Sequence[Action]) -> str:
-    """Actions for those who watch: an object, or a list when there are several; empty for none."""
+    """Actions for an event: an object, or a list of several; empty for none."""
     found = [{"name": action.name, "arguments": dict(action.arguments)} for action in actions]
     return json.dumps(found[0] if len(found) == 1 else found, ensure_ascii=False) if found else ""
 
 
 def cut(text: str, most: int) -> str:
-    """A text's beginning and end, with a word of what is left out between them."""
+    """Cut the middle out of a long text, and say how much."""
     if len(text) <= most:
         return text
     half = most // 2

@@ -1,4 +1,4 @@
-"""Runs of episodes: groups of tries at a task, so many at once."""
+"""Runs of episodes: groups of attempts at tasks, with bounded concurrency."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from openclaw_rl.config.environment import EpisodesConfig
 from openclaw_rl.rollouts.episodes import task_draw
-from openclaw_rl.rollouts.episodes.episode import Play, Stage
+from openclaw_rl.rollouts.episodes.episode import EpisodeDriver, RunContext
 from openclaw_rl.rollouts.episodes.interact import LiveSession
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.leases.pool import LeasePool
@@ -24,33 +24,34 @@ from openclaw_rl.v1.turn_pb2 import OnBehalfOf
 
 logger = logging.getLogger(__name__)
 
-#: Events that a client may be behind; steps beyond are not told.
-_BEHIND = 2000
+#: Events that a client may lag behind; beyond these, steps are dropped.
+_LARGEST_LAG = 2000
 CANCELLED = "cancelled"
 STOPPED = "the environment server ended"
 
 
 @dataclass(eq=False)
 class _Run:
-    """One run."""
+    """A run and its events."""
 
     id: str
     total: int
     ended: int = 0
-    why: str = CANCELLED  #: its episodes end, when they are cancelled
+    cancel_reason: str = CANCELLED  #: error of episodes that are cancelled
     events: asyncio.Queue[pb.RunEpisodesResponse | None] = field(default_factory=asyncio.Queue)
     workers: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def tell(self, kind: pb.EpisodeEventKind.ValueType, episode: pb.Episode, action: str, seen: str) -> None:
+    def emit(self, kind: pb.EpisodeEventKind.ValueType, episode: pb.Episode, action: str, observation: str) -> None:
         self.ended += kind == pb.EPISODE_EVENT_KIND_ENDED
-        if kind == pb.EPISODE_EVENT_KIND_STEP and self.events.qsize() >= _BEHIND:
+        if kind == pb.EPISODE_EVENT_KIND_STEP and self.events.qsize() >= _LARGEST_LAG:
             return
         self.events.put_nowait(pb.RunEpisodesResponse(
-            kind=kind, episode=episode, action_json=action, observation_text=seen, ended=self.ended, total=self.total))
+            kind=kind, episode=episode, action_json=action, observation_text=observation, ended=self.ended,
+            total=self.total))
 
 
 class Episodes:
-    """Runs episodes, any number of runs beside one another."""
+    """Runs episodes, in any number of concurrent runs."""
 
     def __init__(self, pool: LeasePool, tracker: SessionTracker, store: Database, policy: PolicyCaller,
                  settings: EpisodesConfig) -> None:
@@ -60,40 +61,42 @@ class Episodes:
 
     @property
     def running(self) -> int:
-        """Episodes that are being played, or wait for a sandbox."""
+        """Episodes in progress or waiting for a sandbox."""
         return sum(not worker.done() for run in self._runs.values() for worker in run.workers)
 
     async def close(self) -> None:
-        """End all runs; their episodes say why."""
+        """End all runs; their episodes get the reason as their error."""
         self._closed = True
         workers = [worker for run in self._runs.values() for worker in run.workers]
         for run in self._runs.values():
-            run.why = STOPPED
+            run.cancel_reason = STOPPED
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
     async def run(self, request: pb.RunEpisodesRequest) -> AsyncIterator[pb.RunEpisodesResponse]:
-        """Run episodes. Closing the iterator cancels those that run, and gives their sandboxes back.
+        """Run episodes. Closing the iterator cancels those in progress and releases their sandboxes.
 
         Raises:
             MeshError: NOT_FOUND, there is no such environment or task; INVALID_ARGUMENT; FAILED_PRECONDITION, the
-                environment or all of its tasks can't be used, or there is a run of this id already.
+                environment or all of its tasks can't be used, or there already is a run of this id.
         """
-        task_draw.check(request)
+        task_draw.validate_request(request)
         warm_pool = self._pool.warm_pool(request.type)
         await warm_pool.availability.require()
-        plans = await asyncio.to_thread(lambda: task_draw.plans(request, self._pool.catalog.tasks(request.type)))
+        tasks = await self._pool.catalog.load(request.type)
+        plans = await asyncio.to_thread(task_draw.draw_episodes, request, tasks)
         run = self._open(request.run_id or new_id("run_"), len(plans))
         try:
-            stage = Stage(run.id, request.type, self._pool, self._tracker, self._store, self._policy, self._settings,
-                          request.max_steps, request.sampling, run.tell, lambda: run.why)
+            context = RunContext(
+                run.id, request.type, self._pool, self._tracker, self._store, self._policy, self._settings,
+                request.max_steps, request.sampling, run.emit, lambda: run.cancel_reason)
             at_once = min(request.parallel or warm_pool.capacity, warm_pool.capacity, len(plans))
             left = deque(plans)
-            run.workers = [asyncio.create_task(_work(stage, left), name=f"episodes of {run.id}")
+            run.workers = [asyncio.create_task(_work(context, left), name=f"episodes of {run.id}")
                            for _ in range(at_once)]
             logger.info("run %s: %d episodes of %s, %d at once", run.id, run.total, request.type, at_once)
-            ending = asyncio.create_task(_last(run))
+            ending = asyncio.create_task(_finish(run))
             try:
                 while (event := await run.events.get()) is not None:
                     yield event
@@ -120,7 +123,7 @@ class Episodes:
         return run
 
     def live_session(self, user: OnBehalfOf) -> LiveSession:
-        """A session for a client to talk in."""
+        """Open a live session for a client."""
         return LiveSession(self._policy, self._tracker, self._store, user)
 
     def page(self, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
@@ -128,14 +131,14 @@ class Episodes:
         return episode_table.page(self._store, request)
 
 
-async def _work(stage: Stage, left: deque[task_draw.Plan]) -> None:
-    """Play one episode after another while there are any."""
+async def _work(context: RunContext, left: deque[task_draw.EpisodePlan]) -> None:
+    """Run one episode after another until none is left."""
     while left:
-        await Play(stage, left.popleft()).run()
+        await EpisodeDriver(context, left.popleft()).run()
 
 
-async def _last(run: _Run) -> None:
-    """Say when all is over."""
+async def _finish(run: _Run) -> None:
+    """End the events when all workers have finished."""
     results: Sequence[object] = await asyncio.gather(*run.workers, return_exceptions=True)
     for result in results:
         if isinstance(result, Exception):

@@ -1,4 +1,4 @@
-"""The part of EnvironmentService in which the policy acts: translate, call, translate back."""
+"""gRPC servicer of live sessions and episodes, a part of EnvironmentService."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openclaw_rl.v1.turn_pb2 import OnBehalfOf
 
 
 class EpisodeRpcs:
-    """Live sessions and episodes."""
+    """Live sessions and episodes; see EnvironmentServicer."""
 
     def __init__(self, episodes: Episodes) -> None:
         self._episodes = episodes

@@ -1,4 +1,4 @@
-"""Which tasks a run of episodes has, and with what seeds."""
+"""Draw of a run's tasks and seeds."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from openclaw_rl.rpc.errors import failed_precondition, invalid, not_found
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.v1 import environment_pb2 as pb
 
-#: Episodes of a group unless the run says otherwise.
+#: Default number of episodes of a group.
 GROUP_SIZE = 8
 MOST_GROUPS, MOST_OF_A_GROUP, MOST_PARALLEL, MOST_STEPS = 10_000, 1024, 4096, 1000
-#: Episodes of a run, all groups together.
+#: Episodes of a run in all groups.
 MOST_EPISODES = 100_000
 _SPLITS = {pb.TASK_SPLIT_TRAIN: "train", pb.TASK_SPLIT_HELD_OUT: "held_out"}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """An episode that is to be run."""
+class EpisodePlan:
+    """An episode to run."""
 
     group: str
     group_size: int
     task: Task
     no_train: bool
-    start_seed: int | None  #: of what is random in the task: the same for all of a group
-    sampling_seed: int | None  #: each response's is derived from it; None leaves it to the engine
+    start_seed: int | None  #: of the task's randomness: the same for all of a group
+    sampling_seed: int | None  #: each response's is derive_seed from it; None leaves it to the engine
 
 
-def check(request: pb.RunEpisodesRequest) -> None:
-    """What can be told of a run without its tasks.
+def validate_request(request: pb.RunEpisodesRequest) -> None:
+    """Check what can be checked of a request without its tasks.
 
     Raises:
         MeshError: INVALID_ARGUMENT naming the field.
@@ -51,16 +51,16 @@ def check(request: pb.RunEpisodesRequest) -> None:
             raise invalid(f"sampling.{name}", getattr(sampling, name), f"from {least:g} to {highest:g}")
 
 
-def plans(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Plan]:
-    """The episodes of a run, group by group.
+def draw_episodes(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[EpisodePlan]:
+    """Draw the episodes of a run, group by group.
 
-    Groups have tasks of their own as long as there are enough of them; then all come again, in another order.
+    Groups have different tasks as long as there are enough; then all tasks come again, in another order.
 
     Raises:
-        MeshError: NOT_FOUND, a task that is named is not there; INVALID_ARGUMENT, it can't be used, or they are too
-            many episodes; FAILED_PRECONDITION, there is none.
+        MeshError: NOT_FOUND, a named task does not exist; INVALID_ARGUMENT, it can't be used, or there are too many
+            episodes; FAILED_PRECONDITION, there is no usable task.
     """
-    chosen = _chosen(request, tasks)
+    chosen = _select_tasks(request, tasks)
     groups, size = request.groups or len(chosen), request.group_size or GROUP_SIZE
     if groups * size > MOST_EPISODES:
         raise invalid("group_size", f"{groups} groups of {size}", f"at most {MOST_EPISODES} episodes in one run: "
@@ -75,26 +75,26 @@ def plans(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Plan]:
     found = []
     for number, task in enumerate(drawn):
         group = new_id("group_")
-        start = derived(request.seed if request.HasField("seed") else order.getrandbits(62), "start", number)
+        start = derive_seed(request.seed if request.HasField("seed") else order.getrandbits(62), "start", number)
         for member in range(size):
-            found.append(Plan(group, size, task, request.no_train or task.split == "held_out", start,
+            found.append(EpisodePlan(group, size, task, request.no_train or task.split == "held_out", start,
                               _sampling_seed(request, number, member)))
     return found
 
 
-def derived(seed: int, *of: str | int) -> int:
-    """A seed of 62 bits for a part of what `seed` makes repeatable."""
+def derive_seed(seed: int, *of: str | int) -> int:
+    """Derive a seed of 62 bits for a part of what `seed` makes repeatable."""
     digest = hashlib.blake2b("/".join(map(str, (seed, *of))).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2
 
 
 def _sampling_seed(request: pb.RunEpisodesRequest, group: int, member: int) -> int | None:
     if request.sampling.HasField("seed"):
-        return derived(request.sampling.seed, "sampling", group, member)
-    return derived(request.seed, "sampling", group, member) if request.HasField("seed") else None
+        return derive_seed(request.sampling.seed, "sampling", group, member)
+    return derive_seed(request.seed, "sampling", group, member) if request.HasField("seed") else None
 
 
-def _chosen(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Task]:
+def _select_tasks(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[Task]:
     if request.task_ids:
         by_id = {task.id: task for task in tasks}
         for i, id in enumerate(request.task_ids):

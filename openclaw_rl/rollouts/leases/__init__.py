@@ -1,1 +1,1 @@
-"""Leased environments: capacity, a fair queue, warm ones, and a slot that never leaks."""
+"""Leased environments: capacity, a fair queue, warm pools, and slots that never leak."""

@@ -1,4 +1,4 @@
-"""An action, looked at before an environment sees it."""
+"""Parsing and validation of actions before they reach an environment."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from openclaw_rl.rpc.errors import MeshError, invalid, invalid_many
 MOST_BYTES = 2**20
 _FIELD = "action_json"
 _SHAPE = '{"name": ..., "arguments": {...}}'
-#: Digits enough for an integer beyond 64 bits: those orjson would make a number of less precision, without a word.
+#: Digits of a possible integer beyond 64 bits: orjson would silently lose precision.
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
 
 
 class BadJson(ValueError):
-    """A text is no JSON, or none that can be passed on; says why."""
+    """A text is no JSON, or none that can be passed on; the message says why."""
 
 
 def read(text: str) -> Any:
-    """What a JSON text says, for actions from wherever they come: only what can be written as JSON again.
+    """Parse JSON of an action, wherever it comes from: only what can be written as JSON again.
 
     Raises:
         BadJson: it is none, or has half of a surrogate pair, NaN, an infinite number, an integer beyond 64 bits, or
-            lists in lists beyond what can be written.
+            nesting too deep to be written.
     """
     try:
         value = orjson.loads(text)
@@ -51,7 +51,7 @@ def _small(digits: str) -> int:
 
 
 def parse(text: str) -> Action:
-    """The action that a text says.
+    """Parse an action.
 
     Raises:
         MeshError: INVALID_ARGUMENT.
@@ -69,13 +69,13 @@ def parse(text: str) -> Action:
 
 
 def to_json(action: Action) -> str:
-    """The other way round."""
+    """Encode an action."""
     return orjson.dumps({"name": action.name, "arguments": action.arguments}).decode()
 
 
 class Checker:
-    """Checks actions against a JSON schema. One that is a choice of functions (`oneOf` with a `name` each) is told
-    apart by the name, so that the error says what is wrong with the call and not only that it is none of them."""
+    """Checks actions against a JSON schema. In a choice of functions (`oneOf` with a `name` each) the name selects the
+    schema, so that the error says what is wrong with the call and not only that none matches."""
 
     def __init__(self) -> None:
         self._schema: dict[str, Any] | None = None
@@ -85,7 +85,7 @@ class Checker:
     def check(self, action: Action, schema: dict[str, Any]) -> None:
         """
         Args:
-            schema: of the kind; a changed one must be another object.
+            schema: of the environment type; a changed one must be another object.
 
         Raises:
             MeshError: INVALID_ARGUMENT; names the member, its value and what is allowed.
@@ -125,7 +125,7 @@ class Checker:
 
 
 def _name(choice: Any) -> str | None:
-    """The name that a call must have to be this one."""
+    """The name of the function that a choice describes."""
     try:
         name = choice["properties"]["name"]["const"]
     except (TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""What an environment shows, cut to what may be kept and sent."""
+"""Size limits of observations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import orjson
 from openclaw_rl.rollouts.environments.interface import Observation
 from openclaw_rl.rpc.messages import well_formed
 
-#: Characters of one text in an observation, bytes of all of it as JSON, bytes of its picture; members
-#: in one another.
+#: Characters of a text in an observation, bytes of the whole as JSON, bytes of its picture; depth of nesting.
 MOST_TEXT = 64 * 2**10
 MOST_JSON = 512 * 2**10
 MOST_IMAGE = 6 * 2**20
@@ -19,7 +18,7 @@ _CUT = "\n... [cut]"
 
 
 def bounded(observation: Observation) -> Observation:
-    """The same when it is small enough; else with long texts cut, and at the worst nothing but a part of its text."""
+    """Cut an observation that is too large: long texts first, in the worst case all but a part of its text."""
     data, image = observation.data, observation.image_png
     encoded = _encoded(data)
     if encoded is not None and len(encoded) <= MOST_TEXT and len(image) <= MOST_IMAGE:
@@ -34,7 +33,7 @@ def bounded(observation: Observation) -> Observation:
 
 
 def encode(observation: Observation) -> str:
-    """A bounded observation's data as JSON."""
+    """Encode the data of a bounded observation as JSON."""
     return orjson.dumps(observation.data).decode()
 
 

@@ -1,4 +1,4 @@
-"""What somebody sees who watches a lease."""
+"""Views of a lease for onlookers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from openclaw_rl.rollouts.tasks.task import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LeaseView:
     """A lease at a moment."""
 
     lease: Lease
     action: Action | None  #: the last one
-    view: Observation | None  #: None: nothing is to be seen
+    observation: Observation | None  #: None: there is nothing to see
     at: float  #: seconds since the epoch
 
 
-async def watch(lease: Lease, interval: float) -> AsyncIterator[Seen]:
-    """The newest view at once, then whenever something has changed, at most every `interval` seconds, until the lease
-    has ended; the last one says so (`lease.ended`).
+async def watch_lease(lease: Lease, interval: float) -> AsyncIterator[LeaseView]:
+    """Iterate over views: the newest at once, then one per change, at most every `interval` seconds, until the lease
+    ends; the last one says so (`lease.ended`).
 
-    A view is asked for when the reader wants one, so one that reads slowly gets fewer, and nobody waits for it. It does
-    not renew the lease: what is watched may still be given up.
+    Views are taken as the reader wants them, so a slow reader gets fewer and delays nobody. Watching does not renew the
+    lease.
     """
     last: object = None
     while True:
         view = await lease.view(interval)
-        # Also a terminal whose program goes on by itself changes, so the view counts and not only the steps.
+        # A terminal changes while its program runs, so the view counts and not only the steps.
         now = (lease.steps, lease.task_id, lease.problem, lease.ended, view)
         if now != last:
             last = now
-            yield Seen(lease, lease.last_action, view, time.time())
+            yield LeaseView(lease, lease.last_action, view, time.time())
         if lease.ended:
             return
         with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""A lease: one environment in the hands of one holder, one thing at a time."""
+"""Lease: one environment for one holder, one operation at a time."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Calls of one lease that may wait for one another.
+#: Concurrent calls of one lease; they run one after the other.
 MOST_CALLS = 16
-#: Seconds for a reset and for a check; and beyond its own time for a step, whose environment should end it itself.
+#: Time limits in seconds of a reset and a check; grace beyond a step's own limit, which its environment should enforce.
 RESET_SECONDS = 180.0
 EVALUATE_SECONDS = 300.0
 STEP_GRACE = 15.0
@@ -40,14 +40,16 @@ VIEW_SECONDS = 10.0
 
 
 class Lease:
-    """An environment, leased.
+    """A leased environment.
 
-    What is asked of the environment is done even when the caller goes away meanwhile: so a repeated step finds out
-    what the first one did. The lease's end stops it.
+    An operation continues when its caller goes away, so that a repeated step returns what the first one did. The end of
+    the lease stops it.
 
     Attributes:
-        ended: why the lease is no more; empty while it runs.
-        steps: number of the last step that was done since the last reset.
+        ended: why the lease ended; empty while it runs.
+        steps: number of the last step done since the last reset.
+        over: set when the lease ends.
+        calls: running and waiting ones.
     """
 
     def __init__(self, id: str, holder: str, ttl: float, warm_pool: WarmPool, environment: Environment) -> None:
@@ -57,9 +59,9 @@ class Lease:
         self.ended = ""
         self.acquired_at = time.time()
         self.last_action: Action | None = None
-        self.over = asyncio.Event()  #: set when the lease ends
+        self.over = asyncio.Event()
         self.environment = environment
-        self.calls = 0  #: that run or wait for one another
+        self.calls = 0
         self._loop = asyncio.get_running_loop()
         self._last_used = self._began = self._loop.time()
         self._problem = ""
@@ -68,7 +70,7 @@ class Lease:
         self._lock = asyncio.Lock()
         self._work: set[asyncio.Task[object]] = set()
         self._view: tuple[float, Observation] | None = None
-        self._viewing: asyncio.Task[Observation] | None = None
+        self._view_task: asyncio.Task[Observation] | None = None
 
     @property
     def type(self) -> str:
@@ -76,31 +78,31 @@ class Lease:
 
     @property
     def problem(self) -> str:
-        """Why the environment can't be used any more; empty while it can."""
+        """Why the environment became unusable; empty while it works."""
         return self._problem or self.environment.problem
 
     @property
     def expires_in(self) -> float:
-        """Seconds until the lease ends unless it is used; while something is done in it, all of its time."""
+        """Seconds until the lease expires unless it is used; its whole time to live while an operation runs."""
         return self.ttl if self.calls else self._last_used + self.ttl - self._loop.time()
 
     @property
     def expires_at(self) -> float:
-        """The same, in seconds since the epoch."""
+        """Time of expiry, in seconds since the epoch."""
         return time.time() + self.expires_in
 
     @property
     def age(self) -> float:
-        """Seconds since it was given."""
+        """Seconds since it was granted."""
         return self._loop.time() - self._began
 
     @property
     def work(self) -> tuple[asyncio.Task[object], ...]:
-        """What is being done in the environment."""
+        """Tasks running in the environment."""
         return tuple(self._work)
 
     def renew(self) -> None:
-        """Begin its time anew."""
+        """Restart its time to live."""
         self._last_used = self._loop.time()
 
     async def reset(self, task: Task | None, seed: int | None) -> Opening:
@@ -119,11 +121,11 @@ class Lease:
         return await self._do(begin)
 
     async def step(self, number: int, action: Action, seconds: float) -> StepResult:
-        """Do an action, or tell again what the last one did.
+        """Perform an action, or return the last one's result again.
 
         Raises:
-            MeshError: INVALID_ARGUMENT, the action is none of this environment's (nothing was done, the number is
-                still free); FAILED_PRECONDITION, the number is not the next one, or there was no reset, or the
+            MeshError: INVALID_ARGUMENT, the environment has no such action (nothing was done, the number is still
+                free); FAILED_PRECONDITION, the number is not the next one, or there was no reset, or the
                 episode is over; UNAVAILABLE, the sandbox is lost.
         """
         async def do() -> StepResult:
@@ -169,53 +171,53 @@ class Lease:
         return await self._do(check)
 
     async def view(self, age: float) -> Observation | None:
-        """What is to be seen, at most `age` seconds old; None when the environment can't tell. Many who look at once
-        look once, and nothing waits for it."""
+        """A view at most `age` seconds old; None if the environment can't show one. Concurrent callers share one view,
+        and no operation waits for it."""
         if self._view is not None and self._loop.time() - self._view[0] < age:
             return self._view[1]
         if self.ended or self.problem:
             return self._view[1] if self._view else None
-        if self._viewing is None or self._viewing.done():
-            self._viewing = self._loop.create_task(self._look(), name=f"view {self.id}")
-            self._work.add(self._viewing)  # type: ignore[arg-type]
-            self._viewing.add_done_callback(self._work.discard)
+        if self._view_task is None or self._view_task.done():
+            self._view_task = self._loop.create_task(self._refresh_view(), name=f"view {self.id}")
+            self._work.add(self._view_task)  # type: ignore[arg-type]
+            self._view_task.add_done_callback(self._work.discard)
         try:
-            return await asyncio.wait_for(asyncio.shield(self._viewing), VIEW_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(self._view_task), VIEW_SECONDS)
         except asyncio.CancelledError:
-            if not self._viewing.cancelled():
+            if not self._view_task.cancelled():
                 raise
         except Exception as error:
             logger.debug("view of lease %r: %s", self.id, error)
         return self._view[1] if self._view else None
 
-    async def _look(self) -> Observation:
-        seen = bounded(await self.environment.view())
-        self._view = self._loop.time(), seen
-        return seen
+    async def _refresh_view(self) -> Observation:
+        observation = bounded(await self.environment.view())
+        self._view = self._loop.time(), observation
+        return observation
 
-    def lose(self, why: str) -> None:
-        """The environment is of no use any more; it is closed at once, its slot stays the holder's."""
+    def lose(self, reason: str) -> None:
+        """Mark the environment as unusable: it is closed at once, and its slot stays the holder's."""
         if not self._problem:
-            self._problem = why
-            logger.warning("lease %r: the sandbox was lost: %s", self.id, why)
+            self._problem = reason
+            logger.warning("lease %r: the sandbox was lost: %s", self.id, reason)
             self.warm_pool.lose(self.environment)
 
-    def end(self, why: str) -> None:
-        """Stop what is being done; nothing more can be. Who waits for it is told `why`."""
-        self.ended = why
+    def end(self, reason: str) -> None:
+        """End the lease: stop its operations, whose callers get the `reason`."""
+        self.ended = reason
         for task in self._work:
             task.cancel()
         self.over.set()
 
     async def _do(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do one thing after the others, as a task of the lease's own."""
+        """Perform an operation after the earlier ones, in a task of the lease's own."""
         if self.ended:
             raise lease_ended(self.id, self.ended)
         if self.calls >= MOST_CALLS:
             raise exhausted(f"{self.calls} calls of lease {self.id!r} wait for one another; do one thing at a time")
         self.calls += 1
 
-        async def alone() -> T:
+        async def exclusively() -> T:
             async with self._lock:
                 if self.problem:
                     self.lose(self.problem)
@@ -235,7 +237,7 @@ class Lease:
                     self.lose(f"a fault in the kind: {type(error).__name__}: {error}")
                 raise sandbox_lost(self.id, self.problem)
 
-        task = self._loop.create_task(alone(), name=f"lease {self.id}")
+        task = self._loop.create_task(exclusively(), name=f"lease {self.id}")
         self._work.add(task)  # type: ignore[arg-type]
         task.add_done_callback(self._done)
         try:
@@ -259,12 +261,13 @@ class Lease:
             raise SandboxError(f"{what} was not over after {seconds:g} s") from None
 
 
-def sandbox_lost(lease_id: str, why: str) -> MeshError:
-    """What a call gets whose environment is of no use any more."""
+def sandbox_lost(lease_id: str, reason: str) -> MeshError:
+    """The error for calls whose environment is unusable."""
     return MeshError(grpc.StatusCode.UNAVAILABLE, "SANDBOX_LOST",
-                     f"the sandbox of lease {lease_id!r} is lost: {why}; release the lease and acquire another one")
+                     f"the sandbox of lease {lease_id!r} is lost: {reason}; release the lease and acquire another one")
 
 
-def lease_ended(lease_id: str, why: str) -> MeshError:
-    """What a call on a lease that has ended gets."""
-    return failed_precondition("LEASE_ENDED", f"lease {lease_id!r} {why}; acquire another one, with an id of its own")
+def lease_ended(lease_id: str, reason: str) -> MeshError:
+    """The error for calls on an ended lease."""
+    return failed_precondition("LEASE_ENDED",
+                               f"lease {lease_id!r} {reason}; acquire another one, with an id of its own")

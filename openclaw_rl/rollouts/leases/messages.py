@@ -1,4 +1,4 @@
-"""Leases, tasks and what is seen, as messages."""
+"""Conversion of leases, tasks and observations to messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import orjson
 
 from openclaw_rl.rollouts.environments.interface import Observation, Opening, StepResult
 from openclaw_rl.rollouts.leases.actions import to_json
-from openclaw_rl.rollouts.leases.broadcast import Seen
+from openclaw_rl.rollouts.leases.broadcast import LeaseView
 from openclaw_rl.rollouts.leases.lease import Lease
 from openclaw_rl.rollouts.leases.warm_pool import WarmPool
 from openclaw_rl.rollouts.tasks.task import Task
@@ -14,7 +14,7 @@ from openclaw_rl.rpc.messages import to_timestamp
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import turn_pb2
 
-#: Characters of the last action that a view has.
+#: Characters of the last action in a view.
 MOST_ACTION = 20_000
 _SPLITS = {"train": pb.TASK_SPLIT_TRAIN, "held_out": pb.TASK_SPLIT_HELD_OUT}
 
@@ -69,8 +69,8 @@ def task(one: Task) -> pb.TaskInfo:
                        tags=one.tags, problem=one.problem)
 
 
-def seen(now: Seen) -> pb.WatchLeaseResponse:
+def lease_view(view: LeaseView) -> pb.WatchLeaseResponse:
     return pb.WatchLeaseResponse(
-        lease=lease(now.lease), action_json=to_json(now.action)[:MOST_ACTION] if now.action else "",
-        view=observation(now.view) if now.view is not None else None, at=to_timestamp(now.at),
-        ended=bool(now.lease.ended))
+        lease=lease(view.lease), action_json=to_json(view.action)[:MOST_ACTION] if view.action else "",
+        view=observation(view.observation) if view.observation is not None else None, at=to_timestamp(view.at),
+        ended=bool(view.lease.ended))

@@ -1,4 +1,4 @@
-"""LeasePool of leases: who holds which environment, and for how long."""
+"""Pool of leases: who holds which environment, and for how long."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class LeasePool:
         """
         if lease := self._leases.get(lease_id):
             return lease
-        if why := self._ended.get(lease_id):
-            raise lease_ended(lease_id, why)
+        if reason := self._ended.get(lease_id):
+            raise lease_ended(lease_id, reason)
         raise _lost(lease_id)
 
     async def acquire(self, type: str, lease_id: str, *, holder: str = "", wait: float | None = None,
@@ -296,15 +296,15 @@ class LeasePool:
 
         self._timers[lease.id] = loop.call_later(lease.ttl, check)
 
-    def _end(self, lease: Lease, why: str) -> None:
+    def _end(self, lease: Lease, reason: str) -> None:
         self._timers.pop(lease.id).cancel()
         del self._leases[lease.id]
-        self._ended[lease.id] = why
+        self._ended[lease.id] = reason
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
         self._duration += 0.1 * (lease.age - self._duration)
         work = lease.work
-        lease.end(why)
+        lease.end(reason)
         lease.warm_pool.give_back(lease.environment, *work)
 
     def _full(self, warm_pool: WarmPool) -> MeshError:

@@ -1,4 +1,4 @@
-"""Who gets the next free environment: holders in turn, each holder's requests in the order that they came."""
+"""Fair queue for environments: holders take turns, each holder's requests are served in order."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 class Ticket(Generic[T]):
-    """A request that waits. Belongs to the event loop that it is made in."""
+    """A waiting request. Belongs to the event loop in which it is made."""
 
     __slots__ = ("answer", "holder", "patient")
 
     def __init__(self, holder: str, patient: bool) -> None:
         self.holder = holder
-        self.patient = patient  #: False: it is answered with an error as soon as something goes wrong
+        self.patient = patient  #: False: it fails as soon as something goes wrong
         self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
 
 class FairQueue(Generic[T]):
-    """Tickets. A holder that asks a thousand times holds up another one's first request by one place only."""
+    """Queue of tickets. A thousand requests of one holder delay another's first request by one place only."""
 
     def __init__(self) -> None:
         self._holders: OrderedDict[str, deque[Ticket[T]]] = OrderedDict()
@@ -32,16 +32,16 @@ class FairQueue(Generic[T]):
         return self._length
 
     def __iter__(self) -> Iterator[Ticket[T]]:
-        """All of them, a holder at a time."""
+        """All tickets, holder by holder."""
         return iter([ticket for tickets in self._holders.values() for ticket in tickets])
 
     def put(self, ticket: Ticket[T]) -> None:
-        """Put it behind its holder's others; a new holder comes last."""
+        """Append a ticket to its holder's; a new holder comes last."""
         self._holders.setdefault(ticket.holder, deque()).append(ticket)
         self._length += 1
 
     def pop(self) -> Ticket[T]:
-        """Take the one whose turn it is.
+        """Remove the next ticket.
 
         Raises:
             IndexError: there is none.
@@ -58,7 +58,7 @@ class FairQueue(Generic[T]):
         return ticket
 
     def place(self, ticket: Ticket[T]) -> int:
-        """How many come before it, as things are; an upper bound is the queue's length."""
+        """Number of tickets before this one at present, at most the queue's length."""
         mine = list(self._holders.get(ticket.holder, ()))
         if ticket not in mine:
             return self._length
@@ -73,7 +73,7 @@ class FairQueue(Generic[T]):
         return place
 
     def remove(self, ticket: Ticket[T]) -> bool:
-        """Take one out, wherever it is. False: it isn't there."""
+        """Remove a ticket, wherever it is; False if it is not queued."""
         tickets = self._holders.get(ticket.holder)
         if tickets is None or ticket not in tickets:
             return False

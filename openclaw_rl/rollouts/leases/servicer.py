@@ -1,4 +1,4 @@
-"""The leases' part of EnvironmentService: translate, call, translate back."""
+"""gRPC servicer of leases, a part of EnvironmentService."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from openclaw_rl.rollouts.leases import actions, messages
-from openclaw_rl.rollouts.leases.broadcast import watch
+from openclaw_rl.rollouts.leases.broadcast import watch_lease
 from openclaw_rl.rollouts.leases.pool import LONGEST_STEP, LONGEST_TTL, LONGEST_WAIT, LeasePool
 from openclaw_rl.rpc.auth.callers import address_of
 from openclaw_rl.rpc.errors import invalid
 from openclaw_rl.v1 import environment_pb2 as pb
 
-#: Seconds between two views that may be asked for.
+#: Bounds of the seconds between two views.
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3600.0
 MOST_HOLDER = 200
 
 
 class LeaseRpcs:
-    """Leases."""
+    """Leases; see EnvironmentServicer."""
 
     def __init__(self, pool: LeasePool) -> None:
         self._pool = pool
@@ -78,13 +78,13 @@ class LeaseRpcs:
     async def WatchLease(self, request: pb.WatchLeaseRequest,
                          context: grpc.aio.ServicerContext) -> AsyncIterator[pb.WatchLeaseResponse]:
         interval = _seconds(request, "interval", SHORTEST_INTERVAL, LONGEST_INTERVAL)
-        async for now in watch(self._pool.lease(request.lease_id), 1.0 if interval is None else interval):
-            yield messages.seen(now)
+        async for view in watch_lease(self._pool.lease(request.lease_id), 1.0 if interval is None else interval):
+            yield messages.lease_view(view)
 
 
 def _seconds(request: pb.AcquireRequest | pb.StepRequest | pb.WatchLeaseRequest, field: str, least: float,
              most: float) -> float | None:
-    """A duration in seconds; None when it is unset."""
+    """A duration field in seconds; None if unset."""
     if not request.HasField(field):  # type: ignore[arg-type]
         return None
     duration: Duration = getattr(request, field)

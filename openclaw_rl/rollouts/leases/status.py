@@ -1,4 +1,4 @@
-"""What the component's status tells of environments."""
+"""Environments in the component's status."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.runtime.alarms import Raised
 from openclaw_rl.v1 import component_pb2
 
-#: Of one environment that are told, the newest.
+#: Newest warnings of an environment that are reported.
 MOST_WARNINGS = 3
 
 
-def tell(pool: LeasePool, status: component_pb2.ComponentStatus) -> list[Raised]:
-    """Put the pool's counters and gauges into a status, and give its alarms. Each environment's gauges are `env_NAME_`
+def add_to_status(pool: LeasePool, status: component_pb2.ComponentStatus) -> list[Raised]:
+    """Add the pool's counters and gauges to a status, and return its alarms. Each environment's gauges are `env_NAME_`
     and `capacity`, `leased`, `warm`, `starting` or `waiting`; as metrics these are five with the label `environment`.
     """
     status.counters.update(pool.counts())

@@ -6,7 +6,7 @@ import pytest
 
 from openclaw_rl.rollouts.environments.interface import Observation, Opening, Tool
 from openclaw_rl.rollouts.episodes import prompts
-from openclaw_rl.rollouts.episodes.task_draw import plans
+from openclaw_rl.rollouts.episodes.task_draw import draw_episodes
 from openclaw_rl.rollouts.leases.actions import to_json
 from openclaw_rl.rollouts.tasks.task import Action, Task
 from openclaw_rl.rpc.errors import MeshError
@@ -17,32 +17,32 @@ ANSWER = Tool("submit", "Ends it.", {"type": "object", "properties": {"answer": 
 
 
 def test_long_observations_are_cut_in_their_middle() -> None:
-    text = prompts.shown(Observation({"text": "a" * 5000 + "b" * 5000}))
+    text = prompts.observation_text(Observation({"text": "a" * 5000 + "b" * 5000}))
     assert text.startswith("aaa") and text.endswith("bbb") and "6000 characters left out" in text
     assert len(text) < prompts.MOST_SHOWN + 100
 
 
 def test_pictures_are_told_by_their_size() -> None:
     png = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + (1280).to_bytes(4, "big") + (800).to_bytes(4, "big") + b"\x08"
-    assert prompts.shown(Observation({"text": "a window"}, png)) == "a window\n(screenshot 1280x800)"
-    assert prompts.shown(Observation({}, b"no png")) == "(screenshot)"
+    assert prompts.observation_text(Observation({"text": "a window"}, png)) == "a window\n(screenshot 1280x800)"
+    assert prompts.observation_text(Observation({}, b"no png")) == "(screenshot)"
 
 
 def test_an_error_is_told_once() -> None:
-    assert prompts.shown(Observation({"text": "out"}), "too long") == "error: too long\nout"
-    assert prompts.shown(Observation({"text": "it was too long"}), "too long") == "it was too long"
+    assert prompts.observation_text(Observation({"text": "out"}), "too long") == "error: too long\nout"
+    assert prompts.observation_text(Observation({"text": "it was too long"}), "too long") == "it was too long"
 
 
 def test_without_instructions_there_is_no_system_message() -> None:
-    [message] = prompts.opening(Opening(Observation({}), "Do it."))
+    [message] = prompts.opening_messages(Opening(Observation({}), "Do it."))
     assert (message.role, message.content) == ("user", "Do it.")
 
 
 def test_the_form_of_each_call_can_be_shown_behind_the_goal() -> None:
     tool = Tool("run", "", {"properties": {"command": {}, "timeout": {}}, "required": ["command"]})
-    [message] = prompts.opening(Opening(Observation({"text": "seen"}), "Do it.", tools=[tool]), forms=True)
+    [message] = prompts.opening_messages(Opening(Observation({"text": "seen"}), "Do it.", tools=[tool]), forms=True)
     assert message.content == ('Do it.\n\nseen\n\nCall one of these:\n{"name": "run", "arguments": {"command": "..."}}')
-    [message] = prompts.opening(Opening(Observation({}), "Do it."), forms=True)
+    [message] = prompts.opening_messages(Opening(Observation({}), "Do it."), forms=True)
     assert message.content == "Do it."
 
 
@@ -73,10 +73,11 @@ def test_actions_for_those_who_watch() -> None:
 
 def test_more_groups_than_tasks_have_all_again_in_another_order() -> None:
     tasks = [Task(f"t{i}", "k", "") for i in range(20)]
-    drawn = [plan.task.id for plan in plans(RunEpisodesRequest(type="k", groups=40, group_size=1, seed=3), tasks)]
+    request = RunEpisodesRequest(type="k", groups=40, group_size=1, seed=3)
+    drawn = [plan.task.id for plan in draw_episodes(request, tasks)]
     assert sorted(drawn[:20]) == sorted(drawn[20:]) and drawn[:20] != drawn[20:]
 
 
 def test_none_of_the_tasks_can_be_used() -> None:
     with pytest.raises(MeshError, match="has no train task that can be used, of 1, 1 of them with a problem"):
-        plans(RunEpisodesRequest(type="k"), [Task("t", "k", "", problem="no")])
+        draw_episodes(RunEpisodesRequest(type="k"), [Task("t", "k", "", problem="no")])

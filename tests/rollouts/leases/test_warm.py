@@ -149,7 +149,7 @@ async def test_one_that_is_not_closed_gives_its_slot_back(made: Any, monkeypatch
 
 
 def alarms(pool: LeasePool) -> dict[str, str]:
-    return dict(status.tell(pool, ComponentStatus()))
+    return dict(status.add_to_status(pool, ComponentStatus()))
 
 
 async def test_an_environment_that_can_t_be_used(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ async def test_the_status(made: Any) -> None:
     await pool.acquire("my_gui", "a")
     await eventually(lambda: pool.warm_pool("my_gui").warm == 1)
     told = ComponentStatus()
-    assert status.tell(pool, told) == []
+    assert status.add_to_status(pool, told) == []
     assert dict(told.gauges) == {"env_my_gui_capacity": 3, "env_my_gui_leased": 1, "env_my_gui_warm": 1,
                                  "env_my_gui_starting": 0, "env_my_gui_waiting": 0}
     assert dict(told.counters) == {"leases": 1, "leases_expired": 0, "steps": 0, "sandboxes_lost": 0}
