@@ -27,14 +27,14 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="openclaw-rl", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
-    help="An agent that learns from being used: starts the mesh, talks to it, shows what it learned.",
-    epilog="First session: openclaw-rl local-start, then openclaw-rl chat; openclaw-rl docs has all else. The mesh's "
-           "files are in ~/.openclaw-rl, or where OPENCLAW_RL_HOME says.")
+    help="Run an agent that learns from use: start the mesh, chat with it, see what it has learned.",
+    epilog="To get started: openclaw-rl local-start, then openclaw-rl chat. Documentation: openclaw-rl docs. Files are "
+           "stored in ~/.openclaw-rl, or in the folder named by OPENCLAW_RL_HOME.")
 #: Facts and answers. In a pipe lines are as long as they need to be, rather than cut for a terminal of 80.
 out = Console(width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")]
 
 
 def print_json(data: Any) -> None:

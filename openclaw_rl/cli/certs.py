@@ -15,14 +15,15 @@ from openclaw_rl.runtime.home import Home
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
 
-certs = typer.Typer(no_args_is_help=True, help="Certificates of the mesh: show them, renew them, make one for another "
-                                               "machine.", epilog="Example: openclaw-rl certs show")
+certs = typer.Typer(no_args_is_help=True, help="Show, renew and issue the mesh's certificates.",
+                    epilog="Example: openclaw-rl certs show")
 app.add_typer(certs, name="certs")
 
 _Role = Annotated[list[str] | None, typer.Option("--role", help="policy_server, env_server, prm_judge, trainer or "
-                                                 "operator; default all that are there.", show_default=False)]
-_Host = Annotated[list[str] | None, typer.Option("--host", help="Name or IP address of a machine where it is used; may "
-                                                 "be given more than once.", show_default=False)]
+                                                                "operator; default: all that exist.",
+                                                 show_default=False)]
+_Host = Annotated[list[str] | None, typer.Option("--host", help="Host name or IP address to issue it for; repeatable.",
+                                                 show_default=False)]
 
 
 def make_certificates(home: Home) -> bool:
@@ -48,7 +49,7 @@ def make_certificates(home: Home) -> bool:
 
 @certs.command("show", epilog="Example: openclaw-rl certs show --json")
 def show(as_json: Json = False) -> None:
-    """Show who each certificate is for, and until when. Exit code 1 when one can't be used or ends soon."""
+    """Show the holder and expiry of each certificate. Exits with 1 if one is unusable or expires soon."""
     config, folder = _where()
     rows = _rows(folder)
     if as_json:
@@ -63,16 +64,16 @@ def show(as_json: Json = False) -> None:
             out.print(f"[bold]{row['file']}[/] {escape(row['uri'])} {until}{escape(hosts)}{problem}", highlight=False,
                       soft_wrap=True)
         if not rows:
-            out.print("there are none; `openclaw-rl init` makes them", highlight=False, markup=False)
+            out.print("no certificates; `openclaw-rl init` creates them", highlight=False, markup=False)
     soon = config.security.warn_days
     raise typer.Exit(0 if rows and all(not row["problem"] and row["days"] >= soon for row in rows) else 1)
 
 
 @certs.command("renew", epilog="Example: openclaw-rl certs renew --role trainer")
 def renew(role: _Role = None, host: _Host = None) -> None:
-    """Make new keys and certificates in place of those here. Running components take them without a restart.
+    """Replace keys and certificates by new ones. Running components load them without a restart.
 
-    Those on other hosts are renewed with `openclaw-rl certs add --out FOLDER` or by `distributed-start`.
+    To renew those on other hosts, use `openclaw-rl certs add --out FOLDER` or `distributed-start`.
     """
     from openclaw_rl.rpc.auth import ca
     from openclaw_rl.rpc.auth.certificates import ROLES
@@ -80,7 +81,7 @@ def renew(role: _Role = None, host: _Host = None) -> None:
     _, folder = _where()
     roles = role or [name for name in ROLES if (folder / f"{name}.crt").exists()]
     if not roles:
-        err.print(f"there are no certificates in {folder}; `openclaw-rl init` makes them", soft_wrap=True)
+        err.print(f"no certificates in {folder}; `openclaw-rl init` creates them", soft_wrap=True)
         raise typer.Exit(1)
     for name in roles:
         ca.renew(folder, name, host or ())
@@ -90,13 +91,15 @@ def renew(role: _Role = None, host: _Host = None) -> None:
 @certs.command("add", epilog="Example: openclaw-rl certs add --role prm_judge --host 10.0.0.3 --out judge-certs")
 def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_server, prm_judge, trainer or operator.")],
         host: _Host = None,
-        folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for ca.crt, the certificate and its "
-                                                    "key, to be taken to another machine; default the mesh's own.",
+        folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write ca.crt, the certificate and "
+                                                                        "its key to, for another machine; default: the "
+                                                                        "mesh's own.",
                                                     show_default=False)] = None,
-        request: Annotated[Path | None, typer.Option("--request", help="Signing request (CSR, PEM) of a key that was "
-                                                     "made elsewhere and stays there.", show_default=False)] = None
+        request: Annotated[Path | None, typer.Option("--request", help="Sign this certificate signing request (CSR, "
+                                                                       "PEM) instead of generating a key.",
+                                                     show_default=False)] = None
         ) -> None:
-    """Make one certificate, signed by the CA on this machine."""
+    """Issue a certificate signed by the CA on this machine."""
     from openclaw_rl.rpc.auth import ca
     from openclaw_rl.rpc.auth.certificates import read_file
 
@@ -111,7 +114,7 @@ def add(role: Annotated[str, typer.Option("--role", help="policy_server, env_ser
             ca.write_public(target / "ca.crt", read_file(own / "ca.crt"))
     else:
         if target == own and (own / f"{role}.crt").exists():
-            err.print(f"{own / f'{role}.crt'} is there already; `openclaw-rl certs renew --role {role}` makes a new "
+            err.print(f"{own / f'{role}.crt'} already exists; `openclaw-rl certs renew --role {role}` makes a new "
                       "one, --out one for another machine", soft_wrap=True)
             raise typer.Exit(1)
         ca.issue(own, role, host or (ca.local_names() if target == own else ()), into=target, replace=True)

@@ -13,26 +13,26 @@ from openclaw_rl.runtime.home import Home
 if TYPE_CHECKING:
     from openclaw_rl.api.facade import PolicyClient
 
-_HELP = "/up and /down [words] judge the last answer, /new opens a new session, /quit ends"
+_HELP = "/up and /down [comment] rate the last answer, /new starts a new session, /quit exits"
 
 
 @app.command(epilog="Example: openclaw-rl chat; openclaw-rl chat 'What is a heron?'; echo 'What is a heron?' | "
              "openclaw-rl chat")
 def chat(
-    text: Annotated[list[str] | None, typer.Argument(help="Say this and end; default a conversation, or what is piped "
-                                                     "in.", show_default=False)] = None,
-    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.", show_default=False)] = "",
-    url: Annotated[str | None, typer.Option("--url", help="http://HOST:PORT; default the running mesh's.",
+    text: Annotated[list[str] | None, typer.Argument(help="Message to send; default: a conversation, or standard "
+                                                          "input.", show_default=False)] = None,
+    session: Annotated[str, typer.Option("--session", "-s", help="Session id.", show_default=False)] = "",
+    url: Annotated[str | None, typer.Option("--url", help="http://HOST:PORT; default: the running mesh.",
                                             show_default=False)] = None,
-    api_key: Annotated[str | None, typer.Option("--api-key", help="Bearer key, when the mesh asks for one.",
+    api_key: Annotated[str | None, typer.Option("--api-key", help="Bearer key, if the mesh requires one.",
                                                 envvar="OPENCLAW_RL_API_KEY", show_default=False)] = None,
     system: Annotated[str | None, typer.Option("--system", help="System message.", show_default=False)] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Longest answer.", min=1,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Maximum tokens of an answer.", min=1,
                                                    show_default=False)] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, show_default=False, help=(
-        "Of the sampling; default the policy server's."))] = None,
+        "Sampling temperature; default: the policy server's."))] = None,
 ) -> None:
-    """Talk to the policy. What you say next is what an answer is judged by; /up and /down judge it directly."""
+    """Chat with the policy. An answer is judged by your next message; /up and /down rate it directly."""
     from openclaw_rl.api.facade import PolicyClient
 
     client = PolicyClient(url, api_key=api_key or _configured_key(), system=system, home=Home.default())
@@ -94,7 +94,7 @@ def _command(client: PolicyClient, line: str) -> None:
 
 def _say(client: PolicyClient, text: str, options: dict[str, Any]) -> None:
     if not text:
-        raise typer.BadParameter("nothing to say; give a text, or pipe one in")
+        raise typer.BadParameter("empty message; pass a text or pipe one in")
     for piece in client.stream(text, **options):
         out.file.write(piece)
         out.file.flush()

@@ -1,4 +1,4 @@
-"""conformance: does a server keep the contract?"""
+"""conformance: check a server against the contract."""
 
 from __future__ import annotations
 
@@ -28,41 +28,44 @@ _SERVICES = "policy, environment, judge or trainer (or its component's name, suc
 @app.command(epilog=_EPILOG)
 def conformance(
     service: Annotated[str, typer.Argument(help=f"What the server is: {_SERVICES}.")],
-    address: Annotated[str | None, typer.Option("--address", "-a", help="HOST:PORT of the server; with --start where "
-                                                "it shall listen (default any free port).", show_default=False)] = None,
+    address: Annotated[str | None, typer.Option("--address", "-a", help="HOST:PORT of the server; with --start, where "
+                                                                        "it is to listen (default: any free port).",
+                                                show_default=False)] = None,
     listen: Annotated[str | None, typer.Option(
-        "--listen", help="HOST:PORT where the kit takes the place of the server's next neighbours, so that what it "
-        "sends on is checked; the server must be configured with it. With --start and {listen} in the command any free "
-        "port.",
+        "--listen", help="HOST:PORT where the kit stands in for the server's downstream neighbours, to check what it "
+                         "sends; the server must be configured with it. With --start and {listen} in the command: any "
+                         "free port.",
         show_default=False)] = None,
     start: Annotated[str | None, typer.Option(
-        "--start", help="Command that starts the server: the kit starts it, kills it in the middle, starts it again "
-        "and ends it. {address}, {port}, {data} (a folder for its files) and {listen} are filled in. It is run without "
-        "a shell.", show_default=False)] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Also Drain the server at --address: it ENDS by it.")] = False,
-    weights: Annotated[bool, typer.Option("--weights", help="Also check the weight stream of a policy server: versions "
-                                          "that change next to nothing become active for moments, and the one that "
-                                          "was active is at the end. With --start this goes without saying.")] = False,
-    certs: Annotated[Path | None, typer.Option("--certs", help="Folder with ca.crt, operator.crt and operator.key: "
-                                               "speak TLS. The streams between components also need the "
-                                               "certificates of the server's neighbours there.",
+        "--start", help="Command that starts the server: the kit starts it, kills it, starts it again and stops it. "
+                        "{address}, {port}, {data} (a folder for its files) and {listen} are substituted. No shell is "
+                        "used.", show_default=False)] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Also drain the server at --address, which STOPS it.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="Also check the weight stream of a policy server: nearly "
+                                                            "identical versions become active for moments, and the "
+                                                            "original one is active again at the end. Implied by "
+                                                            "--start.")] = False,
+    certs: Annotated[Path | None, typer.Option("--certs", help="Use TLS, with ca.crt, operator.crt and operator.key of "
+                                                               "this folder. The streams between components also need "
+                                                               "the certificates of the server's neighbours.",
                                                show_default=False)] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Bearer key, for a component's keys_port; --certs names the "
-                                            "folder with ca.crt.", envvar="OPENCLAW_RL_CONFORMANCE_KEY",
+    key: Annotated[str | None, typer.Option("--key", help="Bearer key for a component's keys_port; --certs names the "
+                                                          "folder with ca.crt.", envvar="OPENCLAW_RL_CONFORMANCE_KEY",
                                             show_default=False)] = None,
-    deadline: Annotated[float, typer.Option("--deadline", help="Seconds for a call that has nothing to wait for.",
+    deadline: Annotated[float, typer.Option("--deadline", help="Timeout in seconds for ordinary unary calls.",
                                             min=0.5, max=600)] = 10.0,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only checks whose ids match, such as 'ring.*'; may "
-                                                   "be given more than once.", show_default=False)] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Also write a JUnit file.", show_default=False)] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="List the checks and end.")] = False,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only checks whose ids match, such as 'ring.*'; "
+                                                                  "repeatable.", show_default=False)] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Also write a JUnit report.",
+                                               show_default=False)] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List the checks and exit.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check from outside whether a server keeps the contract: ours, or one of another make.
+    """Check a server of any origin against the contract, from outside.
 
-    Exit code: 0 it conforms, 1 it does not, 2 it could not be asked. It is harmless on a live mesh: it leaves sessions
-    named conformance-..., changes the policy's version only with --weights or --start, and ends or kills the server
-    only with --start or --drain.
+    Exit code: 0 conforms, 1 does not conform, 2 could not be checked. Safe on a live mesh: it leaves sessions named
+    conformance-..., changes the policy's version only with --weights or --start, and stops or kills the server only
+    with --start or --drain.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what broke is told by the report
 
@@ -76,7 +79,7 @@ def conformance(
 
     found = services.find(service)
     if found is None:
-        raise typer.BadParameter(f"{service!r} is no service: must be {_SERVICES}", param_hint="SERVICE")
+        raise typer.BadParameter(f"{service!r} is not a service: must be {_SERVICES}", param_hint="SERVICE")
     checks = chosen(checks_of(found.name), only or ())
     if not checks:
         raise typer.BadParameter(f"no check of {found.name} matches {', '.join(only or ())}; --list shows their ids",
@@ -85,7 +88,7 @@ def conformance(
         _list(checks, as_json)
         return
     if address is None and start is None:
-        raise typer.BadParameter("say where the server listens (--address HOST:PORT) or how it is started (--start)",
+        raise typer.BadParameter("one of --address HOST:PORT or --start COMMAND is required",
                                  param_hint="--address")
     for name, value in (("--address", address), ("--listen", listen)):
         if value is not None and not (value.rpartition(":")[0] and value.rpartition(":")[2].isdecimal()):

@@ -16,25 +16,25 @@ from openclaw_rl.runtime.home import Home
 
 @app.command(epilog="Example: openclaw-rl dashboard")
 def dashboard(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default dashboard.host, 127.0.0.1. On another "
-                                             "one than loopback it speaks HTTPS and asks for a key.",
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: dashboard.host (127.0.0.1). Anything "
+                                                  "but loopback requires HTTPS and a key.",
                                              show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="Port; default dashboard.port, 30080; 0: any free one.", min=0,
+    port: Annotated[int | None, typer.Option(help="Port; default: dashboard.port (30080); 0: any free port.", min=0,
                                              max=65535, show_default=False)] = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Don't open the browser.")] = False,
-    plain: Annotated[bool, typer.Option("--plain-http", help="Clear text on a network too: only behind a proxy of "
-                                        "yours that speaks HTTPS.")] = False,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the one that the mesh "
-                                                "runs with.", show_default=False)] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    plain: Annotated[bool, typer.Option("--plain-http", help="Serve plain HTTP on a network; only behind an HTTPS "
+                                                             "proxy of your own.")] = False,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; default: that of the "
+                                                                       "running mesh.", show_default=False)] = None,
 ) -> None:
-    """Show the mesh in the browser, live, until Ctrl-C. The mesh may start and stop meanwhile.
+    """Serve the web dashboard until interrupted. The mesh may start and stop meanwhile.
 
-    Prints a link that signs in as this machine's operator, for as long as this dashboard runs.
+    Prints a link that signs in as this machine's operator for as long as the dashboard runs.
     """
     try:
         import nicegui  # noqa: F401
     except ImportError:
-        err.print("the dashboard needs NiceGUI: pip install 'openclaw-rl[dashboard]'", markup=False, soft_wrap=True)
+        err.print("the dashboard requires NiceGUI: pip install 'openclaw-rl[dashboard]'", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     import logging
 
@@ -54,7 +54,7 @@ def dashboard(
     def ready(link: str) -> None:
         out.print(f"dashboard of {home.root}: {listener.url}", soft_wrap=True, highlight=False, markup=False)
         out.print(f"sign in, to act: {link}", soft_wrap=True, highlight=False, markup=False)
-        err.print("Ctrl-C ends it", highlight=False)
+        err.print("press Ctrl-C to stop", highlight=False)
         if not no_browser and _has_display():
             _open(opener, link)
 

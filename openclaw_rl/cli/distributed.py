@@ -1,4 +1,4 @@
-"""distributed-start, and `mesh`: a mesh on several hosts, and its commands on other machines."""
+"""distributed-start, mesh: a mesh on several hosts and its use from other machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.runtime.home import Home
 if TYPE_CHECKING:
     from openclaw_rl.launch.distributed.start import DistributedStart
 
-_mesh = typer.Typer(no_args_is_help=True, help="Use a mesh on several hosts from other machines.", epilog="Example: "
+_mesh = typer.Typer(no_args_is_help=True, help="Use a mesh from machines that it does not run on.", epilog="Example: "
                     "openclaw-rl mesh export access.yaml, and on the other machine openclaw-rl mesh join access.yaml")
 app.add_typer(_mesh, name="mesh")
 
@@ -22,16 +22,18 @@ app.add_typer(_mesh, name="mesh")
 @app.command("distributed-start", epilog="Example: openclaw-rl distributed-start --config distributed_config.yaml "
              "--dry-run")
 def distributed_start(
-    file: Annotated[Path | None, typer.Argument(help="The same as --config.", show_default=False)] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the home's config.yaml.",
+    file: Annotated[Path | None, typer.Argument(help="Same as --config.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; default: config.yaml in "
+                                                                       "the home folder.",
                                                 show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run where, and touch no host.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds until all components must run.", min=1)] = 300,
+    dry_run: Annotated[bool, typer.Option("--dry-run",
+                                          help="Show what would run where, without contacting any host.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for all components.", min=1)] = 300,
 ) -> None:
-    """Start each component on the host that the configuration names, by Ray, and return when all are RUNNING.
+    """Start each component on its configured host with Ray, and wait until all are RUNNING.
 
-    Ray is brought up on the hosts by ssh, unless `distributed.ray_address` or RAY_ADDRESS names a cluster that runs.
-    What is wrong with the hosts is told in one list before anything is started. A second call finds the mesh running.
+    Ray is started on the hosts over SSH unless `distributed.ray_address` or RAY_ADDRESS names a running cluster.
+    Problems of the hosts are reported in one list before anything is started. A second call finds the running mesh.
     """
     from openclaw_rl.config import load_config
     from openclaw_rl.launch.distributed.start import DistributedStart
@@ -123,8 +125,8 @@ def _say_what_next(home: Home) -> None:
 
 @_mesh.command(epilog="Example: openclaw-rl mesh export access.yaml")
 def export(file: Annotated[Path, typer.Argument(help="File to write.", show_default=False)]) -> None:
-    """Write a file by which another machine can use this mesh as its operator: addresses, the CA's certificate, an
-    operator's certificate and key. Keep it secret."""
+    """Write a file that lets another machine operate this mesh. It holds addresses, the CA's certificate, and an
+    operator's certificate and key: keep it secret."""
     from openclaw_rl.launch.distributed import export as pass_on
 
     pass_on.export(Home.default(), file)
@@ -133,8 +135,9 @@ def export(file: Annotated[Path, typer.Argument(help="File to write.", show_defa
 
 
 @_mesh.command(epilog="Example: openclaw-rl mesh join access.yaml && openclaw-rl status")
-def join(file: Annotated[Path, typer.Argument(help="What `mesh export` wrote.", show_default=False)]) -> None:
-    """Let the commands on this machine use the mesh of the file: status, logs, turns, versions, trace, rollback, ..."""
+def join(file: Annotated[Path, typer.Argument(help="File written by `mesh export`.", show_default=False)]) -> None:
+    """Use the mesh described by FILE for the commands on this machine: status, logs, turns, versions, trace, rollback,
+    ..."""
     from openclaw_rl.launch.distributed import export as pass_on
 
     mesh = pass_on.join(Home.default(), file)
@@ -144,7 +147,7 @@ def join(file: Annotated[Path, typer.Argument(help="What `mesh export` wrote.", 
 
 @_mesh.command(epilog="Example: openclaw-rl mesh leave")
 def leave() -> None:
-    """Forget a mesh that was joined, with its certificates."""
+    """Leave a joined mesh and delete its certificates."""
     from openclaw_rl.launch.distributed import export as pass_on
 
     out.print("left" if pass_on.leave(Home.default()) else "no mesh was joined")

@@ -13,12 +13,12 @@ from openclaw_rl.cli.app import app, err, out
 
 @app.command(epilog="Example: openclaw-rl docs troubles-and-cures; openclaw-rl docs judges --lang zh")
 def docs(
-    page: Annotated[str | None, typer.Argument(help="Name of a page, as the list without one tells it; README is the "
-                                               "map by what you want.", show_default=False)] = None,
-    lang: Annotated[Literal["en", "zh"] | None, typer.Option("--lang", help="Default as the variables LC_ALL, "
-                                                             "LC_MESSAGES and LANG say.", show_default=False)] = None,
+    page: Annotated[str | None, typer.Argument(help="Page name; README is the index.", show_default=False)] = None,
+    lang: Annotated[Literal["en", "zh"] | None, typer.Option("--lang", help="Language; default: from LC_ALL, "
+                                                                            "LC_MESSAGES and LANG.",
+                                                             show_default=False)] = None,
 ) -> None:
-    """Show a page of the user documentation; without one, list the pages."""
+    """Show a page of the user documentation, or list the pages."""
     from openclaw_rl.docs import PAGES, page_file, title
 
     language: Literal["en", "zh"] = lang or _language()
@@ -29,7 +29,7 @@ def docs(
         return
     name = page.removesuffix(".md")
     if name not in (*PAGES, "README"):
-        err.print(f"there is no page {page!r}; there are README, {', '.join(PAGES)}", soft_wrap=True, highlight=False,
+        err.print(f"no page {page!r}; available: README, {', '.join(PAGES)}", soft_wrap=True, highlight=False,
                   markup=False)
         raise typer.Exit(2)
     text = page_file(name, language).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""environments: what there is to act in, its tasks, and what goes on in it."""
+"""environments: list environments, tasks and leases; watch a lease."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ app.add_typer(_group, name="environments")
 
 @_group.callback(epilog="Example: openclaw-rl environments --json | jq '.[] | select(.problem != \"\")'")
 def environments(ctx: typer.Context, as_json: Json = False) -> None:
-    """List environments: what they are made of, how many there are and are in use, and why one can't be used."""
+    """List environments: kind, capacity, use, and why one is unusable."""
     if ctx.invoked_subcommand is not None:
         if as_json:
-            raise typer.BadParameter(f"write it behind `{ctx.invoked_subcommand}`", param_hint="--json")
+            raise typer.BadParameter(f"put it after `{ctx.invoked_subcommand}`", param_hint="--json")
         return
     with _env() as env:
         found = env.list_environments().environments
@@ -46,9 +46,9 @@ def environments(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 @_group.command(epilog="Example: openclaw-rl environments tasks terminal --json | jq '.[].goal'")
-def tasks(type: Annotated[str, typer.Argument(help="Name of an environment.", show_default=False)],
+def tasks(type: Annotated[str, typer.Argument(help="Environment name.", show_default=False)],
           as_json: Json = False) -> None:
-    """List the tasks of an environment, and what is wrong with those that can't be used."""
+    """List the tasks of an environment, and why one is unusable."""
     from openclaw_rl.v1 import environment_pb2 as pb
 
     with _env() as env:
@@ -72,7 +72,7 @@ def tasks(type: Annotated[str, typer.Argument(help="Name of an environment.", sh
 
 @_group.command(epilog="Example: openclaw-rl environments leases; openclaw-rl environments leases --json")
 def leases(as_json: Json = False) -> None:
-    """List the leases that run: who has which sandbox, and how far it is."""
+    """List active leases: holder, environment, task and progress."""
     with _env() as env:
         found = env.list_leases().leases
     if as_json:
@@ -90,10 +90,10 @@ def leases(as_json: Json = False) -> None:
     out.print(table)
 
 
-@_group.command(epilog="Example: openclaw-rl environments watch LEASE (`environments leases` tells their ids)")
-def watch(lease: Annotated[str, typer.Argument(help="Id of a lease.", show_default=False)],
+@_group.command(epilog="Example: openclaw-rl environments watch LEASE (`environments leases` lists the ids)")
+def watch(lease: Annotated[str, typer.Argument(help="Lease id.", show_default=False)],
           as_json: Json = False) -> None:
-    """Watch what goes on in a leased sandbox until its lease ends. With --json a line for each change."""
+    """Follow a leased sandbox until its lease ends. With --json, print one line per change."""
     with _env() as env:
         for seen in env.watch_lease(lease_id=lease):
             if as_json:

@@ -1,4 +1,4 @@
-"""episodes: lets the policy act in sandboxes, and shows what came of it."""
+"""episodes: run the policy in sandboxes, and inspect episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openclaw_rl.client.episodes import Progress
     from openclaw_rl.v1 import environment_pb2 as pb
 
-_group = typer.Typer(no_args_is_help=True, help="Let the policy act in sandboxes, and show what came of it.",
+_group = typer.Typer(no_args_is_help=True, help="Run the policy in sandboxes and inspect the results.",
                      epilog="Example: openclaw-rl episodes run --type terminal --groups 8 --parallel 32")
 app.add_typer(_group, name="episodes")
 
@@ -32,28 +32,29 @@ _LINE_SECONDS = 10.0
 @_group.command(epilog="Example: openclaw-rl episodes run --type terminal --groups 8 --parallel 32; "
                        "openclaw-rl episodes run --type all --split held_out --json > result.json")
 def run(
-    types: Annotated[list[str], typer.Option("--type", "-t", help="Name of an environment; several times for several, "
-                                             "`all` for all that can be used.", show_default=False)],
-    groups: Annotated[int, typer.Option("--groups", "-g", min=0, help="Groups of each type; 0: one for each "
-                                      "task.")] = 0,
-    group_size: Annotated[int, typer.Option("--group-size", min=0, help="Episodes of a group, which are compared with "
-                                            "one another; 0: 8.")] = 0,
-    parallel: Annotated[int, typer.Option("--parallel", "-p", min=0, help="Most episodes at once of each type; 0: as "
-                                          "many as there are sandboxes.")] = 0,
-    max_steps: Annotated[int, typer.Option("--max-steps", min=0, help="Of an episode; 0: the task's own.")] = 0,
+    types: Annotated[list[str], typer.Option("--type", "-t", help="Environment to run in; repeatable; `all` for every "
+                                                                  "usable one.", show_default=False)],
+    groups: Annotated[int, typer.Option("--groups", "-g", min=0, help="Groups per environment; 0: one per task.")] = 0,
+    group_size: Annotated[int, typer.Option("--group-size", min=0, help="Episodes per group, which are compared with "
+                                                                        "one another; 0: 8.")] = 0,
+    parallel: Annotated[int, typer.Option("--parallel", "-p", min=0, help="Maximum concurrent episodes per "
+                                                                          "environment; 0: one per sandbox.")] = 0,
+    max_steps: Annotated[int, typer.Option("--max-steps", min=0, help="Maximum steps of an episode; 0: the task's own "
+                                                                      "limit.")] = 0,
     split: Annotated[Literal["train", "held_out", "all"] | None, typer.Option(
-        "--split", help="Tasks to draw from. Default: train; with --no-train all.", show_default=False)] = None,
-    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; several times for several.",
+        "--split", help="Tasks to draw from; default: train, or all with --no-train.", show_default=False)] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help="Run only this task; repeatable.",
                                                    show_default=False)] = None,
-    no_train: Annotated[bool, typer.Option("--no-train", help="Learn nothing from it. Held-out tasks are never "
-                                           "learned from.")] = False,
-    seed: Annotated[int | None, typer.Option("--seed", help="Makes the drawing of tasks and the sampling repeatable.",
+    no_train: Annotated[bool, typer.Option("--no-train", help="Do not train on these episodes. Held-out tasks are "
+                                                              "never trained on.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed for task selection and sampling.",
                                              show_default=False)] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="Of the sampling. Default: the server's.",
+    temperature: Annotated[float | None, typer.Option("--temperature", help="Sampling temperature; default: the "
+                                                                            "server's.",
                                                       show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """Run episodes and follow them. Ctrl-C cancels those that run."""
+    """Run episodes and show their progress. Ctrl-C cancels those still running."""
     import asyncio
 
     from openclaw_rl.client import EnvironmentServiceClient, episodes
@@ -61,10 +62,10 @@ def run(
 
     home = Home.default()
     if split == "all" and not no_train:
-        raise typer.BadParameter("held-out tasks are not trained on: use it with --no-train", param_hint="--split")
+        raise typer.BadParameter("held-out tasks are not trained on: add --no-train", param_hint="--split")
     if "all" in types:
         if task:
-            raise typer.BadParameter("tasks are of one type: name it with --type", param_hint="--task")
+            raise typer.BadParameter("tasks belong to one environment: name it with --type", param_hint="--task")
         with EnvironmentServiceClient(home=home) as env:
             types = episodes.usable_types(env)
     splits = {"train": pb.TASK_SPLIT_TRAIN, "held_out": pb.TASK_SPLIT_HELD_OUT}
@@ -93,7 +94,7 @@ def run(
         if progress.error:
             err.print(f"[red]error:[/] {progress.type}: ", Text(progress.error), soft_wrap=True, highlight=False)
     if interrupted:
-        err.print("cancelled: the episodes that ran were broken off, and their sandboxes given back", highlight=False)
+        err.print("cancelled: running episodes were aborted and their sandboxes released", highlight=False)
         raise typer.Exit(130)
     if any(progress.error for progress in found) or not any(progress.outcomes for progress in found):
         raise typer.Exit(1)
@@ -101,12 +102,14 @@ def run(
 
 @_group.command("list", epilog="Example: openclaw-rl episodes list --type terminal --json | jq '.[] | .outcome'")
 def list_(
-    type: Annotated[str, typer.Option("--type", "-t", help="Only those of this environment.", show_default=False)] = "",
-    run: Annotated[str, typer.Option("--run", "-r", help="Only those of this run.", show_default=False)] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Most episodes, newest first.")] = 30,
+    type: Annotated[str, typer.Option("--type", "-t", help="Only episodes of this environment.",
+                                      show_default=False)] = "",
+    run: Annotated[str, typer.Option("--run", "-r", help="Only episodes of this run.", show_default=False)] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Maximum number of episodes, newest "
+                                                                              "first.")] = 30,
     as_json: Json = False,
 ) -> None:
-    """List episodes, newest first, with task, steps and outcome."""
+    """List episodes with task, steps and outcome, newest first."""
     from openclaw_rl.client.episodes import as_json as plain
 
     with _env() as env:
@@ -127,10 +130,10 @@ def list_(
     out.print(table)
 
 
-@_group.command(epilog="Example: openclaw-rl episodes show ep_01a2b3 (the beginning of an id is enough)")
-def show(episode: Annotated[str, typer.Argument(help="Id of an episode.", show_default=False)],
+@_group.command(epilog="Example: openclaw-rl episodes show ep_01a2b3 (a prefix of the id is enough)")
+def show(episode: Annotated[str, typer.Argument(help="Episode id.", show_default=False)],
          as_json: Json = False) -> None:
-    """Show an episode: its outcome, and each of its turns with score and fate."""
+    """Show an episode: its outcome, and its turns with score and fate."""
     from openclaw_rl.client import episodes
 
     with _env() as env:
@@ -235,7 +238,7 @@ def _summary(found: list[Progress]) -> None:
                 reasons[episode.error] = reasons.get(episode.error, 0) + 1
         for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:5]:
             out.print(clipped(f"{each.type}: {count} broken off: {reason}", 1000), style="yellow", highlight=False)
-    out.print(f"`openclaw-rl episodes list --run {found[0].run}` tells each of them", style="dim", highlight=False,
+    out.print(f"`openclaw-rl episodes list --run {found[0].run}` lists each of them", style="dim", highlight=False,
               soft_wrap=True)
 
 

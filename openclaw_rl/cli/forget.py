@@ -1,4 +1,4 @@
-"""forget: a session leaves the mesh, and what was learned from it."""
+"""forget: delete a session, and what was learned from it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _OUTCOMES = {"nothing_trained": "forgotten", "rebuilt": "forgotten, versions reb
 
 @app.command(epilog="Example: openclaw-rl forget --session 7f3a; openclaw-rl forget --session 7f3a --yes --json")
 def forget(
-    session: Annotated[str, typer.Option("--session", "-s", help="Id of the session.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Don't wait until versions are rebuilt.")] = False,
+    session: Annotated[str, typer.Option("--session", "-s", help="Session id.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until versions are rebuilt.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove a session's turns from every store and the journal, for good, and rebuild the versions that were trained
-    on them without them. Where that can't be done they are rolled back; the result says which."""
+    """Permanently delete a session's turns from all stores and the journal, and rebuild the versions trained on them
+    without them. Versions that cannot be rebuilt are rolled back; the output says which."""
     from openclaw_rl.client import forget as client
     from openclaw_rl.runtime.running_config import running_config
 
     if not session:
-        raise typer.BadParameter("must name a session; `openclaw-rl turns` lists them", param_hint="--session")
+        raise typer.BadParameter("a session id is required; `openclaw-rl turns` lists them", param_hint="--session")
     if not yes:
         typer.confirm(f"Forget session {session!r} for good? Its turns leave every store, damaged files that were set "
                       "aside go too, and versions that were trained on it are taken back.", abort=True, err=True)
@@ -49,4 +49,4 @@ def _print(done: Forgotten) -> None:
         out.print(f"void versions: {', '.join(map(str, done.void))}", highlight=False)
     out.print(done.message, highlight=False, markup=False)
     if done.active is not None:
-        out.print(f"version {done.active} answers now", highlight=False)
+        out.print(f"version {done.active} is active", highlight=False)

@@ -1,4 +1,4 @@
-"""keys: who may use the doors."""
+"""keys: manage the policy server's bearer keys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-keys = typer.Typer(invoke_without_command=True, help="Bearer keys of the policy server's doors: list, add, revoke, "
-                   "rotate. A change holds from the next request on, without a restart.",
+keys = typer.Typer(invoke_without_command=True, help="Manage the policy server's bearer keys. Changes take effect with "
+                                                     "the next request, without a restart.",
                    epilog="Example: openclaw-rl keys add laptop --scope chat; openclaw-rl keys; openclaw-rl keys "
                    "revoke laptop")
 app.add_typer(keys, name="keys")
 
-Name = Annotated[str, typer.Argument(help="Its name, for lists, logs and metrics.")]
+Name = Annotated[str, typer.Argument(help="Name of the key, shown in lists, logs and metrics.")]
 
 
 @keys.callback()
@@ -37,7 +37,7 @@ def default(context: typer.Context, as_json: Json = False) -> None:
 
 @keys.command("list", epilog="Example: openclaw-rl keys list --json")
 def list_keys(as_json: Json = False) -> None:
-    """Show the keys by name: scopes, end, state. Keys themselves are kept nowhere."""
+    """List keys with scopes, expiry and state. Only digests of keys are stored."""
     _list(as_json)
 
 
@@ -45,19 +45,19 @@ def list_keys(as_json: Json = False) -> None:
               "--expires 90d")
 def add(name: Name,
         scope: Annotated[list[str], typer.Option("--scope", help="chat: requests and feedback; read: models, metrics, "
-                                                 "state; admin: everything. May be given several times.")],
-        expires: Annotated[str | None, typer.Option("--expires", help="How long it is good, such as 12h, 30d or 8w; "
-                                                    "default until it is revoked.", show_default=False)] = None,
+                                                                 "state; admin: everything. Repeatable.")],
+        expires: Annotated[str | None, typer.Option("--expires", help="Lifetime, such as 12h, 30d or 8w; default: "
+                                                                      "until revoked.", show_default=False)] = None,
         as_json: Json = False) -> None:
-    """Make a key. It is printed once, and only its digest is kept."""
+    """Create a key. It is printed once; only its digest is stored."""
     with _told():
         shown, key = _file().add(name, scope, None if expires is None else time.time() + _seconds("expires", expires))
     _show(shown, key, as_json)
 
 
 @keys.command(epilog="Example: openclaw-rl keys revoke laptop")
-def revoke(name: Annotated[str, typer.Argument(help="Its name or id.")], as_json: Json = False) -> None:
-    """Revoke a key: its next request is refused, and its responses that run are ended within a second."""
+def revoke(name: Annotated[str, typer.Argument(help="Name or id of the key.")], as_json: Json = False) -> None:
+    """Revoke a key. Its next request is rejected, and its running responses end within a second."""
     file = _file()
     revoked = file.revoke(name)
     left = [key for key in file.read() if not key.dead()]
@@ -66,17 +66,18 @@ def revoke(name: Annotated[str, typer.Argument(help="Its name or id.")], as_json
         return
     out.print(f"revoked {name}", highlight=False, markup=False)
     if not left:
-        out.print(f"no key is left: nobody comes in until `openclaw-rl keys add` makes one. On 127.0.0.1 the door can "
-                  f"do without: remove {file.path} and restart the policy server", soft_wrap=True, highlight=False,
-                  markup=False)
+        out.print("no valid key is left: every request is rejected until `openclaw-rl keys add` creates one. To serve "
+                  f"127.0.0.1 without keys, remove {file.path} and restart the policy server", soft_wrap=True,
+                  highlight=False, markup=False)
 
 
 @keys.command(epilog="Example: openclaw-rl keys rotate laptop --keep 1h")
-def rotate(name: Annotated[str, typer.Argument(help="Its name or id.")],
-           keep: Annotated[str | None, typer.Option("--keep", help="How long the old key stays good, such as 1h; "
-                                                    "default it is revoked at once.", show_default=False)] = None,
+def rotate(name: Annotated[str, typer.Argument(help="Name or id of the key.")],
+           keep: Annotated[str | None, typer.Option("--keep", help="How long the old key remains valid, such as 1h; "
+                                                                   "default: revoke it at once.",
+                                                    show_default=False)] = None,
            as_json: Json = False) -> None:
-    """Give a name a new key with the same scopes."""
+    """Replace a key by a new one of the same name and scopes."""
     with _told():
         shown, key = _file().rotate(name, 0.0 if keep is None else _seconds("keep", keep))
     _show(shown, key, as_json)
@@ -141,7 +142,7 @@ def _list(as_json: bool) -> None:
     if found:
         out.print(table)
     else:
-        out.print("there are no keys; `openclaw-rl keys add NAME --scope chat` makes one", highlight=False,
+        out.print("no keys; `openclaw-rl keys add NAME --scope chat` creates one", highlight=False,
                   markup=False)
 
 

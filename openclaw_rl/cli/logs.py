@@ -28,19 +28,19 @@ _LOOK_EVERY, _TRY_EVERY = 0.2, 2.0
 @app.command(epilog="Example: openclaw-rl logs -f trainer; openclaw-rl logs --journal -n 50; "
              "openclaw-rl logs -f --host 10.0.0.4")
 def logs(
-    components: Annotated[list[str] | None, typer.Argument(help="Of these; default all four.",
+    components: Annotated[list[str] | None, typer.Argument(help="Components; default: all four.",
                                                            show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines are written.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines of each to begin with.", min=0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines to show of each log.", min=0,
                                        max=10_000)] = 20,
-    journal: Annotated[bool, typer.Option("--journal", help="The readable trace of turns, scores and hints.")] = False,
-    host: Annotated[str, typer.Option("--host", help="Only of the components on this host.", show_default=False)] = "",
+    journal: Annotated[bool, typer.Option("--journal",
+                                          help="Show the readable journal of turns, scores and hints.")] = False,
+    host: Annotated[str, typer.Option("--host", help="Only components on this host.", show_default=False)] = "",
 ) -> None:
-    """Show what the components log, or the journal: from the files here, and from components on other hosts by asking
-    them."""
+    """Show logs of components, or the journal. Components on other hosts are asked for theirs."""
     unknown = [name for name in components or () if name not in COMPONENTS]
     if unknown:
-        err.print(f"unknown component {', '.join(unknown)}; there are {', '.join(COMPONENTS)}")
+        err.print(f"unknown component {', '.join(unknown)}; available: {', '.join(COMPONENTS)}")
         raise typer.Exit(2)
     sources = _sources(list(components or COMPONENTS), journal, host)
     shown = sum(source.show(lines, len(sources) > 1) for source in sources)

@@ -22,10 +22,11 @@ _COLOURS = {"RUNNING": "green", "STARTING": "yellow", "DEGRADED": "yellow", "STO
 
 
 @app.command(epilog="Example: openclaw-rl init && openclaw-rl local-start")
-def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False) -> None:
-    """Write a commented configuration, every key at its default, into the mesh's folder, and make certificates.
+def init(force: Annotated[bool, typer.Option("--force",
+                                             help="Overwrite an existing configuration file.")] = False) -> None:
+    """Write a commented configuration file with all defaults, and create certificates.
 
-    Certificates that are there are left as they are, with --force too.
+    Existing certificates are kept, even with --force.
     """
     from openclaw_rl.cli.certs import make_certificates
     from openclaw_rl.cli.template import commented_config
@@ -34,9 +35,10 @@ def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file t
     try:
         home.create()
         if make_certificates(home):
-            out.print(f"made certificates in {home.certs}; they are used when the mesh is on a network", soft_wrap=True)
+            out.print(f"created certificates in {home.certs}; they are used when the mesh listens on a network",
+                      soft_wrap=True)
         if home.config_file.exists() and not force:
-            err.print(f"{home.config_file} is there already; --force overwrites it", soft_wrap=True)
+            err.print(f"{home.config_file} already exists; use --force to overwrite it", soft_wrap=True)
             raise typer.Exit(1)
         write_atomically(home.config_file, commented_config().encode())  # 0600: it may come to hold keys
     except OSError as error:
@@ -48,16 +50,17 @@ def init(force: Annotated[bool, typer.Option("--force", help="Overwrite a file t
 
 @app.command("local-start", epilog="Example: openclaw-rl local-start --config local_config.yaml")
 def local_start(
-    file: Annotated[Path | None, typer.Argument(help="The same as --config.", show_default=False)] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration; default the home's config.yaml, "
-                                                "or the built-in one.", show_default=False)] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until all must run.", min=1)] = 180,
-    jaeger: Annotated[bool, typer.Option("--jaeger", help="Start a Jaeger beside the mesh, which its spans go to; "
-                                         "without one they are kept for `openclaw-rl trace` all the same.")] = False,
+    file: Annotated[Path | None, typer.Argument(help="Same as --config.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; default: config.yaml in "
+                                                                       "the home folder, else the built-in defaults.",
+                                                show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for all components.", min=1)] = 180,
+    jaeger: Annotated[bool, typer.Option("--jaeger", help="Also start Jaeger and export spans to it; without it spans "
+                                                          "are still stored for `openclaw-rl trace`.")] = False,
 ) -> None:
-    """Start the four components on this machine, and return when all are RUNNING.
+    """Start all four components on this machine and wait until they are RUNNING.
 
-    What runs already is left as it is, so a second call is harmless: it starts what is missing and exits 0.
+    Components that run already are left alone, so a second call is safe: it starts what is missing and exits with 0.
     """
     from openclaw_rl.config import load_config
     from openclaw_rl.launch import start
@@ -73,7 +76,7 @@ def local_start(
             err.print(f"[yellow]{component.name}: {component.state}[/] {escape(component.detail)}", soft_wrap=True,
                       highlight=False)
         elif not component.ours:
-            err.print(f"[green]✓[/] {component.name:<14} {component.address}  [dim]ran already[/]", highlight=False)
+            err.print(f"[green]✓[/] {component.name:<14} {component.address}  [dim]already running[/]", highlight=False)
     _say_what_next(home, loaded)
     raise typer.Exit(0 if all(c.name not in start.checks.started_here(loaded) for c in missing) else 1)
 
@@ -99,7 +102,7 @@ def _say_what_next(home: Home, config: Config) -> None:
 
 @app.command(epilog="Example: openclaw-rl status --json | jq .policy_version")
 def status(as_json: Json = False) -> None:
-    """Show what runs. Exit code 0 only when all four are RUNNING."""
+    """Show the state of all components. Exits with 0 only if all four are RUNNING."""
     from openclaw_rl.launch.status import report
 
     mesh = report(Home.default())
@@ -129,8 +132,8 @@ def status(as_json: Json = False) -> None:
                 out.print(f"[yellow]{c.name}[/]: {escape(alarm.message)} [dim]({_since(alarm.since)}, {alarm.name})[/]",
                           soft_wrap=True, highlight=False)
         if all(c.state == "STOPPED" and not c.detail for c in mesh.components):
-            out.print(f"nothing runs in {Home.default().root}: `openclaw-rl local-start` starts it; a mesh in another "
-                      "folder is named by OPENCLAW_RL_HOME", soft_wrap=True, highlight=False, markup=False)
+            out.print(f"no mesh is running in {Home.default().root}: `openclaw-rl local-start` starts one; set "
+                      "OPENCLAW_RL_HOME to use a mesh in another folder", soft_wrap=True, highlight=False, markup=False)
         facts = mesh.json()
         turns, samples = facts["turns"], facts["samples"]
         dropped = ", ".join(f"{n} {reason}" for reason, n in samples["dropped"].items()) or "none"
@@ -161,10 +164,11 @@ def _known(value: int | None) -> str:
 
 
 @app.command("stop-all", epilog="Example: openclaw-rl stop-all")
-def stop_all(forget: Annotated[bool, typer.Option("--forget-unreachable", help="Of a mesh on several hosts: go on "
-                                                  "without the hosts that can't be reached, and forget the mesh. What "
-                                                  "runs on them is not ended.")] = False) -> None:
-    """End the components that local-start or distributed-start started, and nothing else."""
+def stop_all(
+    forget: Annotated[bool, typer.Option("--forget-unreachable", help="For a mesh on several hosts: skip unreachable "
+                                         "hosts and forget the mesh. Processes on them keep running.")] = False,
+) -> None:
+    """Stop the components started by local-start or distributed-start, and nothing else."""
     from openclaw_rl.launch import start
     from openclaw_rl.runtime import mesh_file
 

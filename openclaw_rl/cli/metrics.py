@@ -1,4 +1,4 @@
-"""metrics: all components' figures for Prometheus."""
+"""metrics: a Prometheus endpoint for all components."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PORT = 9464
 
 @app.command(epilog="Example: openclaw-rl metrics --port 9464, then curl http://127.0.0.1:9464/metrics")
 def metrics(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free one.", min=0, max=65535)] = PORT,
-    once: Annotated[bool, typer.Option("--once", help="Print them once and end.")] = False,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free port.", min=0, max=65535)] = PORT,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
 ) -> None:
-    """Tell all components' figures to Prometheus, until Ctrl-C. The mesh may start and stop meanwhile.
+    """Expose Prometheus metrics of all four components until interrupted. The mesh may start and stop meanwhile.
 
-    The policy server's own /metrics has histograms beside; servers/observability has a configuration for both.
+    The policy server's own /metrics also has histograms; servers/observability has a configuration for both.
     """
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
@@ -39,7 +39,7 @@ def metrics(
     try:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
-        err.print(f"can't listen on {HOST}:{port}: {error.strerror or error}; take another --port", markup=False)
+        err.print(f"cannot listen on {HOST}:{port}: {error.strerror or error}; choose another --port", markup=False)
         raise typer.Exit(1) from None
     out.print(f"http://{HOST}:{server.server_port}/metrics", highlight=False)
     try:

@@ -1,4 +1,4 @@
-"""pin, unpin: one version answers, whatever the trainer makes."""
+"""pin, unpin: keep one version active."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example: openclaw-rl pin --reason 'a demonstration'; openclaw-rl pin 3")
 def pin(
-    version: Annotated[int | None, typer.Argument(help="The version that is to answer, among those kept; default the "
-                                                  "active one.", min=0, show_default=False)] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds the pin.", show_default=False)] = "",
+    version: Annotated[int | None, typer.Argument(help="Version to pin, among those kept; default: the active one.",
+                                                  min=0, show_default=False)] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown with the pin.", show_default=False)] = "",
     as_json: Json = False,
 ) -> None:
-    """Stay with a version, also after a restart. The trainer goes on training; its newest version comes when the pin
-    is lifted."""
+    """Keep serving a version, also across restarts. Training continues; its newest version is activated after
+    `unpin`."""
     why = ", ".join(filter(None, [reason, f"by {getpass.getuser()} on {socket.gethostname()}"]))
     with activating() as policy:
         _tell(policy.activate_version(version=version, reason=why, pin=True), as_json,
-              "version {} is pinned; `openclaw-rl unpin` lifts the pin")
+              "version {} is pinned; `openclaw-rl unpin` removes the pin")
 
 
 @app.command(epilog="Example: openclaw-rl unpin")
 def unpin(as_json: Json = False) -> None:
-    """Lift the pin: the newest version that the trainer has made comes now."""
+    """Remove the pin and activate the newest version."""
     with activating() as policy:
         _tell(policy.activate_version(pin=False, reason=f"by {getpass.getuser()}"), as_json,
-              "no version is pinned; version {} answers, newer ones follow")
+              "no version is pinned; version {} is active, newer ones follow")
 
 
 def activating() -> PolicyServiceClient:

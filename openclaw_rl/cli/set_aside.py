@@ -1,4 +1,4 @@
-"""set-aside."""
+"""set-aside: list quarantined messages and files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from openclaw_rl.runtime.home import Home
 
 
 @app.command("set-aside", epilog="Example: openclaw-rl set-aside --id turn_0190... --json")
-def set_aside(id: Annotated[str | None, typer.Option("--id", help="Only messages of this id, with their content.",
+def set_aside(id: Annotated[str | None, typer.Option("--id", help="Only messages with this id, including their "
+                                                                  "content.",
                                                      show_default=False)] = None,
-              limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most messages of each kind.")] = 50,
+              limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of messages of each "
+                                                                              "kind.")] = 50,
               as_json: Json = False) -> None:
-    """Show what was refused or found damaged on this machine, with the reasons: messages and files.
+    """List quarantined messages and files of this machine: what was rejected or found damaged, and why.
 
-    Nothing of it is used any more, and nothing depends on it. The number that is kept is bounded; files may be deleted.
+    Nothing depends on them any more. Their number is bounded; files may be deleted.
     """
     from openclaw_rl.runtime import mesh_file
     from openclaw_rl.storage.quarantine_listing import files, messages
@@ -29,7 +31,7 @@ def set_aside(id: Annotated[str | None, typer.Option("--id", help="Only messages
         from openclaw_rl.launch.distributed.host import is_here
 
         if others := [f"{name} (on {host})" for name, host in mesh.hosts.items() if not is_here(host)]:
-            err.print(f"not looked at: {', '.join(others)}; `openclaw-rl set-aside` there tells of it", soft_wrap=True,
+            err.print(f"not included: {', '.join(others)}; run `openclaw-rl set-aside` there", soft_wrap=True,
                       highlight=False, markup=False)
     found, kept = messages(home, limit, id), files(home) if id is None else []
     if as_json:

@@ -1,4 +1,4 @@
-"""trace: what happened to a turn, from the request to the version that it trained."""
+"""trace: the spans of a turn, from the request to the version it trained."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _STYLES = {"good": "green", "bad": "red", "warn": "yellow", "version": "cyan", "
 @app.command(epilog="Example: openclaw-rl trace turn_01a2...; openclaw-rl trace --version 3 --json | "
                     "jq '.resourceSpans[].scopeSpans[].spans[].name'")
 def trace(
-    turn: Annotated[str, typer.Argument(help="Id of a turn, as `turns` lists it.", show_default=False)] = "",
-    session: Annotated[str, typer.Option("--session", "-s", help="All turns of a session instead.",
+    turn: Annotated[str, typer.Argument(help="Turn id, as listed by `turns`.", show_default=False)] = "",
+    session: Annotated[str, typer.Option("--session", "-s", help="Show all turns of a session instead.",
                                          show_default=False)] = "",
-    version: Annotated[int | None, typer.Option("--version", "-v", help="The step that made a version, its way to the "
-                                                "policy server, and the turns that it was trained on, instead.", min=0,
+    version: Annotated[int | None, typer.Option("--version", "-v", help="Show the training step of a version, its "
+                                                                        "delivery, and the turns it was trained on "
+                                                                        "instead.", min=0,
                                                 max=2**63 - 1, show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """Show the spans of a turn as a tree: request, generation, record, next state, votes, and the version it trained.
 
-    They come from the files that the components keep in the mesh's folder; no collector is needed. --json prints
-    OTLP's JSON.
+    Spans are read from the files of the components in the home folder; no collector is needed. --json prints OTLP JSON.
     """
     from openclaw_rl.client import traces
     from openclaw_rl.runtime.running_config import running_config
 
     if (bool(turn) + bool(session) + (version is not None)) != 1:
-        raise typer.BadParameter("name one of: a turn, --session S, --version N")
+        raise typer.BadParameter("give exactly one of: TURN, --session, --version")
     home = Home.default()
     try:
         found = traces.find(home, running_config(home), turn=turn, session=session, version=version)
@@ -58,7 +58,7 @@ def trace(
 
 def _print(title: str, nodes: list[Node]) -> None:
     if not nodes:
-        out.print(f"{title}: no spans of it are left", highlight=False)
+        out.print(f"{title}: no spans left", highlight=False)
         return
     root = Tree(Text(f"{title}  trace {nodes[0].span['trace']}", "bold"))
     first = min(node.span["start"] for node in nodes)

@@ -1,4 +1,4 @@
-"""pause, resume, train-now: when the trainer may learn."""
+"""pause, resume, train-now: control training."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 @app.command(epilog="Example: openclaw-rl pause --reason 'a demonstration'")
-def pause(reason: Annotated[str, typer.Option("--reason", help="Why, for the log and for status.",
+def pause(reason: Annotated[str, typer.Option("--reason", help="Reason, for the log and `status`.",
                                               show_default=False)] = "") -> None:
-    """Train no further, also after a restart. Answers, judgements and samples go on."""
+    """Pause training, also across restarts. Serving, judging and the collection of samples continue."""
     with _trainer() as trainer:
         trainer.pause(reason=reason)
-    out.print("training is paused; `openclaw-rl resume` ends it", highlight=False)
+    out.print("training is paused; `openclaw-rl resume` resumes it", highlight=False)
 
 
 @app.command(epilog="Example: openclaw-rl resume")
 def resume() -> None:
-    """End a pause."""
+    """Resume training."""
     with _trainer() as trainer:
         trainer.resume()
-    out.print("training goes on")
+    out.print("training resumed")
 
 
 @app.command(epilog="Example: openclaw-rl train-now")
 def train_now(as_json: Json = False) -> None:
-    """Train on the samples that are there, without waiting for their number or the interval."""
+    """Train on the samples collected so far, without waiting for `min_samples` or the interval."""
     with _trainer() as trainer:
         begun = trainer.train_now()
     if as_json:

@@ -1,4 +1,4 @@
-"""turns: what was asked and answered, and what became of it."""
+"""turns: list turns and their fates."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
 
 @app.command(epilog="Example: openclaw-rl turns --session abc123; openclaw-rl turns --json | jq '.[] | .reason'")
 def turns(
-    session: Annotated[str, typer.Option("--session", "-s", help="Only this session's.", show_default=False)] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Most turns, newest first; 0 means all. Default "
-                                              "30, with --json all.", min=0, show_default=False)] = None,
+    session: Annotated[str, typer.Option("--session", "-s", help="Only turns of this session.",
+                                         show_default=False)] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Maximum number of turns, newest first; 0: all. "
+                                                                    "Default: 30, or all with --json.",
+                                              min=0, show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List turns with session, class, version, score and fate, why a turn was not trained, what is wrong with its
-    response (cut off, empty, stopped at the limit), and whether the client had changed the conversation before it."""
+    """List turns with session, class, version, score and fate, why a turn was not trained on, defects of its response
+    (cut off, empty, stopped at the limit), and whether the client had changed the conversation before it."""
     from openclaw_rl.client import facts
 
     if limit is None:
@@ -31,7 +33,7 @@ def turns(
         print_json([turn.json() for turn in found])
         return
     if not found:
-        out.print(f"no turns{f' in session {session}' if session else ''} yet; say something with `openclaw-rl chat`")
+        out.print(f"no turns{f' in session {session}' if session else ''} yet; start with `openclaw-rl chat`")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("turn", "class", "ver.", "score", "fate"):

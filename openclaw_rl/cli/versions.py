@@ -1,4 +1,4 @@
-"""versions: which there are, what made one, what lies between two; rollback."""
+"""versions: list, show and compare; rollback."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _COLOURS = {"active": "green", "pinned": "green", "refused": "red", "taken back"
 _group = typer.Typer(invoke_without_command=True)
 app.add_typer(_group, name="versions")
 
-Number = Annotated[int, typer.Argument(help="A version; 0 is the base model.", min=0, show_default=False)]
+Number = Annotated[int, typer.Argument(help="Version number; 0 is the base model.", min=0, show_default=False)]
 
 
 @_group.callback(epilog="Example: openclaw-rl versions --json | jq '.[] | select(.active)'")
 def versions(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the policy's versions: where each comes from and the turns that it was trained on."""
+    """List policy versions: origin, state and the turns each was trained on."""
     from openclaw_rl.client import facts
 
     if ctx.invoked_subcommand is not None:
         if as_json:
-            raise typer.BadParameter(f"write it behind `{ctx.invoked_subcommand}`", param_hint="--json")
+            raise typer.BadParameter(f"put it after `{ctx.invoked_subcommand}`", param_hint="--json")
         return
     found = facts.versions(Home.default())
     if as_json:
@@ -51,12 +51,12 @@ def versions(ctx: typer.Context, as_json: Json = False) -> None:
                       _when(v.created_at), str(len(v.turns)), *((_live(v), v.digest[:12]) if wide else ()),
                       clipped(_metrics(v, wide), max(24, out.width - (94 if wide else 60))))
     out.print(table)
-    out.print("* answers now; `openclaw-rl rollback N` goes to another", highlight=False, style="dim")
+    out.print("* active; `openclaw-rl rollback N` activates another", highlight=False, style="dim")
 
 
 @_group.command(epilog="Example: openclaw-rl versions show 3; openclaw-rl versions show 3 --json | jq '.turns[].turn'")
 def show(version: Number, as_json: Json = False) -> None:
-    """Show what made a version: its parent, settings, metrics and each turn that it was trained on."""
+    """Show how a version was made: parent, settings, metrics and the turns it was trained on."""
     from openclaw_rl.client import versions as client
 
     story = client.show(Home.default(), version)
@@ -81,7 +81,7 @@ def show(version: Number, as_json: Json = False) -> None:
         table.add_row("before, after", Text(", ".join(changes)))
     for verdict in _verdict(story.gate):
         table.add_row("gate", verdict)
-    table.add_row("live turns", _live(v) or "none was judged yet")
+    table.add_row("live turns", _live(v) or "none judged yet")
     if story.judges:
         table.add_row("votes", Text(", ".join(f"{judge} {votes}" for judge, votes in story.judges.items())))
     for entry in story.playbook or ():
@@ -98,7 +98,7 @@ def show(version: Number, as_json: Json = False) -> None:
 
 @_group.command(epilog="Example: openclaw-rl versions diff 2 5; openclaw-rl versions diff 2 5 --json | jq .settings")
 def diff(old: Number, new: Number, as_json: Json = False) -> None:
-    """Show what turns one version into another: settings and metrics that differ, and the turns of those between."""
+    """Compare two versions: settings and metrics that differ, and the turns trained on in between."""
     from openclaw_rl.client import versions as client
 
     found = client.diff(Home.default(), old, new)
@@ -203,7 +203,7 @@ def _activation(story: VersionStory) -> str:
 
 def _print_turn(turn: TrainedTurn, prefix: str) -> None:
     """A turn in three lines, each cut to the terminal."""
-    session = "session not known" if turn.session is None else turn.session
+    session = "unknown session" if turn.session is None else turn.session
     lines = [Text(f"{prefix}{turn.turn}  {SCORES[turn.score] or '?':>2}  ") + clipped(session, 256)]
     for mark, text in (("<", turn.request), (">", turn.response)):
         if text is not None:
@@ -214,16 +214,16 @@ def _print_turn(turn: TrainedTurn, prefix: str) -> None:
 
 @app.command(epilog="Example: openclaw-rl rollback 3 --reason 'answers got vague'")
 def rollback(
-    version: Annotated[int, typer.Argument(help="The version that is to answer; 0 is the base model.", min=0)],
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the log.", show_default=False)] = "",
+    version: Annotated[int, typer.Argument(help="Version to activate; 0 is the base model.", min=0)],
+    reason: Annotated[str, typer.Option("--reason", help="Reason, for the log.", show_default=False)] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a kept version the active one (back, or forward again). No request is refused meanwhile."""
+    """Activate a kept version, older or newer. No request is rejected meanwhile."""
     with activating() as policy:
         done = policy.activate_version(version=version, reason=reason)
     if as_json:
         print_json({"active_version": done.state.active_version, "kept_versions": list(done.state.kept_versions),
                     "withdrawn_versions": list(done.state.withdrawn_versions), "pause_ms": done.pause_ms})
     else:
-        out.print(f"version {done.state.active_version} answers now (decoding paused for {done.pause_ms:.0f} ms)",
+        out.print(f"version {done.state.active_version} is active (decoding paused for {done.pause_ms:.0f} ms)",
                   highlight=False)

@@ -30,7 +30,7 @@ def run(*args: str) -> tuple[int, str]:
 
 
 def test_init_makes_certificates_once(home: Path) -> None:
-    assert "made certificates" in run("init")[1]
+    assert "created certificates" in run("init")[1]
     assert (home / "config.yaml").stat().st_mode & 0o777 == 0o600
     folder = home / "certs"
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -121,7 +121,7 @@ def test_status_with_nothing_running() -> None:
     assert facts["turns"] == {"main": None, "side": None, "unknown": None}
     assert facts["samples"] == {"accepted": None, "trained": None, "pending": None, "dropped": {}}
     code, output = run("status")
-    assert code == 1 and output.count("STOPPED") == 4 and "`openclaw-rl local-start` starts it" in output
+    assert code == 1 and output.count("STOPPED") == 4 and "`openclaw-rl local-start` starts one" in output
 
 
 @pytest.mark.parametrize("args", [("turns",), ("versions",), ("rollback", "1"), ("turns", "--json"),
@@ -213,7 +213,7 @@ def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPat
     assert posts[1][1] == {"turn_id": "turn_1", "score": -1, "comment": "too long"}
     assert [len(body["messages"]) for path, body in posts if "messages" in body] == [1, 3, 1]
     assert posts[0][1]["max_tokens"] == 9
-    assert "/down [words]" in capsys.readouterr().err
+    assert "/down [comment]" in capsys.readouterr().err
 
 
 def test_an_error_in_a_conversation_does_not_end_it(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def run(*args: str) -> tuple[int, str, str]:
 
 
 def test_a_keys_life(home: Path) -> None:
-    assert "there are no keys" in run()[1]
+    assert "no keys;" in run()[1]
     code, out, err = run("add", "laptop", "--scope", "chat", "--scope", "read", "--expires", "30d")
     shown = out.strip()
     assert code == 0 and shown.startswith("ocl_") and "laptop" in err and shown not in err

@@ -39,7 +39,7 @@ def test_components_on_other_hosts_are_not_passed_over_in_silence(home: Home) ->
     mesh_file.write(home.create(), MeshFile(Config(), "", {"env_server": "127.0.0.1", "trainer": "192.0.2.4"}))
     result = CliRunner().invoke(app, ["set-aside", "--json"], catch_exceptions=False)
     assert json.loads(result.stdout) == {"messages": [], "files": []}
-    assert "not looked at: trainer (on 192.0.2.4)" in result.stderr and "env_server" not in result.stderr
+    assert "not included: trainer (on 192.0.2.4)" in result.stderr and "env_server" not in result.stderr
 
 
 def test_messages_and_files_of_a_running_mesh_are_listed(home: Home) -> None:

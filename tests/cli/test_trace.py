@@ -123,7 +123,7 @@ def test_an_unknown_id(args: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("args", [(), ("a", "--session", "s"), ("--session", "s", "--version", "1")])
 def test_one_thing_at_a_time(args: tuple[str, ...]) -> None:
     code, output = run(*args)
-    assert code == 2 and "name one of" in output
+    assert code == 2 and "give exactly one of" in output
 
 
 @pytest.mark.usefixtures("traced")

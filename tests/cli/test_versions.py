@@ -155,7 +155,7 @@ async def test_show_tells_what_made_a_version(mesh: Mesh) -> None:
         {"turn": "t2", "session": None, "score": -1, "request": None, "response": None}]
     code, output = await mesh.run("versions", "show", "1")
     for text in ("1" * 64, "beta 0.1, lr 1e-5", "decoding paused for 12 ms; another one is active",
-                 "loss 0.5, pause_ms 12.4", "t1  -1  ses1\n  < What? Now!\n  > So.\nt2  -1  session not known\n"):
+                 "loss 0.5, pause_ms 12.4", "t1  -1  ses1\n  < What? Now!\n  > So.\nt2  -1  unknown session\n"):
         assert text in output
     code, output = await mesh.run("versions", "show", "4")
     assert code == 0 and "4 *" in output and "t5   ?  ses5" in output
@@ -279,6 +279,6 @@ async def test_training_is_paused_and_resumed(mesh: Mesh) -> None:
     assert "openclaw-rl resume" in output
     with pytest.raises(MeshError, match="training is paused"):
         await mesh.run("train-now")
-    assert await mesh.run("resume") == (0, "training goes on\n") and mesh.trainer.paused is None
+    assert await mesh.run("resume") == (0, "training resumed\n") and mesh.trainer.paused is None
     await mesh.run("pause")
     assert mesh.trainer.paused == ""

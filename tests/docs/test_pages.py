@@ -114,7 +114,7 @@ def test_the_command_lists_pages_and_shows_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
     assert title("judges", "zh") in run.invoke(app, ["docs"]).output
     wrong = run.invoke(app, ["docs", "judge"])
-    assert wrong.exit_code == 2 and "there are README, first-session" in wrong.output
+    assert wrong.exit_code == 2 and "available: README, first-session" in wrong.output
 
 
 def test_a_terminal_gets_it_formatted() -> None:
