@@ -43,7 +43,7 @@ def test_a_keys_life(home: Path) -> None:
     newer = json.loads(out)
     assert newer["scopes"] == ["chat", "read"] and newer["expires"] and not ring.find(shown) and ring.find(newer["key"])
     code, out, _ = run("revoke", "laptop")
-    assert code == 0 and "no key is left" in out and not ring.find(newer["key"])
+    assert code == 0 and "no valid key is left" in out and not ring.find(newer["key"])
     facts = json.loads(run("--json")[1])
     assert [(key["name"], key["good"]) for key in facts["keys"]] == [("laptop", False)] * 2
     assert facts["file"] == str(home / "keys.json")
