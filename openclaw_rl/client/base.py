@@ -26,8 +26,8 @@ import grpc
 
 from openclaw_rl.client.advice import explained
 from openclaw_rl.rpc import contract, errors
+from openclaw_rl.rpc.auth import current
 from openclaw_rl.rpc.channel import Credentials, connect, sync_connect, with_true_status
-from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
@@ -163,7 +163,7 @@ class _Base:
         self.component = self._expected or "the component"
         self.address = address or find(self.component, home)
         self.timeout = timeout
-        self._credentials = credentials or identity.for_client(home)
+        self._credentials = credentials or current.for_client(home)
         self._channel = self._connect(self.address)
         self._stub = self.stub(self._channel)
 

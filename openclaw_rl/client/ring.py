@@ -26,9 +26,9 @@ from openclaw_rl.client.ring_memory import Memory
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.validation import validate_id
+from openclaw_rl.rpc.auth import current
 from openclaw_rl.rpc.channel import with_true_status
 from openclaw_rl.rpc.errors import MeshError, invalid_many
-from openclaw_rl.runtime import identity
 from openclaw_rl.v1.environment_pb2 import PolicyEvent, RecordTurnsRequest
 from openclaw_rl.v1.environment_pb2_grpc import EnvironmentServiceStub
 from openclaw_rl.v1.judge_pb2 import JudgeTransitionsRequest
@@ -107,7 +107,7 @@ class AsyncDelivery:
         self._memory = Memory(kind, self._settled)
         self._sender = Sender(self._memory, lambda: self.address,  # type: ignore[arg-type]
                               self._opened, self._ring.request, window, ack_timeout=ack_timeout,
-                              role=self._ring.component, credentials=credentials or identity.for_client(home),
+                              role=self._ring.component, credentials=credentials or current.for_client(home),
                               on_failure=self._failed)
 
     async def send(self, message: RingMessage) -> None:

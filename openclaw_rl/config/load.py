@@ -14,7 +14,7 @@ from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.config.mesh import Config
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML comes without types
     """YAML whose mappings have each key once; of two, PyYAML silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -26,7 +26,8 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} is there twice",
                                                         key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def load_config(path: str | Path | None) -> Config:

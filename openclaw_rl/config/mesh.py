@@ -14,7 +14,6 @@ from openclaw_rl.config.judge import PrmJudgeConfig
 from openclaw_rl.config.policy import PolicyServerConfig
 from openclaw_rl.config.security import SecurityConfig
 from openclaw_rl.config.trainer import TrainerConfig
-from openclaw_rl.runtime.home import COMPONENTS
 
 
 class Components(Section):
@@ -27,7 +26,7 @@ class Components(Section):
 
     def addresses(self) -> dict[str, str]:
         """HOST:PORT by component, of those that run elsewhere or are of another make."""
-        return {name: section.address for name in COMPONENTS if (section := getattr(self, name)).address}
+        return {name: section.address for name in type(self).model_fields if (section := getattr(self, name)).address}
 
     @model_validator(mode="after")
     def _groups_outlast_episodes(self) -> Components:

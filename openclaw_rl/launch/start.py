@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from openclaw_rl.config import Config, ConfigError, load_config
-from openclaw_rl.launch import checks, jaeger
+from openclaw_rl.launch import checks, jaeger, leftovers
 from openclaw_rl.launch.checks import StartError
-from openclaw_rl.launch.status import CRASHES, ComponentReport, MeshReport, last_lines, report
+from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport
+from openclaw_rl.launch.status import last_lines, report
 from openclaw_rl.launch.supervisor import Supervisor, SupervisorError
 from openclaw_rl.models.api_endpoints import check_credentials, uses_api
 from openclaw_rl.runtime import mesh_file
@@ -53,7 +54,7 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
     fresh = not supervisor.running()
     if fresh:
         checks.check_home(home, config)
-        checks.clear_leftovers(home)
+        leftovers.clear_leftovers(home)
         jaeger.remove(home)
     tracer = _jaeger(home, config, fresh) if with_jaeger else jaeger.read(home)
     config = jaeger.traced_to(config, tracer)
@@ -136,7 +137,7 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
                          "mesh")
     if not Supervisor(home).running():
         checks.check_home(home, config)
-        checks.clear_leftovers(home)
+        leftovers.clear_leftovers(home)
     component = report(home, config)[name]
     if component.state in ("RUNNING", "DEGRADED") and component.status is not None:
         return
@@ -231,7 +232,7 @@ def stop_all(home: Home) -> list[str]:
     supervisor = Supervisor(home)
     stopped = [p.name for p in supervisor.processes().values() if p.state in ("RUNNING", "STARTING", "BACKOFF")]
     supervisor.shutdown()
-    stopped += checks.end_orphans(home)
+    stopped += leftovers.end_orphans(home)
     for name in stopped:
         remove_record(home, name)
     jaeger.remove(home)

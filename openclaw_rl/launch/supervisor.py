@@ -151,7 +151,7 @@ class Supervisor:
     def running(self) -> bool:
         """It answers."""
         try:
-            return self._call("getState")["statename"] == "RUNNING"
+            return bool(self._call("getState")["statename"] == "RUNNING")
         except SupervisorError:
             return False
 

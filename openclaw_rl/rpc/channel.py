@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from openclaw_rl.runtime import identity
+from openclaw_rl.rpc.auth import current
 
 #: Longest message that a server or channel takes, in bytes.
 MAX_MESSAGE = 16 * 2**20
@@ -48,7 +48,7 @@ def connect(address: str, role: str = "", credentials: Credentials | None = None
         role: the component that must be there, by its certificate; "" takes any of the mesh.
         credentials: to use in place of the current component's.
     """
-    credentials = credentials or identity.current()
+    credentials = credentials or current.credentials()
     if credentials is None:
         return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
     secrets, options = credentials.channel(role)
@@ -57,7 +57,7 @@ def connect(address: str, role: str = "", credentials: Credentials | None = None
 
 def sync_connect(address: str, role: str = "", credentials: Credentials | None = None) -> grpc.Channel:
     """The same without asyncio."""
-    credentials = credentials or identity.current()
+    credentials = credentials or current.credentials()
     if credentials is None:
         return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
     secrets, options = credentials.channel(role)

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from openclaw_rl.config import ConfigError
 from openclaw_rl.observability import telemetry
 from openclaw_rl.observability.metrics import observe_status
+from openclaw_rl.rpc.auth import current
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
 from openclaw_rl.rpc.component_service import ComponentServicer
@@ -169,7 +170,7 @@ class ComponentServer:
 
     def _authorize(self) -> Credentials | None:
         """Ask callers who they are, where the mesh has certificates. Returns ours."""
-        credentials = self._credentials = identity.current()
+        credentials = self._credentials = current.credentials()
         if credentials is not None:
             self._interceptor.authorizer = Authorizer(lambda: credentials.identity, credentials.keys,
                                                       credentials.limits)

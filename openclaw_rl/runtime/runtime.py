@@ -20,7 +20,6 @@ from openclaw_rl.runtime.loop_monitor import LoopMonitor
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
-    from openclaw_rl.rpc.auth.tls import Credentials
     from openclaw_rl.runtime.home import Home
     from openclaw_rl.runtime.redact import Redactor
 
@@ -33,13 +32,13 @@ class Ambient:
     """What code finds by `current()`, in a component and outside of one (a client, a command).
 
     Attributes:
-        credentials: certificate and keys for servers and channels; None for plain text.
+        credentials: for servers and channels, see `rpc.auth.current`; None for plain text.
         identified: `credentials` is final; else a client looks for the operator's certificate.
         redactor: knows the component's secrets; None knows those of the environment.
         telemetry: see `observability.state`; None is disabled.
     """
 
-    credentials: Credentials | None = None
+    credentials: object = None
     identified: bool = False
     redactor: Redactor | None = None
     telemetry: object = None

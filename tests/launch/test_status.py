@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from openclaw_rl.cli.app import app
 from openclaw_rl.launch import status as status_module
-from openclaw_rl.launch.status import ComponentReport, MeshReport
+from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
 from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus
 
 SINCE = Timestamp(seconds=1_700_000_000)

@@ -17,7 +17,8 @@ from rich.console import Console
 from openclaw_rl.config import Config
 from openclaw_rl.launch import start
 from openclaw_rl.launch.checks import StartError
-from openclaw_rl.launch.status import MeshReport, report
+from openclaw_rl.launch.mesh_report import MeshReport
+from openclaw_rl.launch.status import report
 from openclaw_rl.launch.supervisor import Supervisor, configuration, socket_path
 from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, write_record
 from openclaw_rl.runtime.supervision import START_VARIABLE

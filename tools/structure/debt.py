@@ -4,14 +4,8 @@ from __future__ import annotations
 
 #: Keys of problems, as `layers.Problem` has them.
 DEBT: frozenset[str] = frozenset({
-    "circle: openclaw_rl",
     "circle: openclaw_rl.cli",
-    "circle: openclaw_rl.launch",
-    "circle: openclaw_rl.launch.distributed",
-    "circle: openclaw_rl.rollouts.environments",
     "circle: openclaw_rl.serving.engines.sglang",
     "circle: openclaw_rl.training",
-    "mutual: config runtime",
     "upward: docs cli",
-    "upward: runtime rpc",
 })

@@ -115,7 +115,7 @@ class Child:
         env |= supervisor.environment(config, self.name)
         env |= read_environment(self._home)
         return env | {"OPENCLAW_RL_HOME": str(self._home.root), HOST_VARIABLE: self._host,
-                      # By this a component is known as one of ours: launch.checks.is_component.
+                      # By this a component is known as one of ours: launch.leftovers.is_component.
                       "SUPERVISOR_PROCESS_NAME": self.name}
 
     def stop(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.launch.distributed import ray_node
-from openclaw_rl.launch.distributed.node import StepError
+from openclaw_rl.launch.distributed import ray_node, steps
+from openclaw_rl.launch.distributed.steps import StepError
 
 #: Seconds for connecting, and for an agent to end its components.
 _CONNECT, _STOP = 60, 60
@@ -58,8 +58,8 @@ def _nodes(mesh: str) -> list[dict[str, Any]]:
     """The nodes that live: address and resources."""
     import ray
 
-    return [{"host": node["NodeManagerAddress"], "resources": node["Resources"]} for node in ray.nodes()
-            if node["Alive"]]
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [{"host": node["NodeManagerAddress"], "resources": node["Resources"]} for node in nodes if node["Alive"]]
 
 
 def _wait(mesh: str, hosts: list[str], seconds: float) -> list[str]:
@@ -73,12 +73,10 @@ def _wait(mesh: str, hosts: list[str], seconds: float) -> list[str]:
 
 
 def _call(mesh: str, host: str, step: str, step_payload: dict[str, Any], seconds: float) -> Any:
-    """Do a step of `node` on a host of the cluster."""
+    """Do a step of `steps` on a host of the cluster."""
     import ray
 
-    from openclaw_rl.launch.distributed import node
-
-    task = ray.remote(node.do).options(num_cpus=0, resources=_on(host), max_retries=0)
+    task = ray.remote(steps.do).options(num_cpus=0, resources=_on(host), max_retries=0)
     try:
         return ray.get(task.remote(step, step_payload), timeout=seconds)
     except ray.exceptions.GetTimeoutError:
@@ -104,7 +102,8 @@ def _up(mesh: str, head: str, home: str, homes: dict[str, str], standby: dict[st
 
 def _facts(mesh: str) -> dict[str, Any] | None:
     """What the keeper knows; None without one."""
-    return _ask_keeper(mesh, lambda keeper: keeper.facts.remote())
+    facts: dict[str, Any] | None = _ask_keeper(mesh, lambda keeper: keeper.facts.remote())
+    return facts
 
 
 def _ask_keeper(mesh: str, ask: Callable[[Any], Any]) -> Any:

@@ -144,5 +144,5 @@ def config_text(config: Config, host: str, hosts: dict[str, str]) -> str:
     import yaml
 
     made = plan.derived(plan.Plan(config, hosts, {}, ""), host)
-    return "# Written by `openclaw-rl distributed-start`; changes are lost.\n" + yaml.safe_dump(
-        made.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
+    text: str = yaml.safe_dump(made.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
+    return f"# Written by `openclaw-rl distributed-start`; changes are lost.\n{text}"

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.launch import checks
+from openclaw_rl.launch import leftovers
 from openclaw_rl.launch.distributed.children import Child
 from openclaw_rl.launch.distributed.host import HostError, Ssh
 from openclaw_rl.launch.distributed.ray_node import RayNode
@@ -36,7 +36,7 @@ class Agent:
 
     def __init__(self, home: str, host: str, standby: dict[str, Any] | None = None) -> None:
         self.home, self.host = Home(Path(home)).create(), host
-        for name in checks.end_orphans(self.home):
+        for name in leftovers.end_orphans(self.home):
             log.warning("ended %s, whose agent was gone", name)
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Agent:
             self._stopping = True
             children, self._children = list(self._children.values()), {}
             _stop(children)
-            return [child.name for child in children] + checks.end_orphans(self.home)
+            return [child.name for child in children] + leftovers.end_orphans(self.home)
 
     def _watch_head(self, settings: dict[str, Any]) -> None:
         """Start the head's part of Ray again once its host is back: nobody on that host would."""

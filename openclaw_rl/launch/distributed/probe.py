@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from openclaw_rl.config import Config
-from openclaw_rl.launch import checks
+from openclaw_rl.launch import checks, leftovers
 from openclaw_rl.launch.distributed import ray_node
 from openclaw_rl.rollouts.sandboxes.images import validate_image
 from openclaw_rl.runtime.home import COMPONENTS, Home
@@ -69,7 +69,7 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
     facts.cpus, facts.memory, facts.available = os.cpu_count() or 1, memory.total, memory.available
     _home(home, facts)
     facts.running = [name for name in COMPONENTS for process in psutil.process_iter()
-                     if checks.is_component(process, name, home)]
+                     if leftovers.is_component(process, name, home)]
     facts.ray = bool(temp and ray_node.processes(temp))
     for key, (host, port) in (ports or {}).items():
         if error := checks.bind_error(host, port):

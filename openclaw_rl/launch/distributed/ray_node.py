@@ -210,7 +210,7 @@ def _is(process: psutil.Process, *names: str) -> bool:
 
 def _runs(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):  # it may end between the two
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 

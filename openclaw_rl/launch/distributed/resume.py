@@ -16,7 +16,8 @@ from openclaw_rl.launch.distributed import stop as stopping
 from openclaw_rl.launch.distributed.cluster import NO_CLUSTER
 from openclaw_rl.launch.distributed.host import Host, HostError
 from openclaw_rl.launch.distributed.join import by_ray
-from openclaw_rl.launch.status import MeshReport, report
+from openclaw_rl.launch.mesh_report import MeshReport
+from openclaw_rl.launch.status import report
 from openclaw_rl.runtime import mesh_file
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from openclaw_rl.launch.distributed import stop as stopping
 from openclaw_rl.launch.distributed.host import Host, HostError
 from openclaw_rl.launch.distributed.join import address_of, by_ray
 from openclaw_rl.launch.distributed.probe import Facts
-from openclaw_rl.launch.status import MeshReport, report
+from openclaw_rl.launch.mesh_report import MeshReport
+from openclaw_rl.launch.status import report
 from openclaw_rl.launch.supervisor import SupervisorError
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.rpc.auth.keys.ring import key_path

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from openclaw_rl.launch.distributed.host_agent import hosts_file
-from openclaw_rl.launch.status import CRASHES, ComponentReport, MeshReport, answering, ask
+from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport, answering, ask
 from openclaw_rl.runtime.alarms import duration
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.runtime.mesh_file import MeshFile

@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.launch import checks
+from openclaw_rl.launch import leftovers
 from openclaw_rl.launch.distributed import host as hosts
 from openclaw_rl.launch.distributed import ray_node
 from openclaw_rl.launch.distributed.host import Host, HostError
@@ -67,7 +67,7 @@ def here(home: Home) -> list[str]:
         What is left.
     """
     node = RayNode.read(home)
-    checks.end_orphans(home)
+    leftovers.end_orphans(home)
     left = ray_node.stop(node) if node is not None else []
     if left:
         return left

@@ -1,7 +1,7 @@
 """Credentials of a role on the network: its certificate, and what channels and servers make of it.
 
 A component's are part of its `Runtime`, where `channel.connect` and `ComponentServer` find them. Command line and
-clients use `identity.for_client`. Files are read again when they change, with the next connection, in either direction:
+clients use `current.for_client`. Files are read again when they change, with the next connection, in either direction:
 certificates are replaced without a restart.
 """
 

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from openclaw_rl.config import Config
 from openclaw_rl.launch.distributed import certificates, cluster, ray_node
-from openclaw_rl.launch.distributed.node import StepError
 from openclaw_rl.launch.distributed.start import DistributedStart
+from openclaw_rl.launch.distributed.steps import StepError
 from openclaw_rl.launch.status import report
 from openclaw_rl.runtime.home import Home
 from tests.launch.distributed.conftest import make_config

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openclaw_rl.launch import checks, supervisor
+from openclaw_rl.launch import leftovers, supervisor
 from openclaw_rl.launch.distributed import children, ray_node
 from openclaw_rl.launch.distributed.children import RotatingLog
 from openclaw_rl.launch.distributed.host_agent import Agent, hosts_file
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv(START_VARIABLE, "0.5")
     home = Home(tmp_path / "home").create()
     yield home
-    checks.end_orphans(home)
+    leftovers.end_orphans(home)
 
 
 def alive(pid: int) -> bool:

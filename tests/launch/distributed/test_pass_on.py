@@ -16,8 +16,9 @@ from openclaw_rl.launch.distributed import export
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.plan import Plan
 from openclaw_rl.launch.distributed.stop import everywhere
+from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
 from openclaw_rl.launch.start import local_start
-from openclaw_rl.launch.status import ComponentReport, MeshReport, report
+from openclaw_rl.launch.status import report
 from openclaw_rl.launch.supervisor import SupervisorError
 from openclaw_rl.rpc.auth import ca
 from openclaw_rl.runtime import mesh_file
@@ -87,12 +88,12 @@ def test_local_start_leaves_such_a_home_alone(started: Home) -> None:
 
 def test_the_python_api_leaves_what_an_agent_keeps_alone(started: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     from openclaw_rl import Trainer
-    from openclaw_rl.launch import checks
+    from openclaw_rl.launch import leftovers
 
-    monkeypatch.setattr(checks, "end_orphans", lambda home: pytest.fail("the agent's children were ended"))
+    monkeypatch.setattr(leftovers, "end_orphans", lambda home: pytest.fail("the agent's children were ended"))
     monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: None)
     monkeypatch.setattr("openclaw_rl.launch.distributed.status._probe", lambda host, address: "is silent")
-    checks.clear_leftovers(started)
+    leftovers.clear_leftovers(started)
     with pytest.raises(StartError, match="trainer is silent; `openclaw-rl distributed-start` keeps this mesh"):
         Trainer.start(home=started)
     with pytest.raises(StartError, match="stop-all"):

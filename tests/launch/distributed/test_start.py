@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from openclaw_rl.launch.checks import StartError
-from openclaw_rl.launch.distributed import certificates, node, resume, stop
+from openclaw_rl.launch.distributed import certificates, resume, steps, stop
 from openclaw_rl.launch.distributed import host as hosts
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.host import HostError
 from openclaw_rl.launch.distributed.start import DistributedStart
-from openclaw_rl.launch.status import ComponentReport, MeshReport
+from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
 from openclaw_rl.launch.supervisor import SupervisorError
 from openclaw_rl.rpc.auth.keys import KeyFile
 from openclaw_rl.runtime import mesh_file
@@ -127,20 +127,20 @@ def test_a_preparation_that_fails_leaves_no_secrets_on_the_hosts(home: Home, mon
 def test_a_key_that_was_revoked_on_its_host_stays_so(tmp_path: Path) -> None:
     here, there = KeyFile(tmp_path / "keys.json"), tmp_path / "there"
     here.add("one", ["chat"])
-    node.do("keys", {"home": str(there), "content": here.path.read_text()})
+    steps.do("keys", {"home": str(there), "content": here.path.read_text()})
     file = KeyFile(there / "keys.json")
     file.revoke("one")
     file.add("two", ["read"])
     here.add("three", ["chat"], expires=time.time() + 60)
-    node.do("keys", {"home": str(there), "content": here.path.read_text()})
+    steps.do("keys", {"home": str(there), "content": here.path.read_text()})
     assert {key.name: key.dead() for key in file.read()} == {"one": "has been revoked", "two": "", "three": ""}
     assert file.path.stat().st_mode & 0o777 == 0o600
     here.revoke("three")
-    node.do("keys", {"home": str(there), "content": here.path.read_text()})
+    steps.do("keys", {"home": str(there), "content": here.path.read_text()})
     assert {key.name for key in file.read() if not key.dead()} == {"two"}
     file.path.write_text("no keys")
-    with pytest.raises(node.StepError, match="is damaged"):
-        node.do("keys", {"home": str(there), "content": here.path.read_text()})
+    with pytest.raises(steps.StepError, match="is damaged"):
+        steps.do("keys", {"home": str(there), "content": here.path.read_text()})
 
 
 def test_who_gets_the_keys(home: Home, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from openclaw_rl.client import AsyncComponentServiceClient, ComponentServiceClient
 from openclaw_rl.config import Config, ConfigError
-from openclaw_rl.rpc.auth import ca, tls
+from openclaw_rl.rpc.auth import ca, current, tls
 from openclaw_rl.rpc.auth.tls import Credentials
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.component_run import ComponentRun
@@ -233,7 +233,7 @@ async def test_a_component_has_its_certificate_while_it_runs(certs: Path, home: 
         name = "trainer"
 
         def __init__(self, runtime: Runtime, *, mounted: bool = False) -> None:
-            seen.append(identity.current())
+            seen.append(current.credentials())
             raise ConfigError("seen enough")
 
         def services(self) -> list[Service]:
@@ -247,12 +247,12 @@ async def test_a_component_has_its_certificate_while_it_runs(certs: Path, home: 
             await ComponentRun(Trainer, config, home).run()
 
     await run(Config.model_validate({"security": {"tls": "on", "certs": str(certs)}}))
-    assert seen[0].identity.role == "trainer" and identity.current() is None
+    assert seen[0].identity.role == "trainer" and current.credentials() is None
     await run(Config())
     assert seen[1] is None
     with acting(seen[0]):
         await run(Config())
-        assert seen[2] is None and identity.current() is seen[0]
+        assert seen[2] is None and current.credentials() is seen[0]
 
 
 async def test_certificates_of_the_users_own_name_roles_by_common_name(tmp_path: Path, home: Home) -> None:
