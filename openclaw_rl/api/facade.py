@@ -1,4 +1,4 @@
-"""The Python door: talk to the policy, and hold on to the components that learn from it.
+"""The Python API: talk to the policy, and manage the components that learn from it.
 
     client = PolicyClient("http://localhost:30000")
     print(client.chat("What is a heron?"))

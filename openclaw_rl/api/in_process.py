@@ -57,7 +57,7 @@ class InProcessMesh:
         return self.record("policy_server").http_address
 
     def record(self, name: str) -> RunRecord:
-        """Where a component listens.
+        """The addresses of a component.
 
         Raises:
             RuntimeError: it doesn't run.

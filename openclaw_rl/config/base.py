@@ -1,4 +1,4 @@
-"""What the sections of a configuration are made of: types, units, a strict section."""
+"""Building blocks of configuration sections: types, units, a strict section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a configuration file."""
+"""Read a configuration file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Starting, watching and stopping the processes of a mesh."""
+"""Start, supervise and stop the processes of a mesh."""

@@ -1,4 +1,4 @@
-"""What is checked before anything is started, so that nothing is started in vain."""
+"""Checks before a start, so that nothing is started in vain."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def check_ports(config: Config, names: list[str]) -> None:
 
 
 def bind_error(host: str, port: int) -> str | None:
-    """Why nothing can listen there, such as "is in use"; None when it can."""
+    """The reason why nothing can listen there, such as "is in use"; None when it can."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as probe:

@@ -1,4 +1,4 @@
-"""A Jaeger beside the mesh, for `local-start --jaeger`: kept by the same supervisor, on ports of its own."""
+"""Jaeger beside the mesh, for `local-start --jaeger`: run by the same supervisor, on ports of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NoJaeger(Exception):
 
 @dataclass(frozen=True)
 class Jaeger:
-    """One Jaeger: its binary, and a port for each of its doors."""
+    """One Jaeger: its binary and its ports."""
 
     binary: str
     query: int  #: HTTP: query API, and the UI when the binary has one
@@ -44,12 +44,12 @@ class Jaeger:
 
     @property
     def address(self) -> str:
-        """Where to look at traces."""
+        """URL of the user interface."""
         return f"http://127.0.0.1:{self.query}"
 
     @property
     def endpoint(self) -> str:
-        """Where the components send spans."""
+        """URL to which the components send spans."""
         return f"http://127.0.0.1:{self.otlp_grpc}"
 
     def variables(self) -> dict[str, str]:
@@ -70,7 +70,7 @@ class Jaeger:
                 f"stdout_logfile=logs/{NAME}.log", "stdout_logfile_maxbytes=20MB", "stdout_logfile_backups=1"]
 
     def ready(self) -> bool:
-        """It takes spans and answers."""
+        """Return whether it takes spans and answers."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"http://127.0.0.1:{self.health}/status", timeout=1) as answer:
@@ -149,7 +149,7 @@ def write(home: Home, jaeger: Jaeger) -> None:
 
 
 def read(home: Home) -> Jaeger | None:
-    """The one that was started with this mesh, or None."""
+    """Read the record of the one that was started with this mesh; None without one."""
     try:
         data: dict[str, Any] = json.loads((home.run / f"{NAME}.json").read_text())
         return Jaeger(**data)
@@ -158,6 +158,6 @@ def read(home: Home) -> Jaeger | None:
 
 
 def remove(home: Home) -> None:
-    """Forget it."""
+    """Remove the record."""
     with contextlib.suppress(OSError):
         (home.run / f"{NAME}.json").unlink(missing_ok=True)

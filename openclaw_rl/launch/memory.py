@@ -1,7 +1,7 @@
-"""Whether the model fits into this machine's memory, found before anything is started.
+"""Check, before a start, that the model fits into this machine's memory.
 
-What is counted is what is needed for certain, so that nothing that would run is refused: weights, and what training
-keeps for each of them. Caches, activations and the processes themselves come on top.
+Only what is certainly needed is counted, so that nothing that would run is refused: weights, and what training keeps
+for each of them. Caches, activations and the processes themselves come on top.
 """
 
 from __future__ import annotations

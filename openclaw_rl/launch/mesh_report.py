@@ -27,7 +27,7 @@ class ComponentReport:
     pid: int | None = None
     address: str | None = None
     detail: str = ""
-    status: ComponentStatus | None = None  #: its own word; None when it did not answer
+    status: ComponentStatus | None = None  #: its own; None when it did not answer
     host: str = ""  #: that it runs on, or was to; empty when that isn't known
     crashes: int = 0  #: starts one after the other that did not last
     ours: bool = True  #: this mesh started it; not so with `components.NAME.address`, where it may be of another make
@@ -40,7 +40,7 @@ class ComponentReport:
 
     @property
     def alarms(self) -> list[Alarm]:
-        """What should have moved and did not, by its own word."""
+        """The alarms in its own status."""
         return list(self.status.alarms) if self.status is not None else []
 
     @property
@@ -66,7 +66,7 @@ class MeshReport:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the mesh as a whole, for a person."""
+        """Problems of the mesh as a whole, for people."""
         versions: dict[str, list[str]] = {}
         for component in self.components:
             if component.ours and component.status is not None and component.status.package_version:
@@ -98,7 +98,7 @@ class MeshReport:
         return status.policy_version if status is not None and status.HasField("policy_version") else None
 
     def json(self) -> dict[str, Any]:
-        """What `openclaw-rl status --json` prints. A figure that its component can't tell now is null."""
+        """The output of `openclaw-rl status --json`. A figure whose component does not answer is null."""
         trainer = self["trainer"].status
         beside: dict[str, Any] = {"jaeger": self.jaeger} if self.jaeger else {}
         if self.hosts:
@@ -137,7 +137,7 @@ def answering(name: str, status: ComponentStatus, address: str | None, *, ours: 
 
 def ask(address: str, timeout: float = _ANSWER_SECONDS, *, component: str | None = None,
         home: Home | None = None) -> ComponentStatus | None:
-    """A component's own word, or None when it doesn't answer."""
+    """Ask a component for its status; None when it doesn't answer."""
     from openclaw_rl.client import ComponentServiceClient
     from openclaw_rl.rpc.errors import MeshError
 

@@ -1,4 +1,4 @@
-"""local-start, step by step, and stop-all."""
+"""The steps of local-start, and stop-all."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
 
 
 def _own_problems(config: Config, home: Home) -> list[str]:
-    """What is wrong with the operator's certificate, with which the command line and clients connect."""
+    """Problems of the operator's certificate, with which the command line and clients connect."""
     from openclaw_rl.runtime import identity
 
     try:

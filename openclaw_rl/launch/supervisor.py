@@ -1,6 +1,6 @@
-"""supervisord (PyPI `supervisor`) as the keeper of the four processes.
+"""supervisord (PyPI `supervisor`) as the supervisor of the four processes.
 
-It starts them, restarts one that crashes with a growing pause, writes their logs, and ends exactly those that it
+It starts them, restarts one that crashes with increasing back-off, writes their logs, and ends exactly those that it
 started. We write its configuration and talk to it over XML-RPC on a unix socket in the mesh's folder.
 """
 
@@ -46,7 +46,7 @@ class SupervisorError(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """What the supervisor knows of one component's process."""
+    """A component's process, as the supervisor reports it."""
 
     name: str
     state: str  #: supervisord's word: STOPPED, STARTING, RUNNING, BACKOFF, STOPPING, EXITED, FATAL, UNKNOWN
@@ -126,8 +126,8 @@ def _escaped(value: str) -> str:
 
 
 def socket_path(home: Home) -> Path:
-    """Where the supervisor listens: the run folder, or, when that path is too long for a unix socket or has what its
-    configuration file reads as a comment, a short private folder that its digest names."""
+    """Path of the supervisor's socket: in the run folder, or, when that path is too long for a unix socket or has what
+    its configuration file reads as a comment, a short private folder that its digest names."""
     path = home.run / "supervisor.sock"
     if len(os.fsencode(path)) <= _SOCKET_LIMIT and not any(mark in str(path) for mark in (" ;", " #")):
         return path
@@ -149,7 +149,7 @@ class Supervisor:
         return self.home.run / "config.yaml"
 
     def running(self) -> bool:
-        """It answers."""
+        """Return whether it answers."""
         try:
             return bool(self._call("getState")["statename"] == "RUNNING")
         except SupervisorError:
@@ -242,7 +242,7 @@ class Supervisor:
             uptime=max(0, info["now"] - info["start"]) if info["start"] else 0) for info in infos}
 
     def failed_starts(self, name: str) -> int:
-        """How often a component was started since it last stayed up, as far as the end of the log tells."""
+        """Count the starts of a component since it last stayed up, as far as the end of the log shows."""
         try:
             with (self.home.logs / "supervisord.log").open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))

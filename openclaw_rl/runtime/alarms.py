@@ -1,4 +1,4 @@
-"""What should have moved and did not: a component's alarms, each with the moment from which it holds."""
+"""Alarms of a component, each with the time from which it holds."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ REFUSED_SECONDS = 3600.0
 class Alarms:
     """Remembers since when each alarm holds, and puts them into a status.
 
-    An alarm has a name, by which metrics and tests know it, and a sentence for a tired operator: what is wrong, and
-    what to do. The server asks for the status every few seconds, so that its beginning is known also when nobody
-    looks.
+    An alarm has a name, by which metrics and tests know it, and a sentence for the operator: what is wrong, and what to
+    do. The server asks for the status every few seconds, so that the begin is known even when nobody looks.
     """
 
     def __init__(self) -> None:
         self._since: dict[str, Timestamp] = {}
 
     def report(self, status: ComponentStatus, raised: Iterable[Raised]) -> None:
-        """Tell in `status` the alarms that hold now; with one, a running component is DEGRADED and its detail begins
-        with the messages. Alarms that are not among them have ended; those of one name are one. Empty messages are
-        none."""
+        """Add the alarms that hold now to `status`; with one, a running component is DEGRADED and its detail begins
+        with the messages. Alarms that are not among them have ended. Those of one name are joined; empty messages are
+        ignored."""
         messages: dict[str, list[str]] = {}
         for name, message in raised:
             if message:

@@ -1,4 +1,4 @@
-"""The life of a component: made, started, ready, drained, and closed by the resources that it registered."""
+"""Life cycle of a component: made, started, ready, drained, closed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Service(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """Where a component listens for gRPC; port 0 is any free one."""
+    """Address of a component's gRPC server; port 0 is any free one."""
 
     host: str
     port: int

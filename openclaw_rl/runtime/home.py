@@ -1,4 +1,4 @@
-"""Where a mesh keeps its files: one folder, `~/.openclaw-rl` or what OPENCLAW_RL_HOME names."""
+"""The folder of a mesh: `~/.openclaw-rl`, or the one that OPENCLAW_RL_HOME names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: The four components, in the order of the ring.
 COMPONENTS = ("policy_server", "env_server", "prm_judge", "trainer")
@@ -78,7 +78,7 @@ class Home:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a running component tells the others: who it is and where it listens."""
+    """Name, process and addresses of a running component, for the others."""
 
     name: str
     pid: int
@@ -87,12 +87,12 @@ class RunRecord:
 
 
 def write_record(home: Home, record: RunRecord) -> None:
-    """Record a component's addresses, atomically."""
+    """Write a component's record, atomically."""
     write_atomically(home.run / f"{record.name}.json", json.dumps(record.__dict__).encode())
 
 
 def read_record(home: Home, name: str) -> RunRecord | None:
-    """What `name` recorded, or None when it recorded nothing readable."""
+    """Read the record of `name`; None without a readable one."""
     try:
         data: dict[str, Any] = json.loads((home.run / f"{name}.json").read_text())
         return RunRecord(name=name, pid=int(data["pid"]), address=str(data["address"]),
@@ -102,7 +102,7 @@ def read_record(home: Home, name: str) -> RunRecord | None:
 
 
 def remove_record(home: Home, name: str) -> None:
-    """Forget a component's addresses."""
+    """Remove a component's record."""
     (home.run / f"{name}.json").unlink(missing_ok=True)
 
 
@@ -111,7 +111,7 @@ def make_way(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         aside = path.with_name(f"{path.name}.foreign-{time.strftime('%Y%m%dT%H%M%S')}")
         os.rename(path, aside)
-        log.error("%s is a folder where a file belongs; it was moved to %s", path, aside)
+        logger.error("%s is a folder where a file belongs; it was moved to %s", path, aside)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Whether the mesh needs encryption, by its configuration."""
+"""Need for encryption, by the configuration of a mesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def certificates_folder(config: Config, home: Home) -> Path:
-    """Where the certificates are."""
+    """Folder of the certificates."""
     return config.security.certs.expanduser().absolute() if config.security.certs else home.certs
 
 
@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
 
 
 def why(config: Config) -> str:
-    """Why there is TLS, to begin a sentence about what is wrong with it."""
+    """The reason for TLS, as the begin of a sentence."""
     if config.security.tls == "on":
         return "security.tls is on"
     if config.mode == "distributed":

@@ -1,4 +1,4 @@
-"""The lock that keeps a component of a home from running twice."""
+"""Lock against a second process of the same component in the same home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mesh file, run/mesh.yaml in a home: where the components of a mesh on several hosts are.
+"""The mesh file, run/mesh.yaml in a home: addresses of the components of a mesh on several hosts.
 
 `distributed-start` writes it to every host, `mesh join` to any other machine; it is read again whenever it has changed,
 so that a component that moved is found without a restart of the others.
@@ -21,19 +21,19 @@ _HEAD = b"# Where the components of this mesh are. Written by `openclaw-rl distr
 
 @dataclass(frozen=True)
 class Cluster:
-    """How to reach what keeps the components: on the machine that started the mesh and on the head only."""
+    """Access to the cluster that runs the components; on the head and on the machine that started the mesh only."""
 
     mesh: str  #: the mesh's name, and its namespace in Ray
     address: str  #: HOST:PORT of Ray's head
     ours: bool  #: we brought Ray up, so we end it
-    head: str  #: host of Ray's head and of the keeper
+    head: str  #: host of Ray's head and of the controller
     hosts: list[str]  #: all hosts of the mesh
     certs: str = ""  #: folder on the head with the certificates for a Ray of ours
 
 
 @dataclass(frozen=True)
 class MeshFile:
-    """What the file says.
+    """Content of a mesh file.
 
     Attributes:
         config: the mesh's configuration; each component that runs has an `address`.
@@ -83,7 +83,7 @@ def parse(text: bytes, where: str) -> MeshFile:
 
 
 def path(home: Home) -> Path:
-    """Where it is."""
+    """Path of the mesh file."""
     return home.run / "mesh.yaml"
 
 
@@ -113,5 +113,5 @@ def write(home: Home, mesh: MeshFile) -> None:
 
 
 def remove(home: Home) -> None:
-    """Forget where the components are."""
+    """Remove the mesh file."""
     path(home).unlink(missing_ok=True)

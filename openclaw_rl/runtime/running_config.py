@@ -1,4 +1,4 @@
-"""The configuration of the mesh of a home."""
+"""The configuration that applies to the mesh of a home."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ A = TypeVar("A", bound="Ambient")
 
 @dataclass(kw_only=True)
 class Ambient:
-    """What code finds by `current()`, in a component and outside of one (a client, a command).
+    """The surroundings that `current()` finds, in a component or outside of one (a client, a command).
 
     Attributes:
         credentials: for servers and channels, see `rpc.auth.current`; None for plain text.

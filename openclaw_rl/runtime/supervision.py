@@ -1,4 +1,4 @@
-"""When a process that ended is started again; the same for every supervisor of components."""
+"""Restart policy of component processes, the same for every supervisor."""
 
 from __future__ import annotations
 

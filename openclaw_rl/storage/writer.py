@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sqlite3
 import threading
 from collections import deque
@@ -21,13 +22,14 @@ class Job:
     def __init__(self, work: Callable[..., Any], grouped: bool) -> None:
         """Args: grouped: it takes a connection and may share its transaction with others."""
         self.work, self.grouped = work, grouped
+        self._context = contextvars.copy_context()  # of who submits: spans and redaction depend on it
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()  # from here on it can't be cancelled
 
     def run(self, *args: Any) -> None:
         """Do it, and settle the future."""
         try:
-            result = self.work(*args)
+            result = self._context.run(self.work, *args)
         except BaseException as error:
             self.future.set_exception(error)
         else:

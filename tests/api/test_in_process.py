@@ -8,11 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from openclaw_rl.client import AsyncTrainerServiceClient
 from openclaw_rl.config import ConfigError
+from openclaw_rl.observability.span_store import SpanStore
 from openclaw_rl.rpc.auth import ca
+from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
 from tests.mesh.fake_api import FakeApi
-from tests.mesh.in_process import in_process_mesh
+from tests.mesh.in_process import in_process_mesh, tiny_model
 
 
 async def talk(url: str, *texts: str, session: str = "s") -> list[str]:
@@ -27,6 +30,36 @@ async def talk(url: str, *texts: str, session: str = "s") -> list[str]:
             messages.append(answer.json()["choices"][0]["message"])
             turns.append(answer.headers["x-openclaw-turn-id"])
     return turns
+
+
+def spans(home: Home, component: str, turn: str) -> list[str]:
+    """Names of the spans that a component has kept of a turn."""
+    store = SpanStore(home.root / "telemetry" / f"{component}.db", 1000)
+    try:
+        return [span["name"] for span in store.of_turn(turn)]
+    finally:
+        store.close()
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+async def test_a_ring_learns_in_one_process(tmp_path: Path, model: Path) -> None:
+    """Turns are judged and trained on, the new version is served, and each component has its own telemetry."""
+    async with in_process_mesh(tmp_path, model, {"policy_server": {"max_tokens": 4},
+                                                 "trainer": {"gate": {"enabled": False}}}) as mesh:
+        turns = await talk(mesh.http_address, "hi", "no, that is wrong", "no, that is wrong")
+        async with AsyncTrainerServiceClient(home=mesh.home) as trainer, asyncio.timeout(60):
+            while mesh.component("policy_server").status().policy_version < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert {sample.turn_id for sample in (await trainer.list_samples(turn_ids=turns)).samples} <= set(turns)
+    assert all(read_record(mesh.home, name) is None for name in COMPONENTS)
+    assert "turn record" in spans(mesh.home, "env_server", turns[0])
+    assert spans(mesh.home, "policy_server", turns[0]) and spans(mesh.home, "trainer", turns[0])
+    assert not set(spans(mesh.home, "policy_server", turns[0])) & set(spans(mesh.home, "env_server", turns[0]))
+    assert runtime.current() == runtime.Ambient(), "nothing of it is left in the process"
 
 
 async def test_each_component_has_its_own_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What stands in the way, found on all hosts at once before anything is started, in one list."""
+"""Checks of all hosts at once before a start; all problems in one list."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def check(plan: Plan, reached: Mapping[str, Host], environ: Mapping[str, str], *
 
 
 def label(plan: Plan, host: str) -> str:
-    """How a host is called in a sentence."""
+    """Name of a host in a sentence."""
     name = plan.names.get(host, host)
     return host if name == host else f"{name} ({host})"
 
 
 def wanted(plan: Plan, host: str) -> dict[str, Any]:
-    """What is asked of a host: arguments of probe.look."""
+    """Arguments of probe.look for a host."""
     config, names = plan.config, plan.components(host)
     want: dict[str, Any] = {
         "ports": {f"components.{name}.{key}": (host, port) for name in names
@@ -113,7 +113,7 @@ _EXTRAS = {"ray": "distributed", "sglang": "sglang", "megatron": "megatron"}
 
 
 def judge(plan: Plan, host: str, facts: Facts, clock: float) -> list[str]:
-    """What is wrong on a host, by what it has.
+    """Problems of a host, by what it has.
 
     Args:
         clock: seconds that its clock is surely off.
@@ -175,7 +175,7 @@ def _images(config: Config, facts: Facts) -> list[str]:
 
 
 def _configuration(config: Config, environ: Mapping[str, str]) -> list[str]:
-    """What can be told without any host."""
+    """Problems that need no look at a host."""
     problems = []
     unset = [name for name in config.distributed.environment if not environ.get(name)]
     if unset:
@@ -210,7 +210,7 @@ def _ask_versions(host: Host) -> tuple[str, str]:
 
 
 def _versions(python: str, package: str) -> str:
-    """What is wrong with a host's versions, which must be those here: one mesh speaks one contract, and Ray insists."""
+    """Problems of a host's versions, which must be those here: one mesh speaks one contract, and Ray insists."""
     here, own = platform.python_version(), importlib.metadata.version("openclaw-rl")
     if not package:
         return f"openclaw-rl is not installed in its Python {python}: pip install 'openclaw-rl[distributed]=={own}'"

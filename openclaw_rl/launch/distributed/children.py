@@ -1,6 +1,6 @@
-"""The components of one host as child processes: started again after growing pauses, their logs rotated.
+"""The components of one host as child processes, restarted with increasing back-off, their logs rotated.
 
-Nothing here knows of Ray. A component ends with the process that keeps it, however that one ends
+Nothing here knows of Ray. A component ends with its parent, however that one ends
 (`component --with-parent`).
 """
 
@@ -23,14 +23,14 @@ from openclaw_rl.rpc.server import HOST_VARIABLE
 from openclaw_rl.runtime.home import Home, make_way, read_record
 from openclaw_rl.runtime.supervision import RestartPolicy
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _LOG_BYTES, _LOG_FILES = 20 * 2**20, 3
 
 
 @dataclass
 class ChildState:
-    """One component's process."""
+    """State of a component's process."""
 
     name: str
     state: str = "STOPPED"  #: STARTING, RUNNING, BACKOFF, EXITED (it was asked to end), STOPPED
@@ -41,8 +41,8 @@ class ChildState:
 
 
 class Child:
-    """One component. Its thread starts the process and lives as long as that: the kernel ends a child whose parent's
-    thread is gone."""
+    """Supervises one component. Its thread starts the process and lives as long as that: the kernel ends a child whose
+    parent's thread is gone."""
 
     def __init__(self, name: str, home: Home, host: str) -> None:
         self.name, self._home, self._host = name, home, host
@@ -51,10 +51,10 @@ class Child:
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._keep, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name=name, daemon=True)
         self._thread.start()
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
             code = self._once()
@@ -68,7 +68,7 @@ class Child:
             served = record is not None and self._process is not None and record.pid == self._process.pid
             self.state.failures = 1 if served and lasted >= self._policy.start_seconds else self.state.failures + 1
             self.state.last = last_line(self._home.logs / f"{self.name}.log")
-            log.warning("%s ended (%s) after %.0f s", self.name, code, lasted)
+            logger.warning("%s ended (%s) after %.0f s", self.name, code, lasted)
             self._set("BACKOFF")
             self._stop.wait(self._policy.pause(self.state.failures))
         self._set("STOPPED")
@@ -87,7 +87,7 @@ class Child:
                     command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                     cwd=self._home.root, env=self._environment(config))
         except (OSError, ConfigError, ValueError) as error:
-            log.error("%s can't be started: %s", self.name, error)
+            logger.error("%s can't be started: %s", self.name, error)
             return None
         self._set("STARTING", process.pid)
         timer = threading.Timer(self._policy.start_seconds, self._lasts, (process,))
@@ -141,7 +141,7 @@ class Child:
             self._stop.clear()
             if self._thread.is_alive():  # it is starting the process right now
                 return
-            self._thread = threading.Thread(target=self._keep, name=self.name, daemon=True)
+            self._thread = threading.Thread(target=self._supervise, name=self.name, daemon=True)
             self._thread.start()
 
     def report(self) -> dict[str, object]:
@@ -150,7 +150,7 @@ class Child:
 
 class RotatingLog:
     """A file that becomes FILE.1 when it is full, and that FILE.2. When the disk is full what is written is lost: a
-    component must not wait for its log."""
+    component must not wait for its logger."""
 
     def __init__(self, path: Path, size: int = _LOG_BYTES, keep: int = _LOG_FILES) -> None:
         self._path, self._size, self._keep = path, size, keep

@@ -1,4 +1,4 @@
-"""What needs Ray: the steps that run in a process of their own on a node of the cluster (`node on-ray`)."""
+"""Steps that need Ray; they run in a process of their own on a node of the cluster (`node on-ray`)."""
 
 from __future__ import annotations
 
@@ -87,26 +87,26 @@ def _call(mesh: str, host: str, step: str, step_payload: dict[str, Any], seconds
 
 
 def _up(mesh: str, head: str, home: str, homes: dict[str, str], standby: dict[str, Any] | None) -> bool:
-    """Make the keeper, which makes the agents. False when it was there."""
+    """Create the controller, which creates the agents. False when it was there."""
     import ray
 
     with contextlib.suppress(ValueError):
         ray.get_actor("keeper", namespace=mesh)
         return False
-    keeper: Any = ray.remote(RayKeeper)
-    actor = keeper.options(name="keeper", namespace=mesh, lifetime="detached", max_restarts=-1, num_cpus=0,
+    controller: Any = ray.remote(RayController)
+    actor = controller.options(name="keeper", namespace=mesh, lifetime="detached", max_restarts=-1, num_cpus=0,
                            resources=_on(head), max_concurrency=4)
     ray.get(actor.remote(mesh, home, homes, standby).facts.remote(), timeout=_CONNECT)
     return True
 
 
 def _facts(mesh: str) -> dict[str, Any] | None:
-    """What the keeper knows; None without one."""
-    facts: dict[str, Any] | None = _ask_keeper(mesh, lambda keeper: keeper.facts.remote())
+    """The controller's facts; None without one."""
+    facts: dict[str, Any] | None = _ask_controller(mesh, lambda controller: controller.facts.remote())
     return facts
 
 
-def _ask_keeper(mesh: str, ask: Callable[[Any], Any]) -> Any:
+def _ask_controller(mesh: str, ask: Callable[[Any], Any]) -> Any:
     import ray
 
     try:
@@ -124,10 +124,11 @@ def _restart(mesh: str, host: str, names: list[str]) -> None:
 
 
 def _down(mesh: str, hosts: list[str]) -> dict[str, list[str] | None]:
-    """End the keeper, then the agents with their components. What was ended by host; None where nobody answered."""
+    """End the controller, then the agents with their components. Returns what was ended by host; None where nobody
+    answered."""
     import ray
 
-    _ask_keeper(mesh, lambda keeper: keeper.stop.remote())
+    _ask_controller(mesh, lambda controller: controller.stop.remote())
     _kill(mesh, "keeper")
     calls: dict[str, Any] = {}
     for host in hosts:
@@ -163,7 +164,7 @@ class RayAgents:
         self._lock = threading.Lock()
 
     def tick(self, host: str, components: list[str], files: dict[str, str], timeout: float) -> dict[str, Any]:
-        """See keeper.Agents."""
+        """See controller.Agents."""
         import ray
 
         call, since = self._open.get(host, (None, 0.0))
@@ -197,20 +198,20 @@ class RayAgents:
                 max_concurrency=4).remote(self._homes[host], host, standby)
 
 
-class RayKeeper:
-    """The keeper as an actor."""
+class RayController:
+    """The controller as an actor."""
 
     def __init__(self, mesh: str, home: str, homes: dict[str, str], standby: dict[str, Any] | None) -> None:
-        from openclaw_rl.launch.distributed.controller import Keeper
+        from openclaw_rl.launch.distributed.controller import Controller
 
         chosen = (standby["host"], standby["settings"]) if standby else None
-        self._keeper = Keeper(home, RayAgents(mesh, homes, chosen))
+        self._controller = Controller(home, RayAgents(mesh, homes, chosen))
 
     def facts(self) -> dict[str, Any]:
-        return self._keeper.facts()
+        return self._controller.facts()
 
     def stop(self) -> None:
-        self._keeper.stop()
+        self._controller.stop()
 
 
 WHAT: dict[str, Callable[..., Any]] = {"nodes": _nodes, "wait": _wait, "call": _call, "up": _up, "facts": _facts,

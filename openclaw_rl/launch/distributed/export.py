@@ -1,4 +1,4 @@
-"""The file by which another machine becomes one from which the mesh is used: where its components are, its CA, and a
+"""The access file, by which another machine can use the mesh: addresses of its components, its CA, and a
 certificate of an operator."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the keeper makes of what it sees: which host is gone since when, and what is to run where then.
+"""Failover decisions: which host is gone since when, and where its components run then.
 
-Plain decisions over a clock that is handed in; the keeper does what they say.
+Pure decisions over a clock that is handed in; the controller carries them out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from openclaw_rl.config import Config
 from openclaw_rl.launch.distributed import plan
 
-Seen = Literal["up", "reachable", "gone"]
+Reachability = Literal["up", "reachable", "gone"]
 
 #: Seconds without an answer after which a host counts as gone: a busy one may be late.
 PATIENCE = 8.0
@@ -32,8 +32,8 @@ class HostState:
     children: dict[str, Any] = field(default_factory=dict)  #: ChildState by component, as last told
 
 
-class Watch:
-    """All hosts of a mesh.
+class Failover:
+    """State of all hosts of a mesh.
 
     Args:
         config: the mesh's.
@@ -48,8 +48,9 @@ class Watch:
         self.hosts = {**hosts, **moved}
         self.states = {host: HostState(since=now, answered=now) for host in all_hosts}
 
-    def see(self, host: str, seen: Seen, now: float, children: dict[str, Any] | None = None, detail: str = "") -> None:
-        """Take note of a look at a host."""
+    def observe(self, host: str, seen: Reachability, now: float, children: dict[str, Any] | None = None,
+                detail: str = "") -> None:
+        """Record the result of a look at a host."""
         state = self.states[host]
         if seen == "up":
             state.answered = now
@@ -64,7 +65,7 @@ class Watch:
         state.detail = "" if seen == "up" else detail
 
     def components(self, host: str) -> list[str]:
-        """What is to run on a host."""
+        """Components to run on a host."""
         return [name for name, at in self.hosts.items() if at == host]
 
     def move(self, now: float) -> list[tuple[str, str, str]]:
@@ -101,7 +102,7 @@ class Watch:
         return {name: host for name, host in self.hosts.items() if host != self.planned[name]}
 
     def facts(self, now: float) -> dict[str, Any]:
-        """What run/hosts.json tells."""
+        """Content of run/hosts.json."""
         return {"at": now,
                 "hosts": {host: {"state": state.state, "since": state.since, "detail": state.detail}
                           for host, state in self.states.items()},

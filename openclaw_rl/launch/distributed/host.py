@@ -1,4 +1,4 @@
-"""Running one of our own steps (`node`) on a host: here, or over ssh. A step gets JSON and gives JSON; what must not be
+"""Run one of our own steps (`node`) on a host: here, or over ssh. A step gets JSON and gives JSON; what must not be
 seen by others on the host goes the same way, never on a command line."""
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What keeps the components of one host. It runs in a Ray actor there, does what the keeper says, and tells what
-became of it; when the keeper is silent it goes on as before."""
+"""Agent of one host, in a Ray actor there: runs the components that the controller names, and reports their state.
+
+While the controller is silent it goes on as before.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from openclaw_rl.launch.distributed.host import HostError, Ssh
 from openclaw_rl.launch.distributed.ray_node import RayNode
 from openclaw_rl.runtime.home import Home, write_atomically
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at a head that is silent, and from when on it is.
 _HEAD_EVERY, _HEAD_SILENT = 10.0, 30.0
@@ -37,7 +39,7 @@ class Agent:
     def __init__(self, home: str, host: str, standby: dict[str, Any] | None = None) -> None:
         self.home, self.host = Home(Path(home)).create(), host
         for name in leftovers.end_orphans(self.home):
-            log.warning("ended %s, whose agent was gone", name)
+            logger.warning("ended %s, whose agent was gone", name)
         self._children: dict[str, Child] = {}
         self._lock = threading.Lock()
         self._heard = time.monotonic()
@@ -62,7 +64,7 @@ class Agent:
                 _write(self.home.root / name, text.encode())
             gone = [self._children.pop(name) for name in list(self._children) if name not in components]
             for child in gone:
-                log.warning("%s now runs on another host; it is ended here", child.name)
+                logger.warning("%s now runs on another host; it is ended here", child.name)
             _stop(gone)
             for name in components:
                 if name not in self._children:
@@ -101,7 +103,7 @@ class Agent:
             if time.monotonic() - self._heard > _HEAD_SILENT:
                 with contextlib.suppress(HostError):
                     if head.call("ray-start", timeout=150, home=config.home):
-                        log.warning("started Ray's head on %s again", head.name)
+                        logger.warning("started Ray's head on %s again", head.name)
 
 
 def _stop(children: list[Child]) -> None:
@@ -117,12 +119,11 @@ def _write(path: Path, data: bytes) -> None:
     try:
         write_atomically(path, data)
     except OSError as error:
-        log.error("%s can't be written: %s", path, error)
+        logger.error("%s can't be written: %s", path, error)
 
 
 def hosts_file(home: Home) -> dict[str, Any] | None:
-    """What the keeper last told of the hosts of this home's mesh: `at`, `hosts` and `components`; None when it told
-    nothing."""
+    """The controller's last facts on the hosts of this mesh: `at`, `hosts` and `components`; None without any."""
     try:
         data: dict[str, Any] = json.loads((home.run / "hosts.json").read_text())
         return data if {"at", "hosts", "components"} <= data.keys() else None

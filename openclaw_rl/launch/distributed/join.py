@@ -1,4 +1,4 @@
-"""Hosts of a Ray cluster that runs already, reached through it."""
+"""Access to the hosts of an existing Ray cluster, through Ray."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bringing up a Ray cluster on hosts that have none: by Ray's own cluster launcher, and by ssh where that does not do.
+"""Bring up a Ray cluster on hosts that have none: by Ray's own cluster launcher, and by ssh where that does not do.
 
-Ray is the keeper's and the agents' transport and their supervisor; nothing of the mesh's data goes through it.
+Ray is the controller's and the agents' transport and their supervisor; nothing of the mesh's data goes through it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UP, _PART = 240, 150
 
 
 def why_not(settings: DistributedConfig, reached: Mapping[str, Host]) -> str:
-    """Why Ray's launcher can't be used; then the hosts' parts are started by plain ssh. Empty when it can."""
+    """The reason why Ray's launcher can't be used; the hosts' parts are then started by plain ssh. Empty if it can."""
     if len(reached) < 2:
         return "there is one host"
     if settings.ssh_port != 22:
@@ -39,7 +39,7 @@ def why_not(settings: DistributedConfig, reached: Mapping[str, Host]) -> str:
 
 def configuration(mesh: str, head: str, workers: list[str], settings: DistributedConfig, homes: Mapping[str, str]
                   ) -> dict[str, Any]:
-    """What Ray's launcher reads. Its head starts the workers, so that their commands are the same for all."""
+    """Configuration of Ray's launcher. Its head starts the workers, so that their commands are the same for all."""
     auth = {"ssh_user": settings.ssh_user or _user()}
     if settings.ssh_key is not None:
         auth["ssh_private_key"] = str(settings.ssh_key.expanduser())

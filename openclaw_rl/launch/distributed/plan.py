@@ -1,4 +1,4 @@
-"""What would run where, from the configuration alone."""
+"""Placement of the components on hosts, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Plan:
         config: the configuration it was made from.
         hosts: host by component, of those that are started.
         names: what the configuration calls a host.
-        head: host of Ray's head and of the keeper.
+        head: host of Ray's head and of the controller.
         problems: what is wrong with the configuration, a sentence each.
     """
 
@@ -40,7 +40,7 @@ class Plan:
         return list(dict.fromkeys([self.head, *self.hosts.values()]))
 
     def components(self, host: str) -> list[str]:
-        """What runs on a host."""
+        """Components of a host."""
         return [name for name, at in self.hosts.items() if at == host]
 
     @property
@@ -159,7 +159,7 @@ def for_clients(config: Config, hosts: dict[str, str]) -> Config:
 
 
 def http_address(config: Config, hosts: dict[str, str]) -> str:
-    """Where the OpenAI door is: http(s)://HOST:PORT; empty without a policy server of this mesh."""
+    """http(s)://HOST:PORT of the OpenAI API; empty without a policy server of this mesh."""
     host = hosts.get("policy_server")
     if host is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a host has, looked at on the host itself; nothing is changed but that the home is made."""
+"""Probe of a host, on the host itself. Changes nothing, but creates the home."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENGINES = ("docker", "podman")
 
 @dataclass
 class Facts:
-    """What was found. Sizes in bytes, times in seconds."""
+    """Facts about a host. Sizes in bytes, times in seconds."""
 
     version: str  #: of openclaw-rl
     python: str

@@ -1,4 +1,4 @@
-"""One host's part of a Ray cluster of ours: starting it, and ending exactly what was started.
+"""One host's part of a Ray cluster of ours: start it, and end exactly what was started.
 
 Every process of it, those that it starts included, has the variable OPENCLAW_RL_RAY with the node's temporary folder:
 by that it is known, whatever it calls itself.
@@ -67,7 +67,7 @@ class RayNode:
 
     @classmethod
     def read(cls, home: Home) -> RayNode | None:
-        """What was written; None when nothing was."""
+        """Read what was written; None without any."""
         try:
             return cls(**json.loads((home.run / "ray.json").read_text()))
         except (OSError, ValueError, TypeError):
@@ -126,7 +126,7 @@ def start(node: RayNode, state: Path) -> bool:
     temp.mkdir(mode=0o700, parents=True, exist_ok=True)
     if temp.stat().st_uid != os.getuid():
         raise RayError(f"{temp} belongs to user {temp.stat().st_uid}; remove it")
-    # Ray's launcher, the keeper and distributed-start may all want the same at the same time.
+    # Ray's launcher, the controller and distributed-start may all want the same at the same time.
     with (temp / "start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         here = processes(node.temp)

@@ -1,4 +1,4 @@
-"""A start where a mesh was started before: it is found running, or surely does not run any more."""
+"""Resume a mesh that was started before: it is found running, or certainly runs no more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from openclaw_rl.runtime import mesh_file
 if TYPE_CHECKING:
     from openclaw_rl.launch.distributed.start import DistributedStart
 
-#: Seconds for the keeper's return after the head's.
+#: Seconds for the controller's return after the head's.
 _RETURN = 60
 
 
@@ -46,10 +46,10 @@ def look(start: DistributedStart, running: mesh_file.MeshFile) -> MeshReport | N
     ask = stopping.on_ray(start.home, running, head)
     payload = stopping.ray_payload(start.home, running)
     with start.step("looking at the mesh that was started before"):
-        facts = _keepers_word(start, running, head, ask, payload)
+        facts = _controller_facts(start, running, head, ask, payload)
     if facts is None:
         if answering := [c.name for c in report(start.home).components if c.name in running.hosts and c.status]:
-            raise StartError(f"{', '.join(answering)} of this mesh answer, and their keeper on {cluster.head} does "
+            raise StartError(f"{', '.join(answering)} of this mesh answer, and their controller on {cluster.head} does "
                              "not: repeat in a minute, or `openclaw-rl stop-all` first")
         start.console.print("it does not run any more; what is left of it is ended")
         start.undo(running)
@@ -70,9 +70,9 @@ def look(start: DistributedStart, running: mesh_file.MeshFile) -> MeshReport | N
     return report(start.home)
 
 
-def _keepers_word(start: DistributedStart, running: mesh_file.MeshFile, head: Host, ask: Host,
+def _controller_facts(start: DistributedStart, running: mesh_file.MeshFile, head: Host, ask: Host,
                   payload: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the keeper knows; None when there is surely no Ray, or no keeper in it. A head that was started again
+    """The controller's facts; None when there is certainly no Ray, or no controller in it. A restarted head
     goes on with what there was, once its part of Ray runs.
 
     Raises:

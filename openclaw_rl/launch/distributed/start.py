@@ -1,4 +1,4 @@
-"""distributed-start, step by step."""
+"""The steps of distributed-start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FIRST_KEY = "first"
 
 
 class DistributedStart:
-    """One start.
+    """One run of distributed-start.
 
     Args:
         home: of the machine that starts; the mesh's CA and keys are in it.
@@ -94,7 +94,7 @@ class DistributedStart:
             self._prepare()
             if not self.join:
                 self._bring_up()
-            self._start_keeper()
+            self._start_controller()
             return self._wait(timeout)
         except BaseException as error:
             if not isinstance(error, _Late):  # what was prepared has secrets, too
@@ -185,7 +185,7 @@ class DistributedStart:
         return files
 
     def _has_door(self, host: str) -> bool:
-        """What takes bearer keys runs there, or may later."""
+        """Return whether something that takes bearer keys runs there, or may later."""
         names = self.plan.hosts if self.config.distributed.elsewhere else self.plan.components(host)
         return any(name == "policy_server" or "keys_port" in plans.ports(self.config, name) for name in names)
 
@@ -238,7 +238,7 @@ class DistributedStart:
                 raise HostError(f"Ray has not come up on {', '.join(missing)}; see {self.home.logs / 'ray-up.log'}, "
                                 "and on the host the logs in the newest /tmp/ocrl-*/session_latest/logs")
 
-    def _start_keeper(self) -> None:
+    def _start_controller(self) -> None:
         with self.step("starting the components"):
             standby = next((name for name in self.plan.all_hosts if name != self.head), None)
             settings = self.config.distributed.model_copy(update={
@@ -313,7 +313,7 @@ def temp_folder(mesh: str, host: str) -> str:
 
 
 def first_key_file(home: Home) -> Path:
-    """Where the key is that was made for the first client."""
+    """Path of the key that was made for the first client."""
     return home.root / "first-key"
 
 

@@ -1,4 +1,4 @@
-"""What runs in a mesh on several hosts: each component's own word, and what the keeper knows of the silent ones."""
+"""Report on a mesh on several hosts: each component's own status, and the controller's facts on the silent ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.runtime.alarms import duration
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.runtime.mesh_file import MeshFile
 
-#: Seconds for which what the keeper told is believed.
+#: Seconds for which the controller's facts are believed.
 _FRESH = 30.0
 #: Seconds for a host to say whether it is there.
 _PROBE = 2.0
@@ -54,7 +54,7 @@ def _component(home: Home, mesh: MeshFile, name: str, told: dict[str, Any] | Non
 
 def _why(mesh: MeshFile, name: str, host: str, address: str, told: dict[str, Any] | None, entry: dict[str, Any]
          ) -> tuple[Any, str]:
-    """Why a component is silent."""
+    """State and detail of a silent component."""
     state = (told or {}).get("hosts", {}).get(host)
     if state is not None and state["state"] == "gone":
         what = _promise(mesh, name)
@@ -84,7 +84,7 @@ def _promise(mesh: MeshFile, name: str) -> str:
 
 
 def _probe(host: str, address: str) -> str:
-    """What this machine itself can tell of a host."""
+    """Look at a host from this machine."""
     try:
         with socket.create_connection((host, int(address.rpartition(":")[2])), _PROBE):
             return f"something at {address} answers, but not as this component does"

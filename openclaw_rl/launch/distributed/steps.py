@@ -1,4 +1,4 @@
-"""Steps that are done on a host; each may be done again."""
+"""Steps that are done on a host; each is idempotent."""
 
 from __future__ import annotations
 

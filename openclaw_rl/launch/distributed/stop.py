@@ -1,4 +1,4 @@
-"""Ending a mesh on several hosts: everything that was started, nothing else, and looking that it is so."""
+"""Stop a mesh on several hosts: end everything that was started and nothing else, and verify it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def clear_launcher(mesh: str) -> None:
 
 
 def state_folder(home: Home) -> Path:
-    """Where Ray's head keeps what it knows, so that it goes on after its host's end."""
+    """Folder in which Ray's head keeps its state, so that it survives its host's end."""
     return home.run / "ray-state"
 
 
@@ -164,13 +164,13 @@ def home_on(home: Home, host: Host, mesh: mesh_file.MeshFile) -> str | None:
 
 
 def on_ray(home: Home, mesh: mesh_file.MeshFile, head: Host) -> Host:
-    """Who connects to Ray: the head when we brought it up, else this machine."""
+    """The host that connects to Ray: the head when we brought it up, else this machine."""
     assert mesh.cluster is not None
     return head if mesh.cluster.ours else hosts.Here(mesh.cluster.head, hosts.python_of(mesh.config.distributed))
 
 
 def ray_payload(home: Home, mesh: mesh_file.MeshFile) -> dict[str, Any]:
-    """What a step needs to connect to the mesh's Ray."""
+    """Arguments for a step that connects to the mesh's Ray."""
     cluster = mesh.cluster
     assert cluster is not None
     return {"address": cluster.address, "mesh": cluster.mesh, "variables": cluster_variables(cluster)}

@@ -83,7 +83,7 @@ def test_one_that_fails_is_tried_again_and_tells_why(home: Home) -> None:
 def test_a_restart_makes_no_second_process(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """When its thread does not end in time, being about to start it."""
     going, began = threading.Event(), list[int]()
-    monkeypatch.setattr(children.Child, "_keep", lambda self: (began.append(1), going.wait()))
+    monkeypatch.setattr(children.Child, "_supervise", lambda self: (began.append(1), going.wait()))
     child = children.Child("trainer", home, "10.0.0.4")
     monkeypatch.setattr(child._thread, "join", lambda timeout: None)
     child.state.state = "BACKOFF"

@@ -104,7 +104,7 @@ def test_the_python_api_leaves_what_an_agent_keeps_alone(started: Home, monkeypa
 
 
 def test_status_of_hosts(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keeper's word is told where a component is silent, unless it is old."""
+    """The controller's facts are told where a component is silent, unless they are old."""
     monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: None)
     home, now = Home(tmp_path).create(), time.time()
     with socket.socket() as nobody:

@@ -103,9 +103,9 @@ def test_what_is_surely_gone_is_cleared_away(home: Home, monkeypatch: pytest.Mon
     assert second() is None and second.undone
 
 
-def test_components_without_their_keeper_are_left_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_components_without_their_controller_are_left_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     second = Second(home, monkeypatch, answers=[None])
-    with pytest.raises(StartError, match=r"their keeper on 10\.0\.0\.1 does not: repeat in a minute"):
+    with pytest.raises(StartError, match=r"their controller on 10\.0\.0\.1 does not: repeat in a minute"):
         second()
     assert not second.undone
 
