@@ -11,6 +11,7 @@ from rich.console import Console
 from openclaw_rl.config import Config
 from openclaw_rl.launch import start, supervisor
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.supervision import START_VARIABLE
 
 ANY_PORT = {"components": {"policy_server": {"port": 0, "grpc_port": 0}, "env_server": {"port": 0},
                            "prm_judge": {"port": 0}, "trainer": {"port": 0}}}
@@ -32,6 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     root = tmp_path / "home; with #marks %"
     monkeypatch.setenv("OPENCLAW_RL_HOME", str(root))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv(START_VARIABLE, "1")
     monkeypatch.setattr(supervisor, "COMPONENT_MODULE", "fake_component")
     monkeypatch.setattr(start, "check_credentials", lambda config: None)
     monkeypatch.setattr(start, "_prepare_model", lambda *args: None)

@@ -10,6 +10,11 @@ import asyncio
 import os
 import sys
 import time
+from pathlib import Path
+
+if (Path(os.environ["OPENCLAW_RL_HOME"]) / f"{sys.argv[1]}.crash").exists():  # sooner than a start counts as a success
+    print("this component was told to crash", file=sys.stderr)
+    sys.exit(3)
 
 from openclaw_rl.config import load_config
 from openclaw_rl.rpc.server import ComponentServer
@@ -37,9 +42,6 @@ if __name__ == "__main__":
     if "--with-parent" in sys.argv:
         end_with_parent(int(sys.argv[5]))
     home = Home.default()
-    if (home.root / f"{sys.argv[1]}.crash").exists():
-        print("this component was told to crash", file=sys.stderr)
-        sys.exit(3)
     while (home.root / f"{sys.argv[1]}.mute").exists():
         time.sleep(0.05)
     asyncio.run(run(sys.argv[1], sys.argv[3]))

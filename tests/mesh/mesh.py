@@ -17,6 +17,7 @@ import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import Home, RunRecord, read_record
+from openclaw_rl.runtime.supervision import START_VARIABLE
 from tests.support import quick_cli
 from tests.support.waiting import until
 
@@ -28,7 +29,7 @@ _ASKING = {"status", "turns", "trace", "versions", "episodes", "environments", "
 class Mesh:
     def __init__(self, home: Home, env: dict[str, str] | None = None) -> None:
         self.home = home
-        self.env = {**os.environ, "OPENCLAW_RL_HOME": str(home.root), **(env or {})}
+        self.env = {**os.environ, "OPENCLAW_RL_HOME": str(home.root), START_VARIABLE: "1", **(env or {})}
 
     def command(self, *args: str, text: str | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         asking = args[:1] and args[0] in _ASKING

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.protos.generators import ROOT, bin_folder, module
+from tests.protos.generators import ROOT, bin_folder
 from tests.support.required import left_out
+from tools.generation import files, targets
 
 #: Those whose tool chains take their time.
 SLOW = {"go", "typescript", "rust"}
-TARGETS = [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(600)] if name in SLOW else [])
-           for name in module("targets").TARGETS]
+NAMES = [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(600)] if name in SLOW else [])
+         for name in targets.TARGETS]
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +28,19 @@ def run(*command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_generated_is_fresh(generators: Path, tmp_path: Path, name: str) -> None:
-    target = module("targets").TARGETS[name]
+    target = targets.TARGETS[name]
     try:
         target.make(tmp_path)
-    except module("targets").Missing as why:
+    except targets.Missing as why:
         left_out(str(why))
-    stale = module("files").differing(tmp_path, target.folder, target.patterns)
+    stale = files.differing(tmp_path, target.folder, target.patterns)
     assert not stale, f"run tools/generate: {', '.join(stale)}"
 
 
 def test_check_names_what_is_stale_and_writes_nothing(generators: Path, tmp_path: Path) -> None:
     """With a committed file that is not as it should be, one that should not be there, and one that is missing."""
-    files = module("files")
     fresh, committed = tmp_path / "fresh", tmp_path / "committed"
     for folder, names in ((fresh, {"a.py": "1", "sub/b.py": "1"}),
                           (committed, {"a.py": "2", "c.py": "", "mine.md": ""})):
@@ -60,7 +60,6 @@ def test_unknown_targets_are_refused() -> None:
 
 
 def test_a_missing_tool_chain_is_told(generators: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    targets = module("targets")
     monkeypatch.setenv("PATH", str(tmp_path))
     for name, program in (("go", "go"), ("typescript", "npm"), ("rust", "cargo")):
         with pytest.raises(targets.Missing, match=f"{program} is missing: install"):

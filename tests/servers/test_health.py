@@ -50,9 +50,10 @@ def answer(ask: list[str], env: dict[str, str]) -> int:
 
 def test_the_probe_says_how_it_is(served: tuple[subprocess.Popen[bytes], list[str], dict[str, str]]) -> None:
     process, ask, env = served
+    record = Home(Path(env["OPENCLAW_RL_HOME"])).run / "env_server.json"
+    until(record.exists, 60)  # each question is a process
     until(lambda: answer(ask, env) == 0, 60, "well")
     assert answer([*ask, "--alive"], env) == 0
-    record = Home(Path(env["OPENCLAW_RL_HOME"])).run / "env_server.json"
     told = record.read_text()
     process.kill()
     process.wait()

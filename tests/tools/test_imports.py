@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tools.structure import graph
+from tools.structure import graph
 
 
 def defined(file: Path) -> set[str] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.structure import graph, layers, picture, reach
+from tools.structure import graph, layers, picture, reach
 
 Project = Callable[[dict[str, str]], graph.Graph]
 

@@ -32,11 +32,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from agents_report import curve, svg, table
-from agents_world import Played, World, tasks
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.rollouts.tasks.task import Task
+from tools.bench.agents_report import curve, svg, table
+from tools.bench.agents_world import Played, World, tasks
 
 ARMS = {"outcome": False, "outcome+steps": True}
 #: Added to the trainer's clock, so that it waits for no group.

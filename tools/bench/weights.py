@@ -35,13 +35,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import weights_peers as peers
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.sender import CHUNK, Transfer
+from tools.bench import weights_peers as peers
 
 GOALS = {"dense": 0.6, "update": 0.015, "memory": "2 chunks and the largest tensor"}
 BATCH = 4

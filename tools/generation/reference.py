@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from generation.contract import Contract, Rpc, Service, Type, Value
 from openclaw_rl.rpc.auth.authorize import TABLE
 from openclaw_rl.rpc.errors import CATALOGUE, DOMAIN
 from openclaw_rl.runtime.home import COMPONENTS
+from tools.generation.contract import Contract, Rpc, Service, Type, Value
 
 _MADE = "<!-- Made by tools/generate from the comments in protos/openclaw_rl/v1. Do not edit. -->\n"
 _PORTS = {"PolicyService": "50051", "EnvironmentService": "50052", "JudgeService": "50053", "TrainerService": "50054",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from generation.pinned import environment
+from tools.generation.pinned import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOS = ROOT / "protos"

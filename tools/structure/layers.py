@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from structure.debt import DEBT
-from structure.graph import PACKAGE, Graph
+from tools.structure.debt import DEBT
+from tools.structure.graph import PACKAGE, Graph
 
 #: From the top. A package may import those of its own layer and of the layers below, but no two import each other.
 LAYERS = (

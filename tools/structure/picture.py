@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from structure.graph import PACKAGE, ROOT, Graph
-from structure.layers import LAYERS, packages
+from tools.structure.graph import PACKAGE, ROOT, Graph
+from tools.structure.layers import LAYERS, packages
 
 README = ROOT / PACKAGE / "README.md"
 _START, _END = "<!-- drawn by tools/architecture -->\n", "<!-- end of the drawing -->\n"

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from structure.graph import PACKAGE, ROOT, Graph
+from tools.structure.graph import PACKAGE, ROOT, Graph
 
 #: A change of one of these can reach every test.
 _EVERYTHING = ("pyproject.toml", "tests/conftest.py", "tools/test", "tools/environment", "tools/outside-tools", ".ci/")
