@@ -1,4 +1,4 @@
-"""Whether a turn is there to learn from: by what the client says, then by pattern, then by inference."""
+"""Classification of turns as main, side or unknown: by declaration, then by pattern, then by inference."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
 _DECLARED = {"main": MAIN, "side": SIDE}
 _RAW_APIS = frozenset({"completions", "grpc.generate"})
-#: Signs that a class's reason names, at most.
-_SIGNS_TOLD = 4
-#: Seconds that all patterns together may search in one turn.
+#: Strongest signs named in a class's reason.
+_SIGNS_NAMED = 4
+#: Seconds for all patterns on one turn.
 SEARCH_BUDGET = 0.05
 
 
@@ -32,19 +32,19 @@ class Classification:
 
     turn_class: TurnClass.ValueType
     rule: str
-    signs: Evidence | None = None  #: of housekeeping, when any was found
+    signs: Evidence | None = None  #: of housekeeping, if any were found
 
     @property
     def reason(self) -> str:
         """The rule, with the strongest signs if it is about signs."""
         if self.signs is None or self.turn_class == MAIN:
             return self.rule
-        strongest = sorted(self.signs.signs, key=lambda sign: -sign[1])[:_SIGNS_TOLD]
+        strongest = sorted(self.signs.signs, key=lambda sign: -sign[1])[:_SIGNS_NAMED]
         return f"{self.rule} ({self.signs.total:.2f}: {', '.join(name for name, _ in strongest)})"
 
     @property
     def evidence(self) -> str:
-        """The rule with all signs and their weights, also those that were not enough."""
+        """The rule with all signs and their weights, even if they were not enough."""
         return self.rule if self.signs is None else f"{self.rule}; signs of housekeeping {self.signs}"
 
 
@@ -52,17 +52,17 @@ class Classifier:
     """Classifies turns by `session_awareness` of the configuration.
 
     The first of these that applies decides: the declared type `main` or `side`; a trainable, then an auxiliary
-    pattern found in any other declared type, in a metadata value or in the text of the last message; evidence that the
-    framework asks for itself (see housekeeping.py); inference.
+    pattern found in any other declared type, in a metadata value or in the text of the last message; evidence of a
+    framework's own request (see housekeeping.py); inference.
     A turn on which the patterns take longer than `SEARCH_BUDGET` is `unknown`: what may be a side turn is not
     trained on.
     """
 
     def __init__(self, config: SessionAwareness) -> None:
         self._enabled = config.enabled
-        kinds = [(MAIN, "trainable", config.trainable_patterns), (SIDE, "auxiliary", config.auxiliary_patterns)]
+        lists = [(MAIN, "trainable", config.trainable_patterns), (SIDE, "auxiliary", config.auxiliary_patterns)]
         self._patterns = [(turn_class, f"{word} pattern {text!r}", regex.compile(text))
-                          for turn_class, word, texts in kinds for text in texts] if config.enabled else []
+                          for turn_class, word, texts in lists for text in texts] if config.enabled else []
         self._slow: set[str] = set()
 
     def classify(self, turn: turn_pb2.Turn,
@@ -70,7 +70,7 @@ class Classifier:
         """Classify `turn`.
 
         Args:
-            session_context: what the session knows; asked only when nothing simpler decides.
+            session_context: what the session knows; called only if nothing simpler decides.
         """
         declared = turn.declared_type.strip()
         explicit = _DECLARED.get(declared.lower())
@@ -89,8 +89,8 @@ class Classifier:
                 except TimeoutError:
                     if name not in self._slow:
                         self._slow.add(name)
-                        logger.warning("The %s takes longer than %g s on the %s of turn %s (%d characters); make it "
-                                       "simpler. Such turns are not trained on.",
+                        logger.warning("the %s takes longer than %g s on the %s of turn %s (%d characters); "
+                                       "simplify it: such turns are not trained on",
                                        name, SEARCH_BUDGET, place, turn.turn_id, len(text))
                     return Classification(UNKNOWN, f"{name} took too long")
                 if found:

@@ -1,6 +1,6 @@
-"""What agent frameworks write into a conversation in the user's name: banners, reminders, notes, prompts of their own.
+"""Text that agent frameworks write in the user's name: banners, reminders, notes, prompts of their own.
 
-It is nobody's opinion of an answer, so it is taken out of a next state: a message that is nothing else goes, of others
+It says nothing about an answer, so it is removed from next states: a message that is nothing else is dropped, of others
 the user's words stay.
 """
 
@@ -11,7 +11,7 @@ import re
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 
-#: A longer message is not looked at as a whole: frameworks' own are shorter.
+#: A longer message is not matched as a whole: frameworks' own are shorter.
 _LONGEST = 8000
 
 _TAGS = ("system-reminder", "system_reminder", "system-notification", "system_notification", "environment_details",
@@ -69,17 +69,17 @@ _WHOLE = re.compile("|".join(f"(?:{pattern})" for pattern in (
 
 
 def is_framework_text(text: str) -> bool:
-    """Whether a text is nothing but what a framework wrote, or empty."""
+    """Whether a text is entirely a framework's, or empty."""
     left = _BLOCKS.sub("", text).strip()
     return not left or (len(left) <= _LONGEST and bool(_WHOLE.fullmatch(left)))
 
 
 def strip_framework_text(message: turn_pb2.ChatMessage) -> turn_pb2.ChatMessage | None:
-    """What is left of a user's or tool's message without a framework's text; None when nothing is."""
+    """Remove a framework's text from a user's or tool's message; None if nothing is left."""
     if message.role == "user" and is_framework_text(text_of(message)) and not _images(message):
         return None
     if message.role != "user":
-        # What a tool returned is its own, an error too; only a stand-in for a missing result is the framework's.
+        # A tool's result is its own, even an error; only a stand-in for a missing result is the framework's.
         text = text_of(message)
         return None if text.startswith("[") and _WHOLE.fullmatch(text.strip()[:_LONGEST]) else message
     if not any(_BLOCKS.search(text) or _WHOLE.fullmatch(text.strip()[:_LONGEST]) for text in _texts(message)):

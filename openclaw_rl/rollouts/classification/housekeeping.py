@@ -1,8 +1,8 @@
-"""Recognises requests that a framework makes on its own: titles, summaries, search queries, memories, heartbeats.
+"""Detection of a framework's own requests: titles, summaries, search queries, memories, heartbeats.
 
-They come without a type, among the user's own requests. Evidence is added up; no single sign is enough, since people
-ask for titles and summaries too. The weights were chosen by hand on prompts of public frameworks; the tests measure
-them on requests that were written before.
+They arrive without a type, among the user's requests. Evidence is summed up; no single sign is enough, since people ask
+for titles and summaries too. The weights were chosen by hand on prompts of public frameworks; the tests measure them on
+requests that were written before.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from openclaw_rl.rollouts.classification.housekeeping_patterns import (
 from openclaw_rl.sessions.fingerprint import is_instruction, text_of
 from openclaw_rl.v1 import turn_pb2
 
-#: Weights that add up to this make a side turn, given so many signs ...
+#: Sum of weights that makes a side turn, and the number of signs required ...
 CERTAIN, MOST_SIGNS = 1.0, 3
-#: ... and from here on it is not known what it is.
+#: ... and the sum from which the class is unknown.
 DOUBT = 0.85
-#: Characters that are read of the beginning and of the end of a text.
+#: Characters read from the beginning and the end of a text.
 _HEAD, _TAIL = 4000, 3000
-#: Characters of an answer of ours from which on finding it in a message means something.
+#: Least characters of an answer whose quotation in a message is a sign.
 _QUOTED = 30
-#: Characters of its own beside a quoted conversation, and tokens of an answer, that are few.
+#: Few characters beside a quoted conversation, and few tokens of an answer.
 _FEW, _FEW_TOKENS = 20, 64
 
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What the session knows about a request."""
+    """Facts of the session that concern a request."""
 
     continues: bool = False  #: it continues a conversation of the session
     others: bool = False  #: the session has main turns
@@ -48,9 +48,9 @@ class SessionContext:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What speaks for housekeeping, and against it."""
+    """Signs for and against housekeeping."""
 
-    task: str  #: what is asked for; empty when that is none of the known tasks
+    task: str  #: what is requested; empty if it is no known task
     signs: tuple[tuple[str, float], ...]  #: each with its weight
 
     @property
@@ -60,12 +60,12 @@ class Evidence:
 
     @property
     def side(self) -> bool:
-        """It is housekeeping."""
+        """Whether it is housekeeping."""
         return self.total >= CERTAIN and self._enough
 
     @property
     def doubtful(self) -> bool:
-        """It may be."""
+        """Whether it may be housekeeping."""
         return DOUBT <= self.total < CERTAIN and self._enough
 
     @property
@@ -80,13 +80,13 @@ class Evidence:
 
 
 def weigh(turn: turn_pb2.Turn, session_context: SessionContext) -> Evidence | None:
-    """The evidence in a request; None when its last message is no user's, or asks for nothing of the kind."""
+    """Weigh the evidence in a request; None if its last message is not the user's, or requests nothing of the kind."""
     if not turn.messages or turn.messages[-1].role != "user":
         return None
     last = _cut(text_of(turn.messages[-1]))
     system = _cut("\n".join(text_of(message) for message in turn.messages if is_instruction(message)))
     words, quotes = _without_quotes(last)
-    # Instructions that are the session's own are no part of this request.
+    # The session's own instructions are not part of this request.
     own = bool(system) and not (session_context.others and session_context.same_instructions)
     by_system = _task(system) if own else None
     found = by_system or _task(words)
@@ -105,7 +105,7 @@ def weigh(turn: turn_pb2.Turn, session_context: SessionContext) -> Evidence | No
     if any(len(answer) >= _QUOTED and answer in last for answer in session_context.answers):
         signs.append(("quotes an answer of this session", 0.25))
     if session_context.others:
-        # A conversation may go on under instructions that have a new date or memory in them.
+        # A conversation may continue under instructions with a new date or memory.
         if not session_context.same_instructions and (by_system or not session_context.continues):
             signs.append(("has other instructions than the session", 0.3))
         if not session_context.continues:
@@ -121,7 +121,7 @@ def weigh(turn: turn_pb2.Turn, session_context: SessionContext) -> Evidence | No
 
 @lru_cache(maxsize=512)
 def _task(text: str) -> tuple[str, int] | None:
-    """What a text asks for, and where. The same instructions come again and again."""
+    """The task that a text requests, and where. Cached, since the same instructions recur."""
     lower = text.lower()
     if not any(word in lower for word in TASK_WORDS):
         return None
@@ -141,7 +141,7 @@ def _cut(text: str) -> str:
 
 
 def _without_quotes(text: str) -> tuple[str, bool]:
-    """The message's own words, and whether a conversation was quoted in it."""
+    """Remove quoted conversations from a message; returns the rest, and whether there were any."""
     words, found = TAGGED.subn("\n", text)
     words, more = JSON_TALK.subn("\n", words)
     speakers = list(SPEAKER.finditer(words))
@@ -156,6 +156,6 @@ def _without_quotes(text: str) -> tuple[str, bool]:
 
 
 def _without_strings(text: str) -> str:
-    """Without what stands in quotation marks: words that the answer is to have, or examples."""
+    """Remove what is in quotation marks: words for the answer, or examples."""
     parts = text.replace("“", '"').replace("”", '"').split('"')
     return " ".join(parts[::2])

@@ -1,6 +1,6 @@
-"""What agent frameworks and chat programs write when they ask for something of their own, as patterns with weights.
+"""Weighted patterns of the requests that agent frameworks and chat programs make for themselves.
 
-The patterns are of the wordings that such programs have in common (titles, tags, follow-ups, search queries, summaries,
+The patterns match wordings that such programs have in common (titles, tags, follow-ups, search queries, summaries,
 memory, heartbeats), in English and Chinese. None of them decides alone; see housekeeping.py.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One piece of evidence."""
+    """A pattern that counts as evidence."""
 
-    name: str  #: as a person reads it
+    name: str  #: for people
     weight: float
     pattern: re.Pattern[str]
 
@@ -32,7 +32,7 @@ _NEAR_ZH = r"[^。!?\n]{0,25}?"
 _NAME = r"(?:title|name|headline|slug|label|topic)"
 _SUMMARISE = r"(?:summari[sz]\w*|summary|condens\w+|compress\w*|compact|recap)"
 
-#: What is asked for. Of these one counts: the heaviest, of several the first.
+#: Tasks. One of them counts: the heaviest, of several the first.
 TASKS: dict[str, Signal] = {
     "heartbeat": _signal(
         "asks for a heartbeat", 0.55,
@@ -118,7 +118,7 @@ TASKS: dict[str, Signal] = {
         r"(?:判断|评估|分析)[^。\n]{0,12}(?:上述|以下|这段|该)?(?:对话|会话)"),
 }
 
-#: A text without any of these words, in lower case, asks for none of the tasks. Looking for them is much cheaper.
+#: A text without any of these words, in lower case, requests no task. Looking for them is much cheaper.
 TASK_WORDS = (
     "conversation", "chat", "dialog", "discussion", "session", "thread", "transcript", "exchange", "interaction",
     "message", "request", "quer", "prompt", "heartbeat", "heart beat", "wake", "topic", "generator", "user", "search",
@@ -126,7 +126,7 @@ TASK_WORDS = (
     "follow-up", "followup", "对话", "会话", "聊天", "消息", "历史记录", "上下文",
     "用户", "改写", "搜索", "联网", "检索", "记忆", "心跳")
 
-#: How it is asked for; each counts once. Those of negative weight speak against it.
+#: Manners of the request; each counts once. Negative weights are evidence against.
 MANNERS: tuple[Signal, ...] = (
     _signal("demands nothing but the result", 0.25,
             r"\b(?:only|nothing but|just|solely|exactly|strictly)\b[^.\n]{0,25}\b(?:titles?|names?|json|summary"
@@ -205,17 +205,17 @@ MANNERS: tuple[Signal, ...] = (
             r"\b(?:write|draft|review|improve|show|design)\b[^.\n]{0,30}\bprompts?\b"),
 )
 
-#: A person's own words in the paragraph that asks. They speak against it, and so does a question.
+#: A person's own words in the requesting paragraph: evidence against, as is a question.
 OWN_WORDS = _signal("speaks of the one who asks", -0.4,
                     r"\b(?:I|I'm|I've|I'd|I'll|my|me|mine|we|our team)\b(?!\.\w)",
                     r"帮我|给我|我的|我(?:想|要|有|在|是|们|把|写|喜欢)")
 QUESTION = _signal("is a question", -0.25, r"[?？]\s*\Z")
 
-#: Lines of a conversation that is quoted: who speaks.
+#: Speakers in the lines of a quoted conversation.
 SPEAKER = re.compile(r"^[\s>|\[<(*#\"'-]{0,8}(?:(?P<user>user|human|用户|人类)"
                      r"|(?P<assistant>assistant|ai|bot|model|response|助手|助理))[\]>)*\"']{0,4}\s{0,2}[:：]",
                      re.IGNORECASE | re.MULTILINE)
-#: A conversation that is quoted between tags, or as JSON.
+#: A conversation quoted between tags, or as JSON.
 TAGGED = re.compile(r"<(chat_history|conversation|transcript|history|chat|messages|dialogue|chat_log)\b[^>]{0,80}>"
                     r".*?</\1>", re.IGNORECASE | re.DOTALL)
 JSON_TALK = re.compile(r"\[\s*\{[^\[\]]{0,40}\"role\"\s*:\s*\"(?:user|human|assistant)\".*\}\s*\]", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Notices that requests come and none of them is there to learn from."""
+"""Detection of traffic without any trainable request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from openclaw_rl.v1.turn_pb2 import TurnClass
 
 logger = logging.getLogger(__name__)
 
-#: Requests without a trainable one among them that are worth a warning: from the start, when nothing shows yet that
-#: the configuration fits the client ...
+#: Consecutive untrainable requests that are worth a warning: after the start, when nothing shows yet that the
+#: configuration fits the client ...
 ENOUGH = 20
 #: ... and later, when a framework may be busy with its own affairs for a while.
 ENOUGH_LATER = 100
@@ -26,7 +26,7 @@ class Trainability:
         self._warned = False
 
     def record(self, classified: Classification) -> None:
-        """A request was classed; says so in the log, once, when it is time for it."""
+        """Count a request; logs the problem once when it arises."""
         if classified.turn_class == MAIN:
             self._enough, self._warned = ENOUGH_LATER, False
             self._rules.clear()
@@ -38,7 +38,7 @@ class Trainability:
 
     @property
     def problem(self) -> str:
-        """What an operator should know; empty when all is well."""
+        """Message for the operator; empty if all is well."""
         seen = self._rules.total()
         if seen < self._enough:
             return ""

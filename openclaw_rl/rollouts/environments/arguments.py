@@ -1,4 +1,4 @@
-"""Looks at an action by the functions that there are: its name, its arguments and their types."""
+"""Validation of actions against flat functions: name, arguments and their types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NAMES = {"string": "a text", "integer": "a whole number", "number": "a number",
 
 
 def checked(tools: Sequence[Tool], action: Action) -> dict[str, Any]:
-    """The action's arguments, with the defaults of those that are left out.
+    """Validate an action; returns its arguments with the defaults of those left out.
 
-    Understands of JSON schema what flat functions need: `type` (string, integer, number, boolean), `enum`, `minimum`,
-    `maximum`, `minLength`, `maxLength`, `default` and `required`. An argument that is None counts as left out.
+    Supports the part of JSON schema that flat functions need: `type` (string, integer, number, boolean), `enum`,
+    `minimum`, `maximum`, `minLength`, `maxLength`, `default` and `required`. None counts as left out.
 
     Raises:
         BadAction: names the function or the argument, its value and what is allowed.
@@ -46,26 +46,26 @@ def checked(tools: Sequence[Tool], action: Action) -> dict[str, Any]:
 
 
 def function(name: str, description: str, required: Sequence[str] = (), **properties: dict[str, Any]) -> Tool:
-    """A function of these arguments and no others."""
+    """Define a function with exactly these arguments."""
     return Tool(name, description, {"type": "object", "properties": properties, "required": list(required),
                                     "additionalProperties": False})
 
 
 def short(value: object, most: int = 100) -> str:
-    """A value as it is told in an error, cut."""
+    """A value for an error message, cut."""
     text = repr(value[:most + 1] if isinstance(value, str) else value)
     return text if len(text) <= most else text[:most - 3] + "..."
 
 
 def _good(value: object, schema: Mapping[str, Any]) -> bool:
-    kind = schema.get("type", "string")
-    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+    expected = schema.get("type", "string")
+    if not isinstance(value, _TYPES[expected]) or (isinstance(value, bool) and expected != "boolean"):
         return False
     if "enum" in schema and value not in schema["enum"]:
         return False
     if isinstance(value, str):
         return schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
-    if isinstance(value, int | float):  # not a number, which is equal to nothing, fails here
+    if isinstance(value, int | float):  # NaN, which equals nothing, fails here
         return bool(schema.get("minimum", float("-inf")) <= value <= schema.get("maximum", float("inf")))
     return True
 

@@ -1,6 +1,6 @@
-"""Arguments of a call against the function's JSON schema.
+"""Validation of a call's arguments against the function's JSON schema.
 
-Schemas come from task files and from MCP servers, so nothing in one may fetch an address or take for ever.
+Schemas come from task files and from MCP servers, so they must neither fetch an address nor take forever.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from openclaw_rl.rollouts.environments.untrusted_text import inert, short
 MOST_SCHEMA = 32_768
 #: Of the arguments of one call as JSON.
 MOST_ARGUMENTS = 262_144
-#: For all patterns and references of one look at some arguments together.
+#: Time limit in seconds for all patterns and references of one validation.
 _SECONDS = 0.1
 _deadline: ContextVar[float] = ContextVar("deadline")
 
 
 class BadSchema(Exception):
-    """It is no schema of a function's arguments; says why."""
+    """It is no schema of a function's arguments; the message says why."""
 
 
 class _TooLong(Exception):
-    """The look takes too long."""
+    """The validation takes too long."""
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -54,7 +54,7 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
 
 def _additional(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    # jsonschema matches the patterns itself to tell which properties are additional.
+    # jsonschema matches the patterns itself to find additional properties.
     if not schema.get("patternProperties"):
         yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, allowed, instance, schema)
 
@@ -63,7 +63,7 @@ def _reference(keyword: str) -> Any:
     follow = Draft202012Validator.VALIDATORS[keyword]
 
     def timed(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        if time.monotonic() > _deadline.get():  # a few of them that name one another are followed 2^n times
+        if time.monotonic() > _deadline.get():  # a few that refer to one another are followed 2^n times
             raise _TooLong
         yield from follow(validator, reference, instance, schema) or ()
 
@@ -74,25 +74,25 @@ def _unseen(*_: Any) -> Iterator[ValidationError]:
     return iter(())
 
 
-#: Properties by pattern are not looked at: jsonschema's own search has no bound in time.
+#: Properties by pattern are not validated: jsonschema's own search is unbounded in time.
 _Validator = extend(Draft202012Validator, {
     "pattern": _pattern, "patternProperties": _unseen, "additionalProperties": _additional,
     "unevaluatedProperties": _unseen, "$ref": _reference("$ref"), "$dynamicRef": _reference("$dynamicRef")})
 
 
 def validator(schema: Mapping[str, Any]) -> Any:
-    """What looks at values, for `errors_of`. It fetches nothing that a `$ref` names, as the default one would."""
+    """Make a validator for `errors_of`. Unlike the default one, it fetches nothing that a `$ref` names."""
     return _Validator(schema, registry=Registry())
 
 
 def errors_of(validator: Any, value: Any) -> list[ValidationError]:
-    """All that is wrong with a value, found in a bounded time.
+    """List all errors of a value within a bounded time.
 
     Args:
         validator: made by `validator`.
 
     Raises:
-        Exception: of any kind; the schema is broken, or takes too long.
+        Exception: any; the schema is broken, or takes too long.
     """
     before = _deadline.set(time.monotonic() + _SECONDS)
     try:
@@ -107,14 +107,14 @@ class Arguments:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """
         Raises:
-            BadSchema: it isn't the schema of an object.
+            BadSchema: it is not the schema of an object.
         """
         if schema.get("type", "object") != "object":
             raise BadSchema(f"type: {short(schema['type'])} is not allowed: object, whose properties are the arguments")
         try:
             if len(json.dumps(schema)) > MOST_SCHEMA:
                 raise BadSchema(f"larger than {MOST_SCHEMA:,} characters")
-            orjson.dumps(schema)  # it is told on: no numbers beyond 64 bits, no half of a surrogate pair
+            orjson.dumps(schema)  # it is passed on: no numbers beyond 64 bits, no lone surrogates
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
             raise BadSchema(inert(f"{_path(error.absolute_path)}: {error.message}", 300)) from None
@@ -124,7 +124,8 @@ class Arguments:
         self._validator = validator(self.schema)
 
     def check(self, function: str, arguments: Mapping[str, Any]) -> None:
-        """
+        """Validate arguments.
+
         Raises:
             BadAction: names the argument, its value and what is allowed.
         """

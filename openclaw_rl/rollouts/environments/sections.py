@@ -1,4 +1,4 @@
-"""What the set-ups and checks of several kinds' tasks have in common."""
+"""Validation of the setups and checks of tasks, shared by several environment types."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from openclaw_rl.rollouts.environments.interface import BadTask
 
 
 def shell_text(key: str, value: Any) -> str:
-    """The value of a key that is shell text; empty without one.
+    """Validate shell text; returns it, empty for None.
 
     Raises:
-        BadTask: it is none.
+        BadTask: it is no shell text.
     """
     if value is None:
         return ""
@@ -23,7 +23,7 @@ def shell_text(key: str, value: Any) -> str:
 
 
 def known_keys(name: str, values: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-    """Look for keys that nobody knows.
+    """Check for unknown keys.
 
     Raises:
         BadTask: there is one.

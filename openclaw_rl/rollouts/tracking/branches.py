@@ -13,9 +13,9 @@ from openclaw_rl.rollouts.tracking.next_state import SINGLE, Outline
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 
-#: Latest conversations of a session that a request is compared with.
+#: Latest conversations of a session to compare a request with.
 _LEAVES = 8
-#: Characters of an answer from which on it is recognised by itself, without the message that it answered.
+#: Characters from which an answer is recognised by itself, without the message that it answered.
 _DISTINCT = 80
 
 
@@ -25,7 +25,7 @@ class Placement:
 
     branch: str
     parent: str
-    change: str = ""  #: why the context is not what it was; empty when it is
+    change: str = ""  #: how the context differs from before; empty if it does not
     continues: sqlite3.Row | None = None  #: the main turn whose next state the request brings
     position: int = -1  #: of that turn's response in the request
 
@@ -33,8 +33,8 @@ class Placement:
 def assign(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: Link, attempt: Attempt) -> Placement:
     """Assign a main turn to a branch.
 
-    A branch is opened by a request that continues nothing, and by one whose context is not what the session had. Such a
-    one brings a next state only when it still has our last answer, without doubt, and something behind it.
+    A branch is opened by a request that continues nothing, and by one whose context differs from the session's. The
+    latter brings a next state only if it certainly contains our last answer, and something after it.
     """
     branch = link.branch or turn.turn_id
     if attempt.repeats:
@@ -57,10 +57,10 @@ def assign(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: 
 
 
 def _last_answer(outline: Outline, leaves: Sequence[sqlite3.Row]) -> tuple[sqlite3.Row | None, int]:
-    """The turn whose answer is the last one of the request, provided that it is certain which one that is."""
+    """The turn whose answer is the last one of the request, if that is certain."""
     answers = [i for i, place in enumerate(outline.places) if outline.messages[place].role == "assistant"]
     if not answers or answers[-1] == len(outline.places) - 1:
-        return None, -1  # nothing is behind it
+        return None, -1  # nothing follows it
     at = answers[-1]
     single = outline.singles[at]
     if outline.singles.count(single) > 1:

@@ -1,6 +1,6 @@
-"""What a client has made of a conversation: messages that it dropped, summarised, edited.
+"""Detection of edits to a conversation: messages that the client dropped, summarised or edited.
 
-The session's latest conversations are compared with a request message by message, each by its digest.
+The session's latest conversations are compared with a request message by message, by digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from openclaw_rl.rollouts.tracking.next_state import SINGLE, Outline
 from openclaw_rl.sessions.fingerprint import text_of
 
-#: Messages at the end of a conversation that are compared; what was before them counts as it is.
+#: Messages at the end of a conversation that are compared; earlier ones count as unchanged.
 _COMPARED = 200
 _SUMMARY = re.compile(
     r"\b(?:summary|recap) of (?:the|our|this|earlier|previous|older)\b|\b(?:conversation|context|session) summary\b"
@@ -24,16 +24,16 @@ _SUMMARY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a request's context differs from what the session had."""
+    """Difference between a request's context and the session's."""
 
     text: str  #: for a person
     common: int  #: messages that both have
-    compacted: bool  #: messages are gone; else some were edited
+    compacted: bool  #: messages are gone; otherwise some were edited
 
 
 def compare(before: bytes, outline: Outline) -> Change | None:
-    """How `outline`'s request differs from an earlier conversation (`Outline.trail`); None when it continues it, is
-    its beginning, or has nothing to do with it."""
+    """Compare a request with an earlier conversation (`Outline.trail`); None if it continues it, is its beginning, or
+    is unrelated."""
     old = [before[i:i + SINGLE] for i in range(0, len(before), SINGLE)]
     new, places = outline.singles, outline.places
     same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
@@ -68,7 +68,7 @@ def compare(before: bytes, outline: Outline) -> Change | None:
 
 
 def _summarised(outline: Outline, count: int) -> bool:
-    """One of the first messages, or an instruction, looks like a summary."""
+    """Whether one of the first messages, or an instruction, looks like a summary."""
     first: Sequence[int] = outline.places[:count]
     end = first[-1] if first else len(outline.messages) - 1
     return any(_SUMMARY.search(text_of(message)[:4000]) for message in outline.messages[:end + 1])

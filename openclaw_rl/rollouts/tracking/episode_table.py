@@ -1,4 +1,4 @@
-"""The tables in which episodes are kept, and the statements on them. No decision is made here."""
+"""Tables of episodes and the statements on them. No decision is made here."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStart:
-    """What is known of an episode when it begins."""
+    """The facts of an episode at its start."""
 
     id: str
     run: str
@@ -65,16 +65,16 @@ class EpisodeStart:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEnd:
-    """How an episode ended."""
+    """The end of an episode."""
 
     at: float  #: unix seconds
-    outcome: float | None = None  #: None when it was broken off
-    error: str = ""  #: why it was broken off
-    detail: str = ""  #: what the task's check said
+    outcome: float | None = None  #: None if it was aborted
+    error: str = ""  #: why it was aborted
+    detail: str = ""  #: the task's check in words
 
 
 def begin(db: sqlite3.Connection, episode: EpisodeStart) -> None:
-    """An episode runs."""
+    """Insert a running episode."""
     db.execute("INSERT INTO episodes(id, run, grp, size, type, task, session, lease, no_train, started) "
                "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                (episode.id, episode.run, episode.group, episode.group_size, episode.type, episode.task,
@@ -82,14 +82,14 @@ def begin(db: sqlite3.Connection, episode: EpisodeStart) -> None:
 
 
 def answered(db: sqlite3.Connection, id: str, turn_id: str, steps: int, version: int) -> bool:
-    """The policy's response number `steps` is complete; False when the episode is not there any more."""
+    """Record that response number `steps` is complete; False if the episode no longer exists."""
     return bool(db.execute("UPDATE episodes SET steps = ?, last_turn = ?, ending = NULL, "
                            "version = coalesce(version, ?) WHERE id = ? AND ended IS NULL",
                            (steps, turn_id, version, id)).rowcount)
 
 
 def observed(db: sqlite3.Connection, id: str, messages: Sequence[turn_pb2.ChatMessage], reward: float | None) -> bool:
-    """What followed on the last response; False when the episode is not there any more."""
+    """Record what followed the last response; False if the episode no longer exists."""
     ending = turn_pb2.NextState(messages=messages).SerializeToString()
     row = db.execute("UPDATE episodes SET ending = ? WHERE id = ? AND ended IS NULL RETURNING session, last_turn",
                      (ending, id)).fetchone()
@@ -99,7 +99,7 @@ def observed(db: sqlite3.Connection, id: str, messages: Sequence[turn_pb2.ChatMe
 
 
 def end(db: sqlite3.Connection, id: str, ended: EpisodeEnd) -> sqlite3.Row | None:
-    """An episode is over; gives its row, None when it is not there any more or was over before."""
+    """Record the end of an episode; returns its row, None if it no longer exists or had ended before."""
     found: sqlite3.Row | None = db.execute(
         "UPDATE episodes SET ended = ?, outcome = ?, error = ?, detail = ? WHERE id = ? AND ended IS NULL RETURNING *",
         (ended.at, ended.outcome, ended.error, ended.detail, id)).fetchone()
@@ -107,47 +107,47 @@ def end(db: sqlite3.Connection, id: str, ended: EpisodeEnd) -> sqlite3.Row | Non
 
 
 def close(db: sqlite3.Connection, session: str) -> None:
-    """The turns of an episode have their next states; what was kept for that goes."""
+    """Record that all turns have their next states, and delete what was kept for that."""
     db.execute("UPDATE episodes SET closed = 1, ending = NULL WHERE session = ?", (session,))
     db.execute("DELETE FROM episode_rewards WHERE session = ?", (session,))
 
 
 def of_session(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:
-    """The episode whose turns are in this session."""
+    """The episode whose turns are in a session."""
     found: sqlite3.Row | None = db.execute("SELECT * FROM episodes WHERE session = ?", (session,)).fetchone()
     return found
 
 
 def running(db: sqlite3.Connection) -> list[str]:
-    """Ids of those that are not over."""
+    """Ids of running episodes."""
     return [row["id"] for row in db.execute("SELECT id FROM episodes WHERE closed = 0 AND ended IS NULL ORDER BY seq")]
 
 
 def unclosed(db: sqlite3.Connection) -> list[tuple[str, float]]:
-    """Sessions of those that are over and wait for the record of their last turn, and when they ended."""
+    """Sessions of ended episodes that wait for the record of their last turn, and when they ended."""
     return [(row["session"], row["ended"])
             for row in db.execute("SELECT session, ended FROM episodes WHERE closed = 0 AND ended NOT NULL")]
 
 
 def reward(db: sqlite3.Connection, turn_id: str) -> float | None:
-    """What the environment gave for a turn."""
+    """The environment's reward for a turn."""
     row = db.execute("SELECT reward FROM episode_rewards WHERE turn = ?", (turn_id,)).fetchone()
     return None if row is None else float(row["reward"])
 
 
 def forget(db: sqlite3.Connection, session: str) -> int:
-    """Delete the episode of a session; gives the number of episodes, one or none."""
+    """Delete the episode of a session; returns the number of episodes, one or none."""
     db.execute("DELETE FROM episode_rewards WHERE session = ?", (session,))
     return db.execute("DELETE FROM episodes WHERE session = ?", (session,)).rowcount
 
 
 def prune(db: sqlite3.Connection, keep: int) -> None:
-    """Delete the oldest beyond `keep`; those whose turns are still to be closed stay."""
+    """Delete the oldest episodes beyond `keep`, except those with turns still to be closed."""
     db.execute("DELETE FROM episodes WHERE closed = 1 AND seq <= (SELECT max(seq) - ? FROM episodes)", (keep,))
 
 
 def message(row: sqlite3.Row) -> pb.Episode:
-    """The row as the contract has it."""
+    """Convert a row to a message."""
     result = pb.Episode(
         episode_id=row["id"], run_id=row["run"], group_id=row["grp"], type=row["type"], task_id=row["task"],
         session_id=row["session"], lease_id=row["lease"], steps=row["steps"], done=row["ended"] is not None,
@@ -160,7 +160,7 @@ def message(row: sqlite3.Row) -> pb.Episode:
 
 
 def page(store: Database, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
-    """A page of episodes, newest first.
+    """List a page of episodes, newest first.
 
     Raises:
         MeshError: the page's size or token is not allowed.

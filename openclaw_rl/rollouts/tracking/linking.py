@@ -18,13 +18,13 @@ from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextState
 
-#: Responses that are not here and that one request waits for, at most.
+#: Missing responses that one request waits for.
 MOST_AWAITED = 8
-#: Responses of a request that are looked for in one query.
-_LOOK_AT_ONCE = 8
-#: Latest answers of a session that are looked for in a request.
+#: Responses of a request per query.
+_QUERY_BATCH = 8
+#: Latest answers of a session to look for in a request.
 _ANSWERS = 4
-#: Which of several turns with the same conversation a request continues.
+#: Order in which a request continues one of several turns with the same conversation.
 _PRECEDENCE = {tables.OPEN: 0, tables.SENT: 1, tables.REJECTED: 1}
 
 
@@ -42,7 +42,7 @@ class Attempt:
 
 
 def compare_attempts(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> Attempt:
-    """Compare a new main turn with the attempts at its request that are here."""
+    """Compare a new main turn with the recorded attempts at its request."""
     moment = (turn.requested_at.ToNanoseconds(), -turn.choice_index)
     attempts = tables.attempts(db, turn.session_id, outline.request)
     open_row = next((row for row in attempts if row["state"] == tables.OPEN), None)
@@ -56,7 +56,7 @@ def compare_attempts(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outli
     if settled is not None:
         return Attempt(tables.SUPERSEDED, f"turn {settled['id']} of the same request was sent already", keep=False,
                        repeats=True, branch=settled["branch"])
-    # Nothing like it, or asked again after the first answer had its next state.
+    # No such request yet, or it was repeated after the first answer had its next state.
     return Attempt(tables.OPEN, regenerates=attempts[-1]["id"] if attempts else "")
 
 
@@ -64,7 +64,7 @@ def compare_attempts(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outli
 class Link:
     """What a request continues. Positions are those of the request's messages, -1 for none."""
 
-    position: int = -1  #: of the last response that is here
+    position: int = -1  #: of the last recorded response
     parent: str = ""  #: the turn that gave it
     branch: str = ""  #: that turn's
     main_position: int = -1  #: of the last response that is a main turn's
@@ -73,11 +73,11 @@ class Link:
 
 
 def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
-    """What the request continues, by the longest prefix that is a conversation of the session."""
+    """Find what the request continues, by the longest prefix that is a conversation of the session."""
     position, parent, branch = -1, "", ""
     side_responses: set[bytes] = set()
-    for begin in range(0, len(outline.responses), _LOOK_AT_ONCE):  # the last response is nearly always here
-        some = outline.responses[begin:begin + _LOOK_AT_ONCE]
+    for begin in range(0, len(outline.responses), _QUERY_BATCH):  # nearly always, the last response is recorded
+        some = outline.responses[begin:begin + _QUERY_BATCH]
         rows: dict[bytes, list[sqlite3.Row]] = {}
         for row in tables.answered(db, session, [outline.digests[i] for i in some]):
             rows.setdefault(row["response"], []).append(row)
@@ -97,7 +97,7 @@ def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
 
 
 def session_context(db: sqlite3.Connection, session: str, outline: Outline, link: Link) -> SessionContext:
-    """What the session knows about a request, for its class."""
+    """Collect what the session knows about a request, for its classification."""
     latest = tables.latest(db, session, _ANSWERS)
     return SessionContext(continues=bool(link.parent), others=bool(latest),
                         same_instructions=not latest or latest[0]["instructions"] in (None, outline.instructions),
@@ -105,27 +105,27 @@ def session_context(db: sqlite3.Connection, session: str, outline: Outline, link
 
 
 def _unfinished(db: sqlite3.Connection, session: str, outline: Outline, found: Link) -> Link | None:
-    """What the request continues when that is a response that was cut short or empty: the client has less of it than
+    """Find what the request continues if that is a response that was cut off or empty: the client has less of it than
     was recorded, has a stand-in for it, or left it out."""
-    # Where the response stands, or should stand: behind the message at that place.
+    # Messages after which the response stands or should stand.
     places = [i for i in outline.places[:-1] if i >= max(found.position, found.main_position)
-              and outline.messages[i].role in ("user", "tool")][-_LOOK_AT_ONCE:]
+              and outline.messages[i].role in ("user", "tool")][-_QUERY_BATCH:]
     if not places:
         return None
     rows = tables.answering(db, session, [outline.digests[i] for i in places])
     for i in reversed(places):
-        behind = outline.messages[i + 1]
-        fitting = [row for row in rows if row["conversation"] == outline.digests[i] and _may_be(row, behind)]
+        following = outline.messages[i + 1]
+        fitting = [row for row in rows if row["conversation"] == outline.digests[i] and _may_be(row, following)]
         if fitting:
             row = _preferred(fitting)
-            position = i + 1 if behind.role == "assistant" else i
+            position = i + 1 if following.role == "assistant" else i
             return Link(position, row["id"], row["branch"], position, row, found.side_responses)
     return None
 
 
 def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
-    """Whether the client may have made `message` of the turn's response."""
-    if not row["response_text"].strip():  # nothing came: it is left out, or says so
+    """Whether `message` may be the client's version of the turn's response."""
+    if not row["response_text"].strip():  # empty: the client left it out, or says so
         return message.role != "assistant" or is_framework_text(text_of(message))
     text = "".join(text_of(message).split())
     if message.role != "assistant" or row["flaw"] != Flaw.CUT_OFF or not text or message.tool_calls:
@@ -138,12 +138,12 @@ def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
 
 
 def _preferred(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
-    """Of turns with the same conversation: the one that is open, else one that was sent, else the latest."""
+    """Choose among turns with the same conversation: the open one, else a sent one, else the latest."""
     return min(reversed(rows), key=lambda row: _PRECEDENCE.get(row["state"], len(_PRECEDENCE)))
 
 
 def await_missing(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, position: int) -> None:
-    """Note the responses behind `position` that the request has and we have not: their turns may still come."""
+    """Note responses after `position` that are in the request but not recorded: their turns may still arrive."""
     for i in [i for i in outline.responses if i > position][:MOST_AWAITED]:
         if messages := messages_behind(outline, i):
             state = NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=messages,
@@ -153,7 +153,7 @@ def await_missing(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline,
 
 
 def infer_session(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline) -> str:
-    """The session of a turn that came without one: of the client's conversation that it continues, else a new one."""
+    """Infer the session of a turn without one: that of the client's conversation that it continues, else a new one."""
     session = None
     for i in outline.responses:
         if row := tables.conversation(db, turn.client, outline.digests[i]):

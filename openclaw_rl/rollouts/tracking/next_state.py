@@ -1,4 +1,4 @@
-"""What came between a response and the next one, read from the request that continues it."""
+"""Next states: what came between a response and the next one, read from the request that continues it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SINGLE = 8
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The digests of a turn by which it finds what it continues and is found by what continues it.
+    """Digests of a turn, by which it finds what it continues and is found by what continues it.
 
-    They have the client's API key in them: users whose agents happen to name their sessions alike never continue one
+    They include the client's API key: users whose agents happen to choose the same session names never continue one
     another.
     """
 
@@ -34,7 +34,7 @@ class Outline:
 
     @classmethod
     def of(cls, turn: turn_pb2.Turn) -> Outline:
-        """The outline of `turn`."""
+        """Compute the outline of `turn`."""
         messages = list(turn.messages)
         (*digests, response), singles = both_digests([*messages, turn.response], key_of(turn.client).encode()[:64])
         responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
@@ -46,18 +46,18 @@ class Outline:
 
     @property
     def conversation(self) -> bytes:
-        """Digest of the request's messages without instructions: what attempts with other settings share."""
+        """Digest of the request's messages without instructions, shared by attempts with other settings."""
         return self.digests[-1] if self.digests else b""
 
 
 def messages_behind(
     outline: Outline, position: int, side_responses: Collection[bytes] = ()
 ) -> list[turn_pb2.ChatMessage]:
-    """The tool results and user messages behind the response at `position`, up to the next response.
+    """Collect the tool results and user messages after the response at `position`, up to the next response.
 
-    Instructions are left out, so are assistant messages right behind it (a banner that the framework put there), an
-    exchange of a side turn (what was asked there is no answer to the response at `position`), and what the framework
-    wrote in the user's name. Empty when nobody has said anything.
+    Left out are instructions, assistant messages right after it (a banner of the framework), exchanges of side turns
+    (which do not answer the response at `position`), and text that the framework wrote in the user's name. Empty if
+    nobody said anything.
     """
     found: list[turn_pb2.ChatMessage] = []
     for i in range(position + 1, len(outline.messages)):
@@ -67,13 +67,13 @@ def messages_behind(
                 found.clear()
             elif found:
                 break
-        elif not is_instruction(message) and (said := strip_framework_text(message)) is not None:
-            found.append(said)
+        elif not is_instruction(message) and (own := strip_framework_text(message)) is not None:
+            found.append(own)
     return found
 
 
 def as_text(messages: Sequence[turn_pb2.ChatMessage]) -> str:
-    """The messages for a person to read, one after another; tool calls as name(arguments)."""
+    """Render messages for people; tool calls as name(arguments)."""
     lines = []
     for message in messages:
         text = text_of(message)

@@ -1,7 +1,7 @@
-"""The tables in which sessions are kept, and the statements on them. No decision is made here.
+"""Tables of sessions and the statements on them. No decision is made here.
 
-A turn that may still be sent to the judge keeps its payload (the serialized Turn); any other has only its summary,
-and its two digests, by which a later request is found to continue or repeat it.
+A turn that may still be sent to the judge keeps its payload (the serialized Turn); any other has only its summary and
+the two digests by which a later request is found to continue or repeat it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ SUMMARY = ("seq, id, session, class, rule, version, state, reason, flaw, finishe
 
 
 def add_missing_columns(db: sqlite3.Connection) -> None:
-    """Bring the tables of an older release up to date."""
+    """Migrate the tables of an older release."""
     for table in ("turns", "awaited", "feedback"):
         add_columns(db, table, {"crc": "INTEGER"})
     text = "TEXT NOT NULL DEFAULT ''"
@@ -115,19 +115,19 @@ def add_missing_columns(db: sqlite3.Connection) -> None:
 
 
 def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:
-    """Something happened in the session: it is there, and open."""
+    """Note activity in a session: it exists, and is open."""
     db.execute("INSERT INTO sessions VALUES(?1, ?2, ?2, 0) "
                "ON CONFLICT(id) DO UPDATE SET active = ?2, ended = 0", (session, now))
 
 
 def still_active(db: sqlite3.Connection, session: str, now: float) -> bool:
-    """An open session is not idle; False when there is no such session, or it has ended."""
+    """Note that an open session is not idle; False if there is none, or it has ended."""
     return bool(db.execute("UPDATE sessions SET active = ? WHERE id = ? AND ended = 0", (now, session)).rowcount)
 
 
 def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, state: int, reason: str, flaw: str,
              parent: str, payload: bytes | None, change: str = "") -> None:
-    """Keep a turn whose class and branch are decided."""
+    """Insert a turn whose class and branch are decided."""
     main = turn.turn_class == turn_pb2.TURN_CLASS_MAIN
     db.execute(
         "INSERT INTO turns(id, session, class, rule, version, state, reason, flaw, finished, requested, choice, "
@@ -143,12 +143,12 @@ def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, s
 
 
 def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
-    """One turn's summary."""
+    """The summary of a turn."""
     return db.execute(f"SELECT {SUMMARY} FROM turns WHERE id = ?", (turn_id,)).fetchone()
 
 
 def payload(db: sqlite3.Connection, turn_id: str) -> tuple[bytes | None, bool, str]:
-    """The serialized Turn, while it is kept, whether it is what was stored, and the turn's branch by now."""
+    """The serialized Turn while it is kept, whether it is intact, and the turn's present branch."""
     row = db.execute("SELECT payload, crc, branch FROM turns WHERE id = ?", (turn_id,)).fetchone()
     return (row["payload"], sound(row["payload"], row["crc"]), row["branch"]) if row else (None, False, "")
 
@@ -186,46 +186,46 @@ def latest(db: sqlite3.Connection, session: str, limit: int) -> list[sqlite3.Row
 
 
 def continued(db: sqlite3.Connection, turn_id: str) -> None:
-    """A main turn continues this one."""
+    """Note that a main turn continues this one."""
     db.execute("UPDATE turns SET trail = NULL WHERE id = ?", (turn_id,))
 
 
 def open_turns(db: sqlite3.Connection, session: str) -> list[str]:
-    """Ids of the session's turns whose next state is not there yet, oldest first."""
+    """Ids of the session's turns without a next state, oldest first."""
     return [row["id"] for row in db.execute("SELECT id FROM turns WHERE session = ? AND payload IS NOT NULL AND "
                                             "state = ? ORDER BY seq", (session, OPEN))]
 
 
 def steps(db: sqlite3.Connection, session: str) -> int:
-    """Number of the steps of an episode that are here."""
+    """Number of recorded steps of an episode."""
     found: int = db.execute("SELECT count(DISTINCT episode) FROM turns WHERE session = ?", (session,)).fetchone()[0]
     return found
 
 
 def last_main_turn(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:
-    """The session's newest main turn that nothing superseded."""
+    """The session's newest main turn that is not superseded."""
     return db.execute(f"SELECT {SUMMARY} FROM turns WHERE session = ? AND class = ? AND state <> ? "
                       "ORDER BY seq DESC LIMIT 1", (session, turn_pb2.TURN_CLASS_MAIN, SUPERSEDED)).fetchone()
 
 
 def settle(db: sqlite3.Connection, turn_id: str, state: int, reason: str) -> None:
-    """Bring a turn into a state in which its payload is no longer needed."""
+    """Put a turn into a state in which its payload is no longer needed."""
     db.execute("UPDATE turns SET state = ?, reason = ?, payload = NULL WHERE id = ?", (state, reason, turn_id))
 
 
 def supersede(db: sqlite3.Connection, turn_id: str, reason: str) -> None:
-    """Another attempt stands in a turn's place; its payload stays, since it may still be the one continued."""
+    """Note that another attempt replaced a turn; its payload stays, since it may still be the one continued."""
     db.execute("UPDATE turns SET state = ?, reason = ? WHERE id = ?", (SUPERSEDED, reason, turn_id))
 
 
 def set_parent(db: sqlite3.Connection, session: str, turn_id: str, parent: str, branch: str) -> None:
-    """Note what a turn continues; the branch that it had opened becomes a part of its parent's."""
+    """Note what a turn continues; the branch that it had opened joins its parent's."""
     db.execute("UPDATE turns SET parent = ? WHERE id = ?", (parent, turn_id))
     db.execute("UPDATE turns SET branch = ? WHERE session = ? AND branch = ?", (branch, session, turn_id))
 
 
 def drop_rivals(db: sqlite3.Connection, winner: str, reason: str) -> None:
-    """Of the attempts at the winner's request, the others can't be sent any more."""
+    """Supersede the other attempts at the winner's request for good."""
     db.execute("UPDATE turns SET state = ?, reason = ?, payload = NULL, trail = NULL WHERE (request, session) = "
                "(SELECT request, session FROM turns WHERE id = ?) AND id <> ? AND payload IS NOT NULL",
                (SUPERSEDED, reason, winner, winner))
@@ -233,7 +233,7 @@ def drop_rivals(db: sqlite3.Connection, winner: str, reason: str) -> None:
 
 def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_id: str, distance: int,
                    next_state: bytes) -> None:
-    """Note that a turn refers to a response that is not here; of several turns the nearest counts."""
+    """Note that a turn refers to a missing response; of several turns the nearest counts."""
     db.execute("INSERT INTO awaited(session, response, turn, distance, next_state, crc) VALUES(?, ?, ?, ?, ?, ?) ON "
                "CONFLICT(session, response) DO UPDATE SET turn = excluded.turn, distance = excluded.distance, "
                "next_state = excluded.next_state, crc = excluded.crc WHERE excluded.distance < distance",
@@ -241,39 +241,39 @@ def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_i
 
 
 def take_awaited(db: sqlite3.Connection, session: str, response: bytes) -> sqlite3.Row | None:
-    """Who waits for this response, and no longer does."""
+    """Take the turn that waits for this response, if any."""
     return db.execute("DELETE FROM awaited WHERE session = ? AND response = ? RETURNING turn, next_state, crc",
                       (session, response)).fetchone()
 
 
 def end_session(db: sqlite3.Connection, session: str) -> None:
-    """Mark a session as ended; nothing waits in it any more."""
+    """Mark a session as ended, and drop what waits in it."""
     db.execute("UPDATE sessions SET ended = 1 WHERE id = ?", (session,))
     db.execute("DELETE FROM awaited WHERE session = ?", (session,))
 
 
 def remember_conversation(db: sqlite3.Connection, client: str, response: bytes, session: str) -> None:
-    """Note the session of a conversation that came without an id; a second session makes it ambiguous."""
+    """Note the session of a conversation without an id; a second session makes it ambiguous."""
     db.execute("INSERT INTO conversations(client, response, session) VALUES(?, ?, ?) ON CONFLICT(client, response) "
                "DO UPDATE SET session = CASE WHEN session = excluded.session THEN session END",
                (client, response, session))
 
 
 def conversation(db: sqlite3.Connection, client: str, response: bytes) -> sqlite3.Row | None:
-    """The noted conversation, its session NULL when ambiguous."""
+    """The noted conversation; its session is NULL if ambiguous."""
     return db.execute("SELECT session FROM conversations WHERE client = ? AND response = ?",
                       (client, response)).fetchone()
 
 
 def add_feedback(db: sqlite3.Connection, feedback: turn_pb2.Feedback, turn_id: str) -> None:
-    """Keep feedback; `turn_id` may be of a turn that is not here yet."""
+    """Insert feedback; the turn may not have arrived yet."""
     payload = feedback.SerializeToString()
     db.execute("INSERT OR IGNORE INTO feedback(id, turn, payload, crc) VALUES(?, ?, ?, ?)",
                (feedback.feedback_id, turn_id, payload, crc(payload)))
 
 
 def feedback_on(db: sqlite3.Connection, turn_id: str) -> list[turn_pb2.Feedback]:
-    """All feedback on a turn that can be read, in the order in which it came."""
+    """All readable feedback on a turn, in order of arrival."""
     feedback = []
     for row in db.execute("SELECT id, payload, crc FROM feedback WHERE turn = ? ORDER BY seq", (turn_id,)):
         try:
@@ -281,7 +281,7 @@ def feedback_on(db: sqlite3.Connection, turn_id: str) -> list[turn_pb2.Feedback]
                 raise DecodeError("its checksum differs")
             feedback.append(turn_pb2.Feedback.FromString(row["payload"]))
         except (DecodeError, TypeError):
-            logger.error("feedback %s on turn %s is damaged and is left out", row["id"], turn_id)
+            logger.error("feedback %s on turn %s is damaged and left out", row["id"], turn_id)
     return feedback
 
 
@@ -292,10 +292,10 @@ def add_counters(db: sqlite3.Connection, counts: Mapping[str, int]) -> None:
 
 
 def prune(db: sqlite3.Connection, keep: int) -> int:
-    """Delete the oldest summaries beyond `keep`, and what belonged to them; turns that may still be sent stay.
+    """Delete the oldest summaries beyond `keep` and what belongs to them; turns that may still be sent stay.
 
     Returns:
-        Number of turns that went.
+        Number of deleted turns.
     """
     border = db.execute("SELECT coalesce(max(seq), 0) - ? FROM turns", (keep,)).fetchone()[0]
     deleted = db.execute("DELETE FROM turns WHERE seq <= ? AND payload IS NULL", (border,)).rowcount
@@ -308,7 +308,7 @@ def prune(db: sqlite3.Connection, keep: int) -> int:
 
 
 def summary(row: sqlite3.Row) -> environment_pb2.TurnSummary:
-    """The row as the contract has it."""
+    """Convert a row to a message."""
     fields: dict[str, Any] = {
         "turn_id": row["id"], "session_id": row["session"], "turn_class": row["class"], "class_reason": row["rule"],
         "policy_version": row["version"], "state": row["state"], "reason": row["reason"],

@@ -1,4 +1,4 @@
-"""Which turns a listing is of: conditions in SQL that stay quick however many turns are kept."""
+"""Filters of turn listings, as SQL that stays fast however many turns are kept."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from openclaw_rl.rpc.errors import invalid
 from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
-#: Rows that one search for a text looks through (some 20 ms); the next page goes on behind them.
+#: Rows scanned per search for a text (about 20 ms); the next page continues after them.
 SCAN = 50_000
-#: What is special in a pattern of GLOB.
+#: Special characters of GLOB patterns.
 _SPECIAL = frozenset("*?[")
 
 
-def check(request: environment_pb2.ListTurnsRequest) -> None:
-    """
+def validate_filters(request: environment_pb2.ListTurnsRequest) -> None:
+    """Check a listing's filters.
+
     Raises:
-        MeshError: a class that is none, a negative version, a text that nothing can contain.
+        MeshError: an unknown class, a negative version, a text that nothing can contain.
     """
     allowed = turn_pb2.TurnClass.values()
     for turn_class in request.turn_classes:
@@ -34,14 +35,14 @@ def check(request: environment_pb2.ListTurnsRequest) -> None:
 
 def find(store: Database, request: environment_pb2.ListTurnsRequest, before: int, count: int, conditions: list[str],
          params: list[int | str]) -> tuple[list[sqlite3.Row], int]:
-    """The newest turns below `before` that the request's class, version and text, and these conditions, are true of.
+    """Find the newest turns below `before` that match the request's class, version and text and further conditions.
 
     Args:
-        count: most of them.
+        count: limit of rows.
         conditions, params: more of the WHERE clause.
 
     Returns:
-        The rows, newest first, and where a search that looked at no more than `SCAN` rows goes on; 0 when it is done.
+        The rows, newest first, and where a search that stopped after `SCAN` rows continues; 0 if it is complete.
     """
     conditions, params = ["seq < ?", *conditions], [before, *params]
     goes_on = 0
@@ -57,7 +58,7 @@ def find(store: Database, request: environment_pb2.ListTurnsRequest, before: int
         params.append(request.policy_version)
         classes = classes or list(turn_pb2.TurnClass.values())
     rows: list[sqlite3.Row] = []
-    for turn_class in classes or [None]:  # a query for each, so that an index gives its rows in their order
+    for turn_class in classes or [None]:  # one query each, so that an index yields the rows in order
         own = [] if turn_class is None else [turn_class]
         where = " AND ".join([*conditions, *(["class = ?"] if own else [])])
         rows += store.query(f"SELECT {tables.SUMMARY} FROM turns WHERE {where} ORDER BY seq DESC LIMIT ?",
@@ -67,7 +68,7 @@ def find(store: Database, request: environment_pb2.ListTurnsRequest, before: int
 
 
 def _pattern(text: str) -> str:
-    """A GLOB pattern of texts that contain this one, in whatever case. (LIKE ignores that of ASCII letters only.)"""
+    """A GLOB pattern for texts that contain this one in any case. (LIKE ignores the case of ASCII letters only.)"""
     return f"*{''.join(map(_either_case, text))}*"
 
 

@@ -1,4 +1,4 @@
-"""What the session tracker tells when asked."""
+"""Queries of sessions and turns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 DEFAULT_PAGE, LARGEST_PAGE = 200, 1000
-#: Turns of a session that `session` tells, at most: the newest.
+#: Newest turns of a session that `session` returns.
 SESSION_TURNS = 5000
 
 
 def row_of_session(store: Database, session_id: str) -> sqlite3.Row:
-    """What is kept of a session.
+    """The row of a session.
 
     Raises:
         MeshError: there is no such session.
@@ -27,7 +27,7 @@ def row_of_session(store: Database, session_id: str) -> sqlite3.Row:
 
 
 def feedback(store: Database, session_id: str) -> list[turn_pb2.Feedback]:
-    """Explicit feedback on a session's turns, by turn, as far as it is kept."""
+    """Explicit feedback on a session's turns, by turn."""
     with store.reading() as db:
         turns = [row["turn"] for row in db.execute(
             "SELECT turn, min(seq) AS first FROM feedback WHERE turn IN (SELECT id FROM turns WHERE session = ?) "
@@ -54,11 +54,11 @@ def session(store: Database, session_id: str) -> tuple[environment_pb2.Session, 
 
 
 def turns(store: Database, request: environment_pb2.ListTurnsRequest) -> environment_pb2.ListTurnsResponse:
-    """A page of turns, newest first. Turns that are asked for by their ids come whatever became of them. A search for
-    a text may give a page that is not full and say where it goes on.
+    """List a page of turns, newest first. Turns requested by id are listed in any state. A search for a text may
+    return a page that is not full and a token to continue.
 
     Raises:
-        MeshError: the page's size or token is not allowed; too many ids, or ids and a session; a filter that is none.
+        MeshError: the page's size or token is not allowed; too many ids, or ids and a session; an invalid filter.
     """
     if len(request.turn_ids) > LARGEST_PAGE:
         raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {LARGEST_PAGE} turns")
@@ -70,7 +70,7 @@ def turns(store: Database, request: environment_pb2.ListTurnsRequest) -> environ
     if request.page_token and not (request.page_token.isascii() and request.page_token.isdecimal()
                                    and len(request.page_token) <= 18):
         raise invalid("page_token", request.page_token, "next_page_token of an earlier answer")
-    turn_filters.check(request)
+    turn_filters.validate_filters(request)
     conditions: list[str] = []
     params: list[int | str] = []
     if request.session_id:
