@@ -20,7 +20,7 @@ FILES = {
 SERVICERS = {
     "policy": "openclaw_rl.serving.entrypoints.grpc.servicer", "environment": "openclaw_rl.rollouts.servicer",
     "judge": "openclaw_rl.reward.servicer", "trainer": "openclaw_rl.training.servicer",
-    "component": "openclaw_rl.rpc.server",
+    "component": "openclaw_rl.rpc.component_service",
 }
 
 SERVICES = [(name, service) for name, file in FILES.items() for service in file.DESCRIPTOR.services_by_name.values()]
