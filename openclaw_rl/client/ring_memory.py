@@ -23,8 +23,6 @@ class Memory:
         changed: called when something was settled.
     """
 
-    waits_for_disk = False
-
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
         self.name = name
         self.connected = False
@@ -43,7 +41,7 @@ class Memory:
         self.waiting.setdefault(id, Row(next(self._numbers), id, payload))
         self._wake()
 
-    def window(self, after: int, limit: int, max_bytes: int) -> list[Row]:
+    async def fetch(self, after: int, limit: int, max_bytes: int) -> list[Row]:
         rows: list[Row] = []
         size = 0
         for row in itertools.islice((row for row in self.waiting.values() if row.seq > after), limit):
@@ -53,7 +51,7 @@ class Memory:
             rows.append(row)
         return rows
 
-    def settle(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
+    async def acknowledge(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
         """Take acks in.
 
         Raises:
@@ -78,7 +76,7 @@ class Memory:
                             "sent: what answers there does not keep to the protocol")
         return settled
 
-    def set_aside(self, ids: Iterable[str], reason: str) -> None:
+    async def refuse(self, ids: Iterable[str], reason: str) -> None:
         ids = list(ids)
         self.rejected.update(dict.fromkeys(ids, reason))
         self._done(ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.v1 import common_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Request = TypeVar("Request")
 Item = TypeVar("Item")
@@ -31,7 +31,7 @@ class _End:
 
 
 async def receive(request_iterator: AsyncIterator[Request], items: Callable[[Request], list[Item]],
-                  handle: Callable[[list[Item]], list[common_pb2.Ack]],
+                  handle: Callable[[list[Item]], Awaitable[list[common_pb2.Ack]]],
                   make_response: Callable[[list[common_pb2.Ack]], Response], *,
                   identify: Callable[[Any], str] = message_id, max_batch: int = 256) -> AsyncIterator[Response]:
     """Take a stream's messages in batches and answer each.
@@ -71,7 +71,7 @@ async def receive(request_iterator: AsyncIterator[Request], items: Callable[[Req
                     break
                 entry = queue.get_nowait()
             if batch:
-                yield make_response(_handle(batch, handle, identify))
+                yield make_response(await _handle(batch, handle, identify))
             if isinstance(entry, _End):
                 if entry.error is not None:
                     raise entry.error
@@ -80,16 +80,16 @@ async def receive(request_iterator: AsyncIterator[Request], items: Callable[[Req
         reader.cancel()
 
 
-def _handle(batch: list[Item], handle: Callable[[list[Item]], list[common_pb2.Ack]],
+async def _handle(batch: list[Item], handle: Callable[[list[Item]], Awaitable[list[common_pb2.Ack]]],
             identify: Callable[[Any], str]) -> list[common_pb2.Ack]:
     try:
-        return handle(batch)
+        return await handle(batch)
     except MeshError:
         raise
     except Exception as error:
         if len(batch) > 1:
-            return [ack for item in batch for ack in _handle([item], handle, identify)]
+            return [ack for item in batch for ack in await _handle([item], handle, identify)]
         incident = new_id()
-        log.error("incident %s with message %s", incident, identify(batch[0]), exc_info=error)
+        logger.error("incident %s with message %s", incident, identify(batch[0]), exc_info=error)
         return [common_pb2.Ack(id=identify(batch[0]), status=common_pb2.ACK_STATUS_REJECTED,
                                reason=f"the receiver failed on it; its log has more under incident {incident}")]

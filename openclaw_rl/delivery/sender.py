@@ -146,13 +146,13 @@ class Sender:
         while True:
             self._wake.clear()
             limit = min(self._allowed - len(self._in_flight), self._batch)
-            rows = self._outbox.window(cursor, limit, _REQUEST_BYTES) if limit > 0 else []
+            rows = await self._outbox.fetch(cursor, limit, _REQUEST_BYTES) if limit > 0 else []
             if not rows:
                 await self._wait()
                 await asyncio.sleep(max(0, sent_at + _GATHER - time.monotonic()))
                 continue
             cursor, sent_at = rows[-1].seq, time.monotonic()
-            request, rows = self._request(rows)
+            request, rows = await self._request(rows)
             if not rows:
                 continue
             if not self._in_flight:
@@ -179,7 +179,7 @@ class Sender:
         return MeshError(grpc.StatusCode.UNAVAILABLE, "NO_ACK", "no answer to "
                          f"{next(iter(self._in_flight), 'a message')} for {self._ack_timeout:g} s", retry_after=1.0)
 
-    def _request(self, rows: list[Row]) -> tuple[Any, list[Row]]:
+    async def _request(self, rows: list[Row]) -> tuple[Any, list[Row]]:
         """A request of the rows that can be sent; the others are set aside."""
         try:
             if all(len(row.payload) <= _TOO_LARGE for row in rows):
@@ -189,21 +189,18 @@ class Sender:
         good = []
         for row in rows:
             if len(row.payload) > _TOO_LARGE:
-                self._outbox.set_aside([row.id], f"it has {len(row.payload)} bytes, more than {_TOO_LARGE}")
+                await self._outbox.refuse([row.id], f"it has {len(row.payload)} bytes, more than {_TOO_LARGE}")
                 continue
             try:
                 self._make_request([row.payload])
                 good.append(row)
             except Exception as error:
-                self._outbox.set_aside([row.id], f"it can't be read: {error!r}")
+                await self._outbox.refuse([row.id], f"it can't be read: {error!r}")
         return self._make_request([row.payload for row in good]), good
 
     async def _read(self, call: Any) -> None:
         while (response := await call.read()) is not grpc.aio.EOF:
-            if self._outbox.waits_for_disk:
-                settled = await asyncio.to_thread(self._outbox.settle, response.acks)
-            else:
-                settled = self._outbox.settle(response.acks)
+            settled = await self._outbox.acknowledge(response.acks)
             head = next(iter(self._in_flight), None)
             for id in (*settled, *(ack.id for ack in response.acks if ack.status)):  # some were forgotten meanwhile
                 self._in_flight.pop(id, None)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -23,6 +24,8 @@ from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.storage.quarantine import Quarantine, forget_rows
 from openclaw_rl.v1 import turn_pb2
+
+T = TypeVar("T")
 
 #: Judgements that are kept for ListJudgements; older ones are forgotten.
 KEEP_JUDGEMENTS = 50_000
@@ -45,25 +48,36 @@ CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NU
 class JudgeQueue:
     """Transitions in, samples out."""
 
-    def __init__(self, store: Database, samples: Outbox, keep: int = KEEP_JUDGEMENTS) -> None:
-        """`store` must have been made with `SCHEMA`; `keep`: judgements that stay."""
-        self._store, self._samples, self._keep = store, samples, keep
-        self._inbox = Inbox(store, "transitions")
-        self.quarantine = Quarantine(store, "transitions")
-        self._tombstones = Tombstones(store)
-        with store.transaction() as db:
+    def __init__(self, database: Database, samples: Outbox, keep: int = KEEP_JUDGEMENTS) -> None:
+        """`database` must have been made with `SCHEMA`; `keep`: judgements that stay."""
+        self._database, self._samples, self._keep = database, samples, keep
+        self._inbox = Inbox(database, "transitions")
+        self.quarantine = Quarantine(database, "transitions")
+        self._tombstones = Tombstones(database)
+        with database.transaction() as db:
             for table in ("transitions", "judgements"):
                 add_columns(db, table, {"crc": "INTEGER"})
             add_columns(db, "judgements", {"session": "TEXT NOT NULL DEFAULT ''"})
         self._since_pruned = 0
         self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
-        self.counters.update({row["name"]: row["value"] for row in store.query("SELECT name, value FROM counters")})
-        self.waiting: int = store.query("SELECT COUNT(*) AS n FROM transitions")[0]["n"]
+        self.counters.update({row["name"]: row["value"] for row in database.query("SELECT name, value FROM counters")})
+        self.waiting: int = database.query("SELECT COUNT(*) AS n FROM transitions")[0]["n"]
+        with database.reading() as db:
+            #: When the transition arrived that has waited longest; Unix, seconds.
+            self.oldest_received = self._received(db)
+
+    async def call(self, work: Callable[..., T], *args: Any) -> T:
+        """Run a function that uses this queue, for an event loop, which nothing here may block."""
+        return await self._database.call(work, *args)
+
+    async def read(self, work: Callable[..., T], *args: Any) -> T:
+        """Run a function that only reads, for an event loop."""
+        return await self._database.read(work, *args)
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
         """One transaction; what it changed in the counters is seen after its commit."""
-        with self._store.transaction() as db:
+        with self._database.transaction() as db:
             batch = Batch(db, self._inbox, self._samples, self.quarantine)
             yield batch
             db.executemany("INSERT INTO counters (name, value) VALUES (?, ?) "
@@ -72,15 +86,22 @@ class JudgeQueue:
             if self._since_pruned >= _PRUNE_EVERY:
                 self._since_pruned = 0
                 db.execute("DELETE FROM judgements WHERE seq <= (SELECT MAX(seq) FROM judgements) - ?", (self._keep,))
+            oldest = self._received(db) if batch.waiting else self.oldest_received
         self.counters.update(batch.counts)
         self.waiting += batch.waiting
+        self.oldest_received = oldest
+
+    @staticmethod
+    def _received(db: sqlite3.Connection) -> float | None:
+        row = db.execute("SELECT received FROM transitions ORDER BY seq LIMIT 1").fetchone()
+        return None if row is None else float(row[0])
 
     def forgot(self, transition: turn_pb2.Transition) -> bool:
         """Whether the transition's session was forgotten after its turn was asked for."""
         return self._tombstones.cover(transition)
 
     def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
-        """Delete what there is of a session, and let the rest go that is still to come. On the event loop.
+        """Delete what there is of a session, and let the rest go that is still to come. Blocks.
 
         Returns:
             The target with the ids of its turns, and how much was deleted, by kind.
@@ -88,7 +109,7 @@ class JudgeQueue:
         def meant(kind: type[Message]) -> Callable[[bytes], bool]:
             return lambda payload: target.has_payload(kind, payload)
 
-        with self._store.transaction() as db:
+        with self._database.transaction() as db:
             waiting = forget_rows(db, "transitions", meant(turn_pb2.Transition), id="turn_id")
             sent = self._samples.forget(db, meant(turn_pb2.Sample))
             refused = self.quarantine.forget(db, meant(turn_pb2.Transition))
@@ -99,18 +120,27 @@ class JudgeQueue:
             gone = sum(db.execute("DELETE FROM judgements WHERE turn_id = ?", (turn_id,)).rowcount
                        for turn_id in target.turn_ids)
             self._tombstones.add(db, target)
+            oldest = self._received(db)
         self.waiting -= len(waiting)
+        self.oldest_received = oldest
         return target, {"transitions": len(waiting), "samples": len(sent), "set aside": refused, "judgements": gone}
 
     def oldest(self, limit: int, without: Iterable[int] = ()) -> list[tuple[int, float]]:
         """Numbers and times of arrival (Unix, seconds) of the transitions that have waited longest."""
         taken = set(without)
-        rows = self._store.query("SELECT seq, received FROM transitions ORDER BY seq LIMIT ?", (limit + len(taken),))
+        rows = self._database.query("SELECT seq, received FROM transitions ORDER BY seq LIMIT ?", (limit + len(taken),))
         return [(row["seq"], row["received"]) for row in rows if row["seq"] not in taken][:limit]
 
     def load(self, seq: int) -> tuple[str, turn_pb2.Transition | None]:
-        """A waiting transition: its turn's id, and None when its bytes on disk are damaged."""
-        row = self._store.query("SELECT turn_id, payload, crc FROM transitions WHERE seq = ?", (seq,))[0]
+        """A waiting transition: its turn's id, and None when its bytes on disk are damaged.
+
+        Raises:
+            KeyError: it does not wait any more.
+        """
+        rows = self._database.query("SELECT turn_id, payload, crc FROM transitions WHERE seq = ?", (seq,))
+        if not rows:
+            raise KeyError(seq)
+        row = rows[0]
         if not sound(row["payload"], row["crc"]):
             return row["turn_id"], None
         try:
@@ -121,7 +151,7 @@ class JudgeQueue:
     def judgements(self, turn_ids: Sequence[str]) -> list[turn_pb2.Judgement]:
         """The judgements that there are, in the order of the ids."""
         marks = ",".join("?" * len(turn_ids))
-        rows = self._store.query(f"SELECT turn_id, payload, crc FROM judgements WHERE turn_id IN ({marks})",
+        rows = self._database.query(f"SELECT turn_id, payload, crc FROM judgements WHERE turn_id IN ({marks})",
                                  tuple(turn_ids))
         found = {row["turn_id"]: row["payload"] for row in rows if sound(row["payload"], row["crc"])}
         return [turn_pb2.Judgement.FromString(found[id]) for id in dict.fromkeys(turn_ids) if id in found]

@@ -38,6 +38,8 @@ HOLD_SECONDS = 15 * 60.0
 _BACKLOG_BATCH = 64
 _WORD = {1: "satisfied", 0: "neutral", -1: "dissatisfied"}
 
+_Judged = tuple[turn_pb2.Transition, turn_pb2.Judgement]
+
 
 class JudgeService:
     """Takes transitions, has them judged, and publishes the judgements; samples go into the outbox."""
@@ -69,14 +71,20 @@ class JudgeService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def accept(self, transitions: Sequence[turn_pb2.Transition]) -> list[common_pb2.Ack]:
+    async def accept(self, transitions: Sequence[turn_pb2.Transition]) -> list[common_pb2.Ack]:
         """Store transitions in one transaction, and answer each.
 
         Raises:
             StorageError: none was stored.
         """
+        acks, judged = await self.queue.call(self._accept, transitions)
+        self._publish(judged)
+        self._wake.set()
+        return acks
+
+    def _accept(self, transitions: Sequence[turn_pb2.Transition]) -> tuple[list[common_pb2.Ack], list[_Judged]]:
         acks: list[common_pb2.Ack] = []
-        judged: list[tuple[turn_pb2.Transition, turn_pb2.Judgement]] = []
+        judged: list[_Judged] = []
         with self.queue.batch() as batch:
             for transition in transitions:
                 turn_id = transition.turn.turn_id
@@ -103,9 +111,7 @@ class JudgeService:
                     judged.append((transition, judgement))
                 else:
                     batch.wait(transition)
-        self._publish(judged)
-        self._wake.set()
-        return acks
+        return acks, judged
 
     async def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
         """Delete everything of a session, including what is being judged; see JudgeQueue.forget.
@@ -113,7 +119,7 @@ class JudgeService:
         Raises:
             StorageError, OSError: the store or the journal can't be written.
         """
-        target, removed = self.queue.forget(target)
+        target, removed = await self.queue.call(self.queue.forget, target)
         lines = await asyncio.to_thread(self._journal.forget, target.session_id)
         return target, removed | {"journal lines": lines}
 
@@ -148,10 +154,9 @@ class JudgeService:
             if budget.waiting:
                 status.detail += (f"; {self.queue.waiting} turns wait, {budget.waiting} votes of them for the budget "
                                   f"of {limit} requests a minute")
-        oldest = self.queue.oldest(1)
         self._alarms.report(status, [
             ("judge_failing", self._failing()), self._failed.alarm,
-            waiting_alarm(self.queue.waiting, oldest[0][1] if oldest else None, self._workers),
+            waiting_alarm(self.queue.waiting, self.queue.oldest_received, self._workers),
             quarantine_alarm("transitions", self.queue.quarantine.count, self.queue.quarantine.last), *more])
         return status
 
@@ -185,26 +190,30 @@ class JudgeService:
     async def _next(self) -> tuple[int | None, bool]:
         """Take the next transition to judge, and say whether it has waited too long; None at the end."""
         while not self._stopping:
-            oldest = self.queue.oldest(1, without=self._in_hand)
+            self._wake.clear()
+            oldest = await self.queue.read(self.queue.oldest, 1, frozenset(self._in_hand))
             left = None
             if oldest:
                 seq, received = oldest[0]
+                if seq in self._in_hand:  # another worker was faster
+                    continue
                 left = received + self._hold - time.time()
                 if not self.holding or left <= 0:
                     self._in_hand.add(seq)
+                    self._wake.set()  # there may be one for another worker, too
                     return seq, self.holding
-            self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._wake.wait()
         return None, False
 
     async def _judge_waiting(self, seq: int, expired: bool) -> None:
-        _, transition = self.queue.load(seq)
+        try:
+            _, transition = await self.queue.read(self.queue.load, seq)
+        except KeyError:  # it was judged or forgotten since it was looked for
+            return
         if transition is None:
-            with self.queue.batch() as batch:
-                damaged = batch.damaged(seq)
-            self._publish([damaged])
+            self._publish([await self.queue.call(self._take_damaged, seq)])
             return
         if expired:
             judgement = self.panel.give_up(
@@ -214,36 +223,48 @@ class JudgeService:
             if outcome.outage and not await self.probe.recheck() and self.probe.outage:
                 return  # it waits in the queue until the judge works again or its time is up
             judgement = outcome.judgement
-        with self.queue.batch() as batch:
-            there = batch.judged(transition, judgement, seq)
-        if there:
+        if await self.queue.call(self._keep, transition, judgement, seq):
             self._publish([(transition, judgement)])
+
+    def _keep(self, transition: turn_pb2.Transition, judgement: turn_pb2.Judgement, seq: int) -> bool:
+        with self.queue.batch() as batch:
+            return batch.judged(transition, judgement, seq)
+
+    def _take_damaged(self, seq: int) -> _Judged:
+        with self.queue.batch() as batch:
+            return batch.damaged(seq)
 
     async def _judge_backlog(self) -> None:
         """Judge what another judge left before a restart: an instant one leaves nothing waiting."""
         while not self._stopping:
-            judged = []
             try:
-                rows = self.queue.oldest(_BACKLOG_BATCH)
-                if not rows:
-                    return
-                with self.queue.batch() as batch:
-                    for seq, _ in rows:
-                        _, transition = self.queue.load(seq)
-                        if transition is None:
-                            judged.append(batch.damaged(seq))
-                            continue
-                        judgement = self.panel.decide_now(transition).judgement
-                        batch.judged(transition, judgement, seq)
-                        judged.append((transition, judgement))
+                judged = await self.queue.call(self._judge_some)
             except MeshError as error:
                 logger.error("judging waits: %s", error.message)
                 await asyncio.sleep(1.0)
                 continue
+            if not judged:
+                return
             self._publish(judged)
-            await asyncio.sleep(0)  # let requests in
 
-    def _publish(self, judged: Iterable[tuple[turn_pb2.Transition, turn_pb2.Judgement]]) -> None:
+    def _judge_some(self) -> list[_Judged]:
+        """Judge the oldest of the backlog; none when nothing is left."""
+        judged: list[_Judged] = []
+        rows = self.queue.oldest(_BACKLOG_BATCH)
+        if not rows:
+            return judged
+        with self.queue.batch() as batch:
+            for seq, _ in rows:
+                _, transition = self.queue.load(seq)
+                if transition is None:
+                    judged.append(batch.damaged(seq))
+                    continue
+                judgement = self.panel.decide_now(transition).judgement
+                batch.judged(transition, judgement, seq)
+                judged.append((transition, judgement))
+        return judged
+
+    def _publish(self, judged: Iterable[_Judged]) -> None:
         """Write judgements to the journal and the traces and publish them, after the commit."""
         judged = list(judged)
         traces.judged(judged)

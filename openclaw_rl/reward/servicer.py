@@ -48,4 +48,5 @@ class JudgeServicer(judge_pb2_grpc.JudgeServiceServicer):
                              context: grpc.aio.ServicerContext) -> pb.ListJudgementsResponse:
         if len(request.turn_ids) > _MOST_TURNS:
             raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {_MOST_TURNS} turns")
-        return pb.ListJudgementsResponse(judgements=self._service.queue.judgements(list(request.turn_ids)))
+        queue = self._service.queue
+        return pb.ListJudgementsResponse(judgements=await queue.read(queue.judgements, list(request.turn_ids)))

@@ -92,7 +92,8 @@ class EnvironmentComponent(Component):
             logger.info("removed what %d sandboxes of a killed environment server had left", left)
         self._pool.start()
         interval = min(REAP_EVERY, self.runtime.config.session_awareness.session_timeout / 4)
-        reaper = asyncio.create_task(_reap(self._tracker, interval, self._settings.episodes.keep), name="reaper")
+        reaper = asyncio.create_task(_reap(self._tracker, self._store, interval, self._settings.episodes.keep),
+                                     name="reaper")
         self.runtime.resources.callback(reaper.cancel)
 
     async def drain(self, grace: float) -> None:
@@ -144,16 +145,16 @@ def _request(payloads: list[bytes]) -> judge_pb2.JudgeTransitionsRequest:
     return judge_pb2.JudgeTransitionsRequest(transitions=map(turn_pb2.Transition.FromString, payloads))
 
 
-async def _reap(tracker: SessionTracker, interval: float, keep_episodes: int) -> None:
+async def _reap(tracker: SessionTracker, database: Database, interval: float, keep_episodes: int) -> None:
     """End idle sessions and delete old summaries, for ever. A full disk stops neither the server nor this."""
     looks = 0
     while True:
         await asyncio.sleep(interval)
         try:
-            if ended := tracker.reap():
+            if ended := await database.call(tracker.reap):
                 logger.info("%d sessions timed out", ended)
             looks += 1
             if looks % PRUNE_EVERY == 0:
-                tracker.prune(keep_episodes=keep_episodes)
+                await database.call(lambda: tracker.prune(keep_episodes=keep_episodes))
         except Exception:
             logger.exception("looking for sessions that have timed out; will try again")

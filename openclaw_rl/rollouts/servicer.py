@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc
 
@@ -31,23 +32,24 @@ class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.Environme
 
     async def RecordTurns(self, request_iterator: AsyncIterator[pb.RecordTurnsRequest],
                           context: grpc.aio.ServicerContext) -> AsyncIterator[pb.RecordTurnsResponse]:
-        async for response in receive(request_iterator, lambda request: list(request.events), self._tracker.handle,
+        handle = partial(self._store.call, self._tracker.handle)
+        async for response in receive(request_iterator, lambda request: list(request.events), handle,
                                       lambda acks: pb.RecordTurnsResponse(acks=acks)):
             yield response
 
     async def GetSession(self, request: pb.GetSessionRequest,
                          context: grpc.aio.ServicerContext) -> pb.GetSessionResponse:
-        session, turns = views.session(self._store, _session_id(request))
-        return pb.GetSessionResponse(session=session, turns=turns,
-                                     feedback=views.feedback(self._store, request.session_id))
+        session, turns = await self._store.read(views.session, self._store, _session_id(request))
+        feedback = await self._store.read(views.feedback, self._store, request.session_id)
+        return pb.GetSessionResponse(session=session, turns=turns, feedback=feedback)
 
     async def EndSession(self, request: pb.EndSessionRequest,
                          context: grpc.aio.ServicerContext) -> pb.EndSessionResponse:
-        views.row_of_session(self._store, _session_id(request))  # raises when there is none
-        return pb.EndSessionResponse(closed_turns=self._tracker.end(request.session_id))
+        await self._store.read(views.row_of_session, self._store, _session_id(request))  # raises when there is none
+        return pb.EndSessionResponse(closed_turns=await self._store.call(self._tracker.end, request.session_id))
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: grpc.aio.ServicerContext) -> pb.ListTurnsResponse:
-        return views.turns(self._store, request)
+        return await self._store.read(views.turns, self._store, request)
 
 
 def _session_id(request: pb.GetSessionRequest | pb.EndSessionRequest) -> str:

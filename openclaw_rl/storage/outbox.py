@@ -1,4 +1,4 @@
-"""Messages on disk that wait for the next component."""
+"""Messages on disk that wait for the next component. An event loop uses `fetch`, `acknowledge` and `refuse`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.quarantine import forget_rows, trim
 from openclaw_rl.v1 import common_pb2, component_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Rejected messages that are kept, and their bytes; beyond these the oldest go.
 KEEP_REJECTED, KEEP_REJECTED_BYTES = 10_000, 256 * 2**20
@@ -34,32 +34,30 @@ class Outbox:
     """The messages of one hop, oldest first. All methods may be called from any thread; one process, one such object.
 
     Args:
-        store: where they are kept.
-        name: of the stream, such as "turns"; one store may hold several.
+        database: where they are kept.
+        name: of the stream, such as "turns"; one database may hold several.
         on_rejected: called with id and reason of each message that is set aside, in the transaction that does it: its
             connection comes first, and what is written there is kept with it or not at all.
 
     Attributes:
         connected, last_error: the stream's state, kept by the sender.
         last_rejected: when a message was last set aside, in seconds since the epoch.
-        waits_for_disk: each change takes as long as the disk does.
     """
 
-    def __init__(self, store: Database, name: str,
+    def __init__(self, database: Database, name: str,
                  on_rejected: Callable[[sqlite3.Connection, str, str], None] | None = None) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"name of an outbox: {name!r}; allowed are lower-case letters, digits and _")
         self.name = name
         self.connected = False
         self.last_error = ""
-        self.waits_for_disk = store.durability == "strict"
-        self._store = store
+        self._database = database
         self._table = f"outbox_{name}"
         self._on_rejected = on_rejected
         self._listener: Callable[[], None] | None = None
         self._counts = threading.Lock()
         self._delivered = 0
-        with store.transaction() as db:
+        with database.transaction() as db:
             db.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (seq INTEGER PRIMARY KEY, "
                        "id TEXT NOT NULL UNIQUE, created REAL NOT NULL, crc INTEGER NOT NULL, payload BLOB NOT NULL)")
             db.execute(f"CREATE TABLE IF NOT EXISTS {self._table}_rejected (seq INTEGER PRIMARY KEY, "
@@ -67,6 +65,7 @@ class Outbox:
             # Not SQLite's own numbers: those begin anew when the table is empty, or cost a page with each commit.
             last = db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {self._table}").fetchone()[0]
             self._numbers = itertools.count(last + 1)
+            self._oldest = self._created(db)
             # Counted once here and kept up with each commit: counting is slow when much waits.
             self._pending, self._bytes = db.execute(
                 f"SELECT COUNT(*), COALESCE(SUM(LENGTH(payload)), 0) FROM {self._table}").fetchone()
@@ -83,24 +82,36 @@ class Outbox:
             StorageError: it could not be stored.
         """
         if db is None:
-            with self._store.transaction() as db:
+            with self._database.transaction() as db:
                 self._insert(db, id, payload)
         else:
             self._insert(db, id, payload)
 
     def _insert(self, db: sqlite3.Connection, id: str, payload: bytes) -> None:
+        now = time.time()
         done = db.execute(f"INSERT INTO {self._table} (seq, id, created, crc, payload) VALUES (?, ?, ?, ?, ?) "
-                          "ON CONFLICT (id) DO NOTHING",
-                          (next(self._numbers), id, time.time(), zlib.crc32(payload), payload))
+                          "ON CONFLICT (id) DO NOTHING", (next(self._numbers), id, now, zlib.crc32(payload), payload))
         if done.rowcount:
-            self._store.after_commit(lambda: self._changed(1, len(payload), wake=True))
+            self._database.after_commit(lambda: self._added(len(payload), now))
 
-    def _changed(self, messages: int, size: int, wake: bool = False) -> None:
+    def _added(self, size: int, created: float) -> None:
         with self._counts:
-            self._pending += messages
+            self._pending += 1
             self._bytes += size
-        if wake and self._listener is not None:
+            self._oldest = created if self._oldest is None else self._oldest
+        if self._listener is not None:
             self._listener()
+
+    def _removed(self, messages: int, size: int, oldest: float | None) -> None:
+        with self._counts:
+            self._pending -= messages
+            self._bytes -= size
+            self._oldest = oldest
+
+    def _created(self, db: sqlite3.Connection) -> float | None:
+        """When the oldest message was put."""
+        row = db.execute(f"SELECT created FROM {self._table} ORDER BY seq LIMIT 1").fetchone()
+        return None if row is None else float(row[0])
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Call `listener` after each commit that added a message, from the thread that committed it."""
@@ -112,7 +123,7 @@ class Outbox:
         rows: list[Row] = []
         damaged: list[str] = []
         size = 0
-        with self._store.reading() as db:
+        with self._database.reading() as db:
             cursor = db.execute(f"SELECT seq, id, crc, payload FROM {self._table} WHERE seq > ? ORDER BY seq LIMIT ?",
                                 (after, limit))
             for seq, id, crc, payload in cursor:
@@ -129,12 +140,24 @@ class Outbox:
             return rows or self.window(after, limit, max_bytes)
         return rows
 
+    async def fetch(self, after: int, limit: int, max_bytes: int) -> list[Row]:
+        """`window`, for an event loop."""
+        return await self._database.read(self.window, after, limit, max_bytes)
+
     def settle(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
-        """Forget what the receiver has, and set aside what it rejects; one transaction. Unknown ids are no error.
+        """Forget what the receiver has, and quarantine what it rejects; one transaction. Unknown ids are no error.
 
         Returns:
             The ids that are settled by it.
         """
+        with self._database.transaction() as db:
+            return self._settle(db, acks)
+
+    async def acknowledge(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
+        """`settle`, for an event loop."""
+        return await self._database.run(lambda db: self._settle(db, acks))
+
+    def _settle(self, db: sqlite3.Connection, acks: Iterable[common_pb2.Ack]) -> list[str]:
         done, rejected = [], []
         for ack in acks:
             if ack.status in (common_pb2.ACK_STATUS_ACCEPTED, common_pb2.ACK_STATUS_DUPLICATE):
@@ -142,20 +165,24 @@ class Outbox:
             elif ack.status == common_pb2.ACK_STATUS_REJECTED:
                 rejected.append((ack.id, ack.reason or "no reason given"))
             else:
-                log.warning("outbox %s: an answer without a status for %s is ignored", self.name, ack.id)
-        with self._store.transaction() as db:
-            settled = self._delete(db, done)
-            with self._counts:
-                self._delivered += len(settled)
-            refused = self._move_aside(db, rejected)
-        self._tell(refused)
-        return settled + [id for id, _ in refused]
+                logger.warning("outbox %s: an answer without a status for %s is ignored", self.name, ack.id)
+        settled = self._delete(db, done)
+        self._database.after_commit(lambda: self._count_delivered(len(settled)))
+        return settled + self._move_aside(db, rejected)
+
+    def _count_delivered(self, messages: int) -> None:
+        with self._counts:
+            self._delivered += messages
 
     def set_aside(self, ids: Iterable[str], reason: str) -> None:
         """Keep messages that can't be sent, with the reason, where they are no obstacle."""
-        with self._store.transaction() as db:
-            refused = self._move_aside(db, [(id, reason) for id in ids])
-        self._tell(refused)
+        with self._database.transaction() as db:
+            self._move_aside(db, [(id, reason) for id in ids])
+
+    async def refuse(self, ids: Iterable[str], reason: str) -> None:
+        """`set_aside`, for an event loop."""
+        refused = [(id, reason) for id in ids]
+        await self._database.run(lambda db: self._move_aside(db, refused))
 
     def forget(self, db: sqlite3.Connection, meant: Callable[[bytes], bool]) -> list[str]:
         """Delete the messages whose payload is `meant`, those set aside too, in the caller's transaction.
@@ -167,12 +194,13 @@ class Outbox:
         self._delete(db, waiting)
         aside = forget_rows(db, f"{self._table}_rejected", meant)
         count, last = db.execute(f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()
-        self._store.after_commit(lambda: self._kept_aside(count, last))
+        self._database.after_commit(lambda: self._kept_aside(count, last))
         return waiting + aside
 
     def rejected(self, limit: int = 100) -> list[tuple[str, str]]:
         """Ids and reasons of messages set aside, newest first."""
-        rows = self._store.query(f"SELECT id, reason FROM {self._table}_rejected ORDER BY seq DESC LIMIT ?", (limit,))
+        rows = self._database.query(
+            f"SELECT id, reason FROM {self._table}_rejected ORDER BY seq DESC LIMIT ?", (limit,))
         return [(row["id"], row["reason"]) for row in rows]
 
     def stats(self) -> component_pb2.OutboxStats:
@@ -181,9 +209,9 @@ class Outbox:
             stats = component_pb2.OutboxStats(
                 name=self.name, pending=self._pending, pending_bytes=self._bytes, connected=self.connected,
                 delivered=self._delivered, rejected=self._rejected, last_error=self.last_error)
-        oldest = self._store.query(f"SELECT created FROM {self._table} ORDER BY seq LIMIT 1")
-        if oldest:
-            stats.oldest_age.FromNanoseconds(max(0, int((time.time() - oldest[0]["created"]) * 1e9)))
+            oldest = self._oldest
+        if oldest is not None:
+            stats.oldest_age.FromNanoseconds(max(0, int((time.time() - oldest) * 1e9)))
         return stats
 
     def _delete(self, db: sqlite3.Connection, ids: list[str]) -> list[str]:
@@ -194,10 +222,12 @@ class Outbox:
                 settled.append(id)
                 size += row[0]
         if settled:
-            self._store.after_commit(lambda: self._changed(-len(settled), -size))
+            oldest = self._created(db)
+            self._database.after_commit(lambda: self._removed(len(settled), size, oldest))
         return settled
 
-    def _move_aside(self, db: sqlite3.Connection, rejected: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _move_aside(self, db: sqlite3.Connection, rejected: list[tuple[str, str]]) -> list[str]:
+        """Move messages to those that are rejected, with the reasons; the ids of those that were there."""
         moved = []
         for id, reason in rejected:
             done = db.execute(f"INSERT OR REPLACE INTO {self._table}_rejected (id, rejected, reason, payload) "
@@ -210,12 +240,10 @@ class Outbox:
         if moved:
             trim(db, f"{self._table}_rejected", KEEP_REJECTED, KEEP_REJECTED_BYTES)
             count, last = db.execute(f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()
-            self._store.after_commit(lambda: self._kept_aside(count, last))
-        return moved
+            self._database.after_commit(lambda: self._kept_aside(count, last, moved))
+        return [id for id, _ in moved]
 
-    def _kept_aside(self, count: int, last: float) -> None:
+    def _kept_aside(self, count: int, last: float, moved: Iterable[tuple[str, str]] = ()) -> None:
         self._rejected, self.last_rejected = count, last
-
-    def _tell(self, refused: list[tuple[str, str]]) -> None:
-        for id, reason in refused:
-            log.error("outbox %s: %s is set aside: %s", self.name, id, reason)
+        for id, reason in moved:
+            logger.error("outbox %s: %s is set aside: %s", self.name, id, reason)

@@ -107,12 +107,16 @@ class TrainerService:
 
     # Called by the servicer
 
-    def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
+    async def accept(self, samples: Sequence[turn_pb2.Sample]) -> list[common_pb2.Ack]:
         """Keep samples; the acks are true once this returns."""
-        acks = self._store.accept(samples)
-        traces.accepted([sample for sample, ack in zip(samples, acks, strict=True)
-                         if ack.status == common_pb2.ACK_STATUS_ACCEPTED and not self._store.forgot(sample)],
-                        self._store.statuses)
+        def keep() -> list[common_pb2.Ack]:
+            acks = self._store.accept(samples)
+            traces.accepted([sample for sample, ack in zip(samples, acks, strict=True)
+                             if ack.status == common_pb2.ACK_STATUS_ACCEPTED and not self._store.forgot(sample)],
+                            self._store.statuses)
+            return acks
+
+        acks = await self._store.file.call(keep)
         self._wake.set()
         self._watcher.judged()
         return acks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 from openclaw_rl.delivery.ids import message_id
@@ -71,7 +72,8 @@ class Neighbour(judge_pb2_grpc.JudgeServiceServicer):
             async for request in request_iterator:
                 self.received += len(request.transitions)
             return
-        responses = receive(request_iterator, lambda request: list(request.transitions), self._handle,
+        responses = receive(request_iterator, lambda request: list(request.transitions),
+                            partial(self.store.call, self._handle),
                             lambda acks: judge_pb2.JudgeTransitionsResponse(acks=acks))
         async with contextlib.aclosing(responses):
             async for response in responses:

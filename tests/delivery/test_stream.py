@@ -83,13 +83,13 @@ async def test_a_full_disk_of_the_senders_own_is_told_as_such(store: Any, outbox
     await neighbour.start()
     out = sender(outbox, neighbour)
     put(outbox, range(3))
-    settle = outbox.settle
+    settle = outbox.acknowledge
     broken = StorageError.of(store.path, sqlite3.OperationalError("disk I/O error"))
-    monkeypatch.setattr(outbox, "settle", Mock(side_effect=[broken, broken, broken]))
+    monkeypatch.setattr(outbox, "acknowledge", Mock(side_effect=[broken, broken, broken]))
     out.start()
     await eventually(lambda: "disk I/O error" in outbox.last_error)
     assert outbox.last_error.startswith(str(store.path)) and outbox.stats().pending == 3
-    monkeypatch.setattr(outbox, "settle", settle)
+    monkeypatch.setattr(outbox, "acknowledge", settle)
     await eventually(lambda: outbox.stats().pending == 0)
     await out.stop()
     assert len(neighbour.got()) == 3

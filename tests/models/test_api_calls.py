@@ -166,7 +166,7 @@ async def test_turns_wait_for_the_judges_budget(api: FakeApi, tmp_path: Any, mon
     service = JudgeService(Panel(judge, 1, 1.0), JudgeQueue(store, Outbox(store, "samples")), Broadcast(), journal, 4)
     service.start()
     try:
-        service.accept([transition("thanks", turn_id=f"t{i}") for i in range(4)])
+        await service.accept([transition("thanks", turn_id=f"t{i}") for i in range(4)])
         seen = False
 
         def judged() -> bool:

@@ -74,7 +74,7 @@ async def traffic(tmp_path: Path) -> Any:
     await found.stop()
 
 
-def judged(root: Path, transitions: list[turn_pb2.Transition]) -> list[turn_pb2.Sample]:
+async def judged(root: Path, transitions: list[turn_pb2.Transition]) -> list[turn_pb2.Sample]:
     """What a judge of rules, in a process of its own, makes of transitions."""
 
     class NoJournal:
@@ -86,7 +86,7 @@ def judged(root: Path, transitions: list[turn_pb2.Transition]) -> list[turn_pb2.
     samples = Outbox(store, "samples")
     service = JudgeService(Panel(RulesJudge(), 2, 5), JudgeQueue(store, samples), Broadcast(),
                            NoJournal(), workers=1)  # type: ignore[arg-type]
-    service.accept(transitions)
+    await service.accept(transitions)
     found = [turn_pb2.Sample.FromString(row.payload) for row in samples.window(0, 1000, 2**24)]
     store.close()
     return found
@@ -113,7 +113,7 @@ async def test_one_trace_from_the_caller_to_the_version_that_the_turn_trained(
     transitions = [turn_pb2.Transition.FromString(row.payload) for row in harness.outbox.window(0, 99, 2**24)]
     harness.store.close()
     tracing.restart()  # everything behind is another process
-    samples = judged(tmp_path, transitions)
+    samples = await judged(tmp_path, transitions)
     turn_spans.accepted(samples, lambda ids: [])
     tracing.restart()
     with version_spans.step() as step:

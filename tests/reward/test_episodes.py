@@ -37,7 +37,7 @@ def last(text: str, **outcome: object) -> turn_pb2.Transition:
 async def test_a_last_step_is_judged_by_what_its_call_gave(desk: Desk, text: str, value: float, score: int) -> None:
     service = desk.service(RulesJudge())
     given = last(text, value=value, steps=1)
-    assert [ack.status for ack in service.accept([given])] == [common_pb2.ACK_STATUS_ACCEPTED]
+    assert [ack.status for ack in await service.accept([given])] == [common_pb2.ACK_STATUS_ACCEPTED]
     [sample] = desk.sent()
     assert sample.judgement.score == score and not sample.judgement.failed
     assert sample.transition == given and sample.transition.outcome.value == value
@@ -45,7 +45,7 @@ async def test_a_last_step_is_judged_by_what_its_call_gave(desk: Desk, text: str
 
 async def test_a_broken_off_episode_goes_on_too(desk: Desk) -> None:
     service = desk.service(RulesJudge())
-    service.accept([last("", error="the sandbox died", steps=1)])
+    await service.accept([last("", error="the sandbox died", steps=1)])
     [sample] = desk.sent()
     assert sample.transition.outcome.error == "the sandbox died"
     assert "the episode ended without an observation" in sample.judgement.votes[0].rationale

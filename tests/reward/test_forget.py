@@ -30,10 +30,10 @@ async def test_judgements_samples_and_what_was_set_aside_go(desk: Desk, tmp_path
     service = desk.service(RulesJudge())
     for session in ("ann", "bob"):
         for number in "12":
-            service.accept([transition(f"No, that's wrong. {MARK} {session}", session[0] + number,
+            await service.accept([transition(f"No, that's wrong. {MARK} {session}", session[0] + number,
                                        request=MARK, session_id=session)])
     forged = transition(f"{MARK} ann", "a1", session_id="ann")
-    assert statuses(service.accept([forged])) == [REJECTED]
+    assert statuses(await service.accept([forged])) == [REJECTED]
     desk.samples.settle([common_pb2.Ack(id="a1", status=common_pb2.ACK_STATUS_REJECTED, reason="no"),
                          common_pb2.Ack(id="a2", status=common_pb2.ACK_STATUS_ACCEPTED)])
     desk.journal.flush()
@@ -41,12 +41,12 @@ async def test_judgements_samples_and_what_was_set_aside_go(desk: Desk, tmp_path
     assert target.turn_ids == {"a1", "a2"}, "the judgement of one that the trainer has knows its session"
     assert (removed["judgements"], removed["samples"], removed["set aside"]) == (2, 1, 1)
     assert removed["journal lines"] >= 2
-    erase(service.queue._store)
+    erase(service.queue._database)
     assert not found(tmp_path, "ann") and found(tmp_path, MARK)
     assert not service.queue.judgements(["a1", "a2"]) and len(service.queue.judgements(["b1", "b2"])) == 2
     assert [sample.transition.turn.turn_id for sample in desk.sent()] == ["b1", "b2"]
     await service.forget(Target("bob", LATER))
-    erase(service.queue._store)
+    erase(service.queue._database)
     assert not found(tmp_path, MARK)
 
 
@@ -55,7 +55,7 @@ async def test_what_waits_or_is_being_judged_goes_and_what_comes_late_is_let_go(
     model.gate.clear()
     service = desk.service(model)
     service.start()
-    service.accept([transition(turn_id=f"{session[0]}{i}", session_id=session) for i in range(3)
+    await service.accept([transition(turn_id=f"{session[0]}{i}", session_id=session) for i in range(3)
                     for session in ("ann", "bob")])
     await eventually(lambda: len(service._in_hand) == 2)
     await service.forget(Target("ann", LATER))
@@ -66,5 +66,5 @@ async def test_what_waits_or_is_being_judged_goes_and_what_comes_late_is_let_go(
     assert not service.queue.judgements(["a0", "a1", "a2"])
     await service.stop()
     service = desk.service(RulesJudge())  # after a restart
-    assert statuses(service.accept([transition(turn_id="a9", session_id="ann")])) == [ACCEPTED]
+    assert statuses(await service.accept([transition(turn_id="a9", session_id="ann")])) == [ACCEPTED]
     assert not service.queue.judgements(["a9"]) and not desk.samples.rejected()

@@ -86,7 +86,7 @@ def statuses(acks: list[common_pb2.Ack]) -> list[int]:
 
 async def test_rules_judge_within_the_batch(desk: Desk) -> None:
     service = desk.service(RulesJudge())
-    acks = service.accept([transition("thanks", "a"), transition("that's wrong", "b"), transition("ok", "c"),
+    acks = await service.accept([transition("thanks", "a"), transition("that's wrong", "b"), transition("ok", "c"),
                            transition("thanks", "a")])
     assert statuses(acks) == [ACCEPTED, ACCEPTED, ACCEPTED, DUPLICATE]
     assert [(s.judgement.turn_id, s.judgement.score) for s in desk.sent()] == [("a", 1), ("b", -1), ("c", 0)]
@@ -100,7 +100,7 @@ async def test_rules_judge_within_the_batch(desk: Desk) -> None:
 async def test_judgements_are_listed_in_the_order_asked_for_and_bounded(desk: Desk) -> None:
     service = desk.service(RulesJudge(), keep=500)
     for begin in range(0, 2000, 100):
-        service.accept([transition("thanks", f"t{i}") for i in range(begin, begin + 100)])
+        await service.accept([transition("thanks", f"t{i}") for i in range(begin, begin + 100)])
     found = service.queue.judgements(["t1999", "unknown", "t1998", "t1999"])
     assert [judgement.turn_id for judgement in found] == ["t1999", "t1998"]
     assert len(service.queue.judgements([f"t{i}" for i in range(2000)])) < 1500
@@ -109,7 +109,7 @@ async def test_judgements_are_listed_in_the_order_asked_for_and_bounded(desk: De
 async def test_what_can_not_be_judged_is_rejected_and_the_rest_goes_on(desk: Desk) -> None:
     side = transition("thanks", "side")
     side.turn.turn_class = turn_pb2.TURN_CLASS_SIDE
-    acks = desk.service(RulesJudge()).accept([transition("x", ""), side, transition("x", "i" * 500),
+    acks = await desk.service(RulesJudge()).accept([transition("x", ""), side, transition("x", "i" * 500),
                                               transition("thanks", "good")])
     assert statuses(acks) == [REJECTED, REJECTED, REJECTED, ACCEPTED]
     assert "turn.turn_id" in acks[0].reason and "only main turns are judged" in acks[1].reason
@@ -118,13 +118,13 @@ async def test_what_can_not_be_judged_is_rejected_and_the_rest_goes_on(desk: Des
 
 async def test_a_rule_that_breaks_is_a_failed_judgement(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RulesJudge, "vote_now", lambda *_: 1 / 0)
-    desk.service(RulesJudge()).accept([transition("thanks", "a")])
+    await desk.service(RulesJudge()).accept([transition("thanks", "a")])
     sample = desk.sent()[0]
     assert sample.judgement.failed and "ZeroDivisionError" in sample.judgement.votes[0].error
 
 
 async def test_the_journal_has_score_and_hint(desk: Desk) -> None:
-    desk.service(RulesJudge()).accept([transition("too long, answer in one sentence", "a")])
+    await desk.service(RulesJudge()).accept([transition("too long, answer in one sentence", "a")])
     desk.journal.flush()
     text = next((desk.folder / "logs").glob("rl_trace_*")).read_text()
     assert "[SESSION: s1] [VERSION: 7] [PRM] Score: -1 (dissatisfied)" in text
@@ -134,7 +134,7 @@ async def test_the_journal_has_score_and_hint(desk: Desk) -> None:
 async def test_a_model_judges_from_the_queue(desk: Desk) -> None:
     service = desk.service(Model())
     service.start()
-    service.accept([transition("x", str(i)) for i in range(10)])
+    await service.accept([transition("x", str(i)) for i in range(10)])
     await eventually(lambda: len(desk.sent()) == 10)
     assert service.queue.waiting == 0 and service.status().gauges["queue"] == 0
     await service.stop()
@@ -145,7 +145,7 @@ async def test_workers_judge_at_the_same_time_and_no_turn_twice(desk: Desk) -> N
     model.gate.clear()
     service = desk.service(model)
     service.start()
-    service.accept([transition("x", str(i)) for i in range(5)])
+    await service.accept([transition("x", str(i)) for i in range(5)])
     await eventually(lambda: len(model.asked) == 3)  # the probe and one for each worker
     model.gate.set()
     await eventually(lambda: len(desk.sent()) == 5)
@@ -158,12 +158,12 @@ async def test_a_killed_judge_goes_on_where_it_was(desk: Desk) -> None:
     model.gate.clear()
     first = desk.service(model)
     first.start()
-    first.accept([transition("x", str(i)) for i in range(6)])
+    await first.accept([transition("x", str(i)) for i in range(6)])
     await eventually(lambda: len(model.asked) == 3)
     await first.stop()  # cancelled in the middle of two votes: nothing of them is stored
     second = desk.service(Model())
     assert second.queue.waiting == 6
-    assert statuses(second.accept([transition("x", "3")])) == [DUPLICATE]
+    assert statuses(await second.accept([transition("x", "3")])) == [DUPLICATE]
     second.start()
     await eventually(lambda: len(desk.sent()) == 6)
     assert second.queue.counters["judgements"] == 6 and second.queue.counters["transitions"] == 6
@@ -172,7 +172,7 @@ async def test_a_killed_judge_goes_on_where_it_was(desk: Desk) -> None:
 
 async def test_a_transition_that_breaks_the_judge_is_no_obstacle_for_the_others(desk: Desk) -> None:
     service = desk.service(Model())
-    service.accept([transition("thanks", turn_id) for turn_id in ("bad", "a", "b", "c")])
+    await service.accept([transition("thanks", turn_id) for turn_id in ("bad", "a", "b", "c")])
     with desk.open[0].transaction() as db:
         db.execute("UPDATE transitions SET turn_id = CAST(x'ff' AS TEXT) WHERE turn_id = 'bad'")
     service.start()
@@ -184,7 +184,7 @@ async def test_a_transition_that_breaks_the_judge_is_no_obstacle_for_the_others(
 @pytest.mark.parametrize("again", [Model, RulesJudge])
 async def test_a_disk_that_cant_be_read_for_a_while_ends_no_work(
         desk: Desk, again: Callable[[], Judge], monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.service(Model()).accept([transition("thanks", "a"), transition("thanks", "b")])
+    await desk.service(Model()).accept([transition("thanks", "a"), transition("thanks", "b")])
     service = desk.service(again())
     read, failures = service.queue.oldest, iter(range(3))
 
@@ -203,7 +203,7 @@ async def test_rules_take_over_what_a_model_left(desk: Desk) -> None:
     model = Model(VoteError("down", outage=True))
     first = desk.service(model)
     first.start()
-    first.accept([transition("thanks", str(i)) for i in range(200)])
+    await first.accept([transition("thanks", str(i)) for i in range(200)])
     await eventually(lambda: first.probe.done)
     await first.stop()
     second = desk.service(RulesJudge())
@@ -218,7 +218,7 @@ async def test_an_outage_at_the_start_holds_the_queue_and_is_told(desk: Desk) ->
     service = desk.service(model, probe_seconds=0.1)
     assert service.status().state == component_pb2.COMPONENT_STATE_STARTING
     service.start()
-    service.accept([transition("x", "a")])
+    await service.accept([transition("x", "a")])
     await eventually(lambda: service.probe.done)
     status = service.status()
     assert status.state == component_pb2.COMPONENT_STATE_DEGRADED
@@ -239,7 +239,7 @@ async def test_an_outage_later_returns_turns_to_the_queue(desk: Desk) -> None:
     service.start()
     await eventually(lambda: service.probe.done)
     model.error = VoteError("down", outage=True)
-    service.accept([transition("x", "a")])
+    await service.accept([transition("x", "a")])
     await eventually(lambda: service.probe.problem)
     assert not desk.sent()
     model.error = None
@@ -252,7 +252,7 @@ async def test_a_turn_waits_only_so_long(desk: Desk) -> None:
     service = desk.service(Model(VoteError("down", outage=True)), hold_seconds=0.2)
     service.start()
     started = time.monotonic()
-    service.accept([transition("x", "a"), transition("", "b", feedback=[feedback(-1.0, "too long")])])
+    await service.accept([transition("x", "a"), transition("", "b", feedback=[feedback(-1.0, "too long")])])
     await eventually(lambda: len(desk.sent()) == 2)
     assert time.monotonic() - started >= 0.19
     samples = {sample.judgement.turn_id: sample.judgement for sample in desk.sent()}
@@ -268,7 +268,7 @@ async def test_a_bad_vote_of_a_judge_that_works_is_a_failed_judgement(desk: Desk
     service.start()
     await eventually(lambda: service.probe.done)
     model.error = VoteError("no score in the answer")
-    service.accept([transition("x", "a")])
+    await service.accept([transition("x", "a")])
     await eventually(lambda: desk.sent())
     assert desk.sent()[0].judgement.failed
     assert service.status().state == component_pb2.COMPONENT_STATE_RUNNING
@@ -278,7 +278,7 @@ async def test_a_bad_vote_of_a_judge_that_works_is_a_failed_judgement(desk: Desk
 @pytest.mark.parametrize("judge", [Model, RulesJudge])
 async def test_a_damaged_row_is_set_aside_and_the_rest_goes_on(desk: Desk, judge: Callable[[], Judge]) -> None:
     first = desk.service(Model())
-    first.accept([transition("thanks", id) for id in ("a", "b", "c")])
+    await first.accept([transition("thanks", id) for id in ("a", "b", "c")])
     with desk.open[0].transaction() as db:
         [(payload,)] = db.execute("SELECT payload FROM transitions WHERE turn_id = 'a'").fetchall()
         flipped = payload.replace(b"recursion", b"precision")  # it can still be read
@@ -299,7 +299,7 @@ async def test_a_damaged_row_is_set_aside_and_the_rest_goes_on(desk: Desk, judge
 
 async def test_a_damaged_judgement_is_not_told(desk: Desk) -> None:
     service = desk.service(RulesJudge())
-    service.accept([transition("thanks", "a"), transition("thanks", "b")])
+    await service.accept([transition("thanks", "a"), transition("thanks", "b")])
     with desk.open[0].transaction() as db:
         db.execute("UPDATE judgements SET payload = CAST(replace(payload, 'rules', 'fools') AS BLOB)"
                    " WHERE turn_id = 'a'")
@@ -308,8 +308,8 @@ async def test_a_damaged_judgement_is_not_told(desk: Desk) -> None:
 
 async def test_a_second_transition_of_a_turn_is_refused_and_kept_aside(desk: Desk) -> None:
     service = desk.service(RulesJudge())
-    service.accept([transition("thanks", "a")])
-    again, forged = service.accept([transition("thanks", "a"), transition("that's wrong", "a")])
+    await service.accept([transition("thanks", "a")])
+    again, forged = await service.accept([transition("thanks", "a"), transition("that's wrong", "a")])
     assert statuses([again, forged]) == [DUPLICATE, REJECTED]
     assert forged.reason == ("turn.turn_id: this id was used before, for a message with another content; the first "
                              "one stands")
@@ -321,7 +321,7 @@ async def test_a_second_transition_of_a_turn_is_refused_and_kept_aside(desk: Des
 @pytest.mark.parametrize("turn_id", ["", "x" * 300, "a\nb"])
 async def test_impossible_ids_are_refused_and_kept_aside(desk: Desk, turn_id: str) -> None:
     service = desk.service(RulesJudge())
-    [ack] = service.accept([transition("thanks", turn_id)])
+    [ack] = await service.accept([transition("thanks", turn_id)])
     assert ack.status == REJECTED and ack.reason.startswith("turn.turn_id: ")
     assert service.queue.quarantine.count == 1 and not desk.sent()
 
@@ -333,14 +333,14 @@ async def test_judgements_that_fail_again_and_again_are_an_alarm(desk: Desk) -> 
     await eventually(lambda: service.probe.done)
     model.error = VoteError("no score in the answer")
     for count in (19, 20):
-        service.accept([transition("x", f"t{i}") for i in range(count)])
+        await service.accept([transition("x", f"t{i}") for i in range(count)])
         await eventually(lambda: len(desk.sent()) == count)  # noqa: B023
         model.asked.clear()
         assert [alarm.name for alarm in service.status().alarms] == ["judgements_failed"] * (count == 20)
     assert "20 of the last 20 judgements failed" in service.status().detail
     assert "no score in the answer" in service.status().detail
     model.error = None
-    service.accept([transition("x", f"good{i}") for i in range(20)])
+    await service.accept([transition("x", f"good{i}") for i in range(20)])
     await eventually(lambda: len(desk.sent()) == 40)
     assert not service.status().alarms and service.status().state == component_pb2.COMPONENT_STATE_RUNNING
     await service.stop()
@@ -348,11 +348,11 @@ async def test_judgements_that_fail_again_and_again_are_an_alarm(desk: Desk) -> 
 
 async def test_transitions_that_wait_long_are_an_alarm(desk: Desk) -> None:
     service = desk.service(Model())
-    service.accept([transition("x", "a")])
+    await service.accept([transition("x", "a")])
     assert not service.status().alarms
     with desk.open[0].transaction() as db:
         db.execute("UPDATE transitions SET received = received - 400")
-    [alarm] = service.status().alarms
+    [alarm] = desk.service(Model()).status().alarms  # after a restart
     assert alarm.name == "transitions_waiting" and "the oldest for 7 min" in alarm.message
 
 
@@ -378,7 +378,7 @@ async def test_500_turns_a_second_are_judged_with_time_to_spare(desk: Desk) -> N
                for begin in range(40)]
     started = time.process_time()
     for batch in batches:
-        service.accept(batch)
+        await service.accept(batch)
     rate = 2000 / (time.process_time() - started)
     print(f"{rate:.0f} turns per second of one core")
     assert rate > 1000

@@ -69,19 +69,19 @@ class Rig:
 
     async def version(self, number: int) -> None:
         """Make the next version, and wait until it answers."""
-        self.judged(0, 1, 1)  # of version 0, which is not looked at any more
+        await self.judged(0, 1, 1)  # of version 0, which is not looked at any more
         await eventually(lambda: self.policy.active == number)
         await eventually(lambda: self.store.get("active") == str(number))
 
-    def judged(self, version: int, *scores: int) -> None:
-        self.service.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
+    async def judged(self, version: int, *scores: int) -> None:
+        await self.service.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
 
-    def live(self, version: int, *scores: int) -> None:
+    async def live(self, version: int, *scores: int) -> None:
         """Judged turns that nobody trains on: they have no token ids."""
         samples = [make_sample(f"t{next(self.turns)}", score, version=version) for score in scores]
         for sample in samples:
             sample.transition.turn.ClearField("tokens")
-        self.service.accept(samples)
+        await self.service.accept(samples)
 
 
 @asynccontextmanager
@@ -108,8 +108,8 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
     async with trainer(tmp_path, model, policy) as rig:
         await rig.version(1)
         await rig.version(2)
-        rig.live(1, *[1, 1, 0] * 8)
-        rig.live(2, *[-1, -1, 0] * 8)
+        await rig.live(1, *[1, 1, 0] * 8)
+        await rig.live(2, *[-1, -1, 0] * 8)
         await eventually(lambda: policy.active == 1)
         await eventually(lambda: rig.store.head == 1)
         await eventually(lambda: rig.service._watcher.watch.going is None)
@@ -128,12 +128,12 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         # Training goes on from there, and what comes next is served.
         await rig.version(3)
         assert rig.store.version(3).manifest.parent == 1
-        rig.live(3, *[1, 1, 0] * 7)
+        await rig.live(3, *[1, 1, 0] * 7)
         await eventually(lambda: "watch" not in rig.service.status().detail)
         # An operator who goes forward again has the last word.
         await policy.versions.activate(2, "I know better")
         await eventually(lambda: rig.store.get("active") == "2")
-        rig.live(2, *[-1] * 60)
+        await rig.live(2, *[-1] * 60)
         for _ in range(50):
             await asyncio.sleep(0.01)
         assert policy.active == 2
@@ -153,8 +153,8 @@ async def test_nothing_goes_back_while_pinned(tmp_path: Path, model: Path, polic
             return await state()
 
         rig.service._watcher._policy.state = counted  # type: ignore[method-assign,union-attr]
-        rig.live(1, *[1] * 24)
-        rig.live(2, *[-1] * 24)
+        await rig.live(1, *[1] * 24)
+        await rig.live(2, *[-1] * 24)
         await eventually(lambda: looks > 0)
         for _ in range(20):
             await asyncio.sleep(0.01)
@@ -171,8 +171,8 @@ async def test_a_policy_server_that_is_away_is_asked_again(
         await rig.version(1)
         await rig.version(2)
         await policy.kill()
-        rig.live(1, *[1] * 24)
-        rig.live(2, *[-1] * 24)
+        await rig.live(1, *[1] * 24)
+        await rig.live(2, *[-1] * 24)
         await eventually(lambda: "the watch can't look or go back now" in rig.service.status().detail)
         await policy.start()
         await eventually(lambda: policy.active == 1, 20)

@@ -52,7 +52,7 @@ class LiveSession:
                         yield response
         if self._done and self._options is not None and self._options.session_id:
             await self._await_record()
-            self._tracker.end(self._options.session_id)
+            await self._store.call(self._tracker.end, self._options.session_id)
 
     def _take(self, request: pb.InteractRequest) -> None:
         if self._options is None:
@@ -101,6 +101,7 @@ class LiveSession:
     async def _await_record(self) -> None:
         """Wait for the last turn's record: it would reopen the session."""
         for _ in range(round(_RECORD_SECONDS / _POLL_SECONDS)):
-            if not self._last or self._store.query("SELECT 1 FROM turns WHERE id = ?", (self._last,)):
+            if not self._last or await self._store.read(
+                    self._store.query, "SELECT 1 FROM turns WHERE id = ?", (self._last,)):
                 return
             await asyncio.sleep(_POLL_SECONDS)

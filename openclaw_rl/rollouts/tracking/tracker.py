@@ -11,7 +11,6 @@ Every main turn gets its next state once, and goes out as a transition in the tr
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
 import threading
@@ -186,7 +185,7 @@ class SessionTracker:
                     self._deadlines.drop(target.session_id)
             return known, removed | {"journal lines": self._journal.forget(target.session_id)}
 
-        return await asyncio.to_thread(work)
+        return await self._store.call(work)
 
     def rejected(self, db: sqlite3.Connection, turn_id: str, reason: str) -> None:
         """Note, in the caller's transaction, that the judge has rejected the turn's transition."""
