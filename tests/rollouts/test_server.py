@@ -36,7 +36,7 @@ class FakeJudge(judge_pb2_grpc.JudgeServiceServicer):
                                       lambda acks: JudgeTransitionsResponse(acks=acks)):
             yield response
 
-    def take(self, transitions: list[Transition]) -> list[common_pb2.Ack]:
+    async def take(self, transitions: list[Transition]) -> list[common_pb2.Ack]:
         acks = []
         for transition in transitions:
             id = transition.turn.turn_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -272,12 +273,12 @@ def test_a_failed_batch_leaves_no_trace(harness: Harness, monkeypatch: pytest.Mo
     assert harness.sent().keys() == {"t1"}
 
 
-def test_the_others_of_a_failed_batch_are_taken_as_they_came(harness: Harness) -> None:
+async def test_the_others_of_a_failed_batch_are_taken_as_they_came(harness: Harness) -> None:
     bad = turn("bad", [user("x")], "y")
     bad.finished_at.seconds = 2**62
     first = turn("t1", [user("hi")], "hello", session_id="", client="ann")
     batch = [as_event(first), as_event(bad)]
-    acks = receiver._handle(batch, harness.tracker.handle, message_id)
+    acks = await receiver._handle(batch, partial(harness.store.call, harness.tracker.handle), message_id)
     assert [ack.status for ack in acks] == [ACK_STATUS_ACCEPTED, ACK_STATUS_REJECTED]
     assert harness.tell(first) == [ACK_STATUS_DUPLICATE]  # the answer was lost, and it comes again
     harness.tell(turn("t2", [*HELLO, user("bye")], "bye", session_id="", client="ann"))

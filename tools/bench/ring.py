@@ -213,8 +213,8 @@ async def accept(file: Path, config_file: Path) -> None:
     store = TrainerStore(home.component("trainer") / "state.db", config.durability, config.components.trainer)
     with file.open("w", buffering=1) as accepted:
 
-        def handle(samples: list[Sample]) -> list[Ack]:
-            acks = store.accept(samples)
+        async def handle(samples: list[Sample]) -> list[Ack]:
+            acks = await store.file.call(store.accept, samples)
             moment = time.monotonic_ns()
             accepted.write("".join(f"{ack.id} {moment}\n" for ack in acks if ack.status == ACK_STATUS_ACCEPTED))
             return acks
