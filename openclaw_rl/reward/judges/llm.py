@@ -115,7 +115,7 @@ class LlmJudge:
         sent = self._optional  # another vote may change it meanwhile
         try:
             reply = await self._client.chat.completions.create(
-                model=self._api.model, messages=messages, **sent)  # type: ignore[arg-type, call-overload]
+                model=self._api.model, messages=messages, **sent)  # type: ignore[arg-type]
         except openai.BadRequestError as error:
             refused = [name for name in sent if name in str(error)]
             if not refused:

@@ -1,1 +1,1 @@
-"""Kinds of environments: what a policy may do in one, what it sees, and when a task is done."""
+"""Environment types: the actions of a policy, what it sees, and how tasks are checked."""

@@ -64,7 +64,7 @@ def _good(value: object, schema: Mapping[str, Any]) -> bool:
     if "enum" in schema and value not in schema["enum"]:
         return False
     if isinstance(value, str):
-        return schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
+        return bool(schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)))
     if isinstance(value, int | float):  # NaN, which equals nothing, fails here
         return bool(schema.get("minimum", float("-inf")) <= value <= schema.get("maximum", float("inf")))
     return True

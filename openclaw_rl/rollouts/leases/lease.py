@@ -179,7 +179,7 @@ class Lease:
             return self._view[1] if self._view else None
         if self._view_task is None or self._view_task.done():
             self._view_task = self._loop.create_task(self._refresh_view(), name=f"view {self.id}")
-            self._work.add(self._view_task)  # type: ignore[arg-type]
+            self._work.add(self._view_task)
             self._view_task.add_done_callback(self._work.discard)
         try:
             return await asyncio.wait_for(asyncio.shield(self._view_task), VIEW_SECONDS)
@@ -238,7 +238,7 @@ class Lease:
                 raise sandbox_lost(self.id, self.problem)
 
         task = self._loop.create_task(exclusively(), name=f"lease {self.id}")
-        self._work.add(task)  # type: ignore[arg-type]
+        self._work.add(task)
         task.add_done_callback(self._done)
         try:
             return await asyncio.shield(task)

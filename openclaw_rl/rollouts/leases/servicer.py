@@ -13,6 +13,7 @@ from openclaw_rl.rollouts.leases.broadcast import watch_lease
 from openclaw_rl.rollouts.leases.pool import LONGEST_STEP, LONGEST_TTL, LONGEST_WAIT, LeasePool
 from openclaw_rl.rpc.auth.callers import address_of
 from openclaw_rl.rpc.errors import invalid
+from openclaw_rl.rpc.messages import to_timestamp
 from openclaw_rl.v1 import environment_pb2 as pb
 
 #: Bounds of the seconds between two views.
@@ -50,7 +51,7 @@ class LeaseRpcs:
         return pb.EvaluateResponse(outcome=outcome.value, detail=outcome.detail)
 
     async def Renew(self, request: pb.RenewRequest, context: grpc.aio.ServicerContext) -> pb.RenewResponse:
-        return pb.RenewResponse(expires_at=messages.to_timestamp(self._pool.renew(request.lease_id).expires_at))
+        return pb.RenewResponse(expires_at=to_timestamp(self._pool.renew(request.lease_id).expires_at))
 
     async def Release(self, request: pb.ReleaseRequest, context: grpc.aio.ServicerContext) -> pb.ReleaseResponse:
         await self._pool.release(request.lease_id)
@@ -88,7 +89,7 @@ def _seconds(request: pb.AcquireRequest | pb.StepRequest | pb.WatchLeaseRequest,
     if not request.HasField(field):  # type: ignore[arg-type]
         return None
     duration: Duration = getattr(request, field)
-    seconds = duration.ToNanoseconds() / 1e9
+    seconds: float = duration.ToNanoseconds() / 1e9
     if not least <= seconds <= most:
         raise invalid(field, f"{seconds:g} s", f"from {least:g} s to {most:g} s, or unset")
     return seconds

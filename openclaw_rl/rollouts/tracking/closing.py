@@ -118,7 +118,7 @@ class TurnCloser:
         try:
             if not intact:
                 raise DecodeError("its checksum differs")
-            turn = turn_pb2.Turn.FromString(data)
+            turn: turn_pb2.Turn = turn_pb2.Turn.FromString(data)
         except (DecodeError, TypeError):
             logger.error("the record of turn %s is damaged; the turn is not judged", turn_id)
             self._quarantine.keep(db, turn_id, "the turn's record on disk is damaged; it is not judged", data)

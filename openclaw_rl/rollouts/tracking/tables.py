@@ -144,7 +144,8 @@ def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, s
 
 def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
     """The summary of a turn."""
-    return db.execute(f"SELECT {SUMMARY} FROM turns WHERE id = ?", (turn_id,)).fetchone()
+    found: sqlite3.Row | None = db.execute(f"SELECT {SUMMARY} FROM turns WHERE id = ?", (turn_id,)).fetchone()
+    return found
 
 
 def payload(db: sqlite3.Connection, turn_id: str) -> tuple[bytes | None, bool, str]:
@@ -204,8 +205,10 @@ def steps(db: sqlite3.Connection, session: str) -> int:
 
 def last_main_turn(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:
     """The session's newest main turn that is not superseded."""
-    return db.execute(f"SELECT {SUMMARY} FROM turns WHERE session = ? AND class = ? AND state <> ? "
-                      "ORDER BY seq DESC LIMIT 1", (session, turn_pb2.TURN_CLASS_MAIN, SUPERSEDED)).fetchone()
+    found: sqlite3.Row | None = db.execute(
+        f"SELECT {SUMMARY} FROM turns WHERE session = ? AND class = ? AND state <> ? "
+        "ORDER BY seq DESC LIMIT 1", (session, turn_pb2.TURN_CLASS_MAIN, SUPERSEDED)).fetchone()
+    return found
 
 
 def settle(db: sqlite3.Connection, turn_id: str, state: int, reason: str) -> None:
@@ -242,8 +245,10 @@ def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_i
 
 def take_awaited(db: sqlite3.Connection, session: str, response: bytes) -> sqlite3.Row | None:
     """Take the turn that waits for this response, if any."""
-    return db.execute("DELETE FROM awaited WHERE session = ? AND response = ? RETURNING turn, next_state, crc",
-                      (session, response)).fetchone()
+    found: sqlite3.Row | None = db.execute(
+        "DELETE FROM awaited WHERE session = ? AND response = ? RETURNING turn, next_state, crc",
+        (session, response)).fetchone()
+    return found
 
 
 def end_session(db: sqlite3.Connection, session: str) -> None:
@@ -261,8 +266,10 @@ def remember_conversation(db: sqlite3.Connection, client: str, response: bytes, 
 
 def conversation(db: sqlite3.Connection, client: str, response: bytes) -> sqlite3.Row | None:
     """The noted conversation; its session is NULL if ambiguous."""
-    return db.execute("SELECT session FROM conversations WHERE client = ? AND response = ?",
-                      (client, response)).fetchone()
+    found: sqlite3.Row | None = db.execute(
+        "SELECT session FROM conversations WHERE client = ? AND response = ?",
+        (client, response)).fetchone()
+    return found
 
 
 def add_feedback(db: sqlite3.Connection, feedback: turn_pb2.Feedback, turn_id: str) -> None:

@@ -1,5 +1,8 @@
-"""What a policy may do on a screen, as lines for xdotool. Every word of them is checked here; text that is typed goes
-to its stdin, so that nothing that a policy writes is ever an option or a command."""
+"""Actions on a screen, as lines for xdotool.
+
+Every word is checked here, and typed text goes to its stdin, so that nothing a policy writes ever becomes an option or
+a command.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from openclaw_rl.rollouts.tasks.task import Action
 MOST_WIDTH, MOST_HEIGHT = 1920, 1200
 MOST_TEXT = 2000
 MOST_CHORDS = 20
-MOST_FOREIGN = 48  # characters: the keys that nothing uses
+MOST_OFF_KEYBOARD = 48  # characters: the number of unused keys
 
 INSTRUCTIONS = """You work on a computer's screen through functions. Each answers with the windows and their widgets \
 in words, and with a picture. Points are pixels from the left upper corner: click at those that are told. Type into a \
@@ -36,15 +39,15 @@ KEYS_ALLOWED = ("keys such as 'Return', 'ctrl+s' or 'ctrl+a BackSpace': modifier
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """An action as it is done."""
+    """An action, ready to be performed."""
 
-    commands: str = ""  #: for xdotool's stdin; empty when nothing is done
+    commands: str = ""  #: for xdotool's stdin; empty for none
     typed: str = ""  #: for `xdotool type`
-    done: bool = False  #: the policy says that it has reached the goal
+    done: bool = False  #: the policy declares the goal reached
 
 
 def tools(width: int = MOST_WIDTH, height: int = MOST_HEIGHT) -> Sequence[Tool]:
-    """The functions for a screen of this size, in pixels."""
+    """Define the functions for a screen of this size in pixels."""
     x = {"type": "integer", "minimum": 0, "maximum": width - 1, "description": "pixels from the left"}
     y = {"type": "integer", "minimum": 0, "maximum": height - 1, "description": "pixels from the top"}
     return (
@@ -65,10 +68,10 @@ def tools(width: int = MOST_WIDTH, height: int = MOST_HEIGHT) -> Sequence[Tool]:
 
 
 def deed(action: Action, width: int, height: int) -> Deed:
-    """What an action does on a screen of this size.
+    """Validate and prepare an action on a screen of this size.
 
     Raises:
-        BadAction: it is none, or its arguments are not allowed.
+        BadAction: there is no such action, or its arguments are not allowed.
     """
     found = checked(tools(width, height), action)
     if action.name == "click":
@@ -95,14 +98,15 @@ def _typed(text: str) -> str:
         if (ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160 or 0xD800 <= ord(char) < 0xE000:
             raise BadAction(f"`text` of `type`: character {at + 1}, {char!r}, is not allowed: printable characters, "
                             "line feeds and tabs; other keys are pressed with `keys`")
-    if len(foreign(text)) > MOST_FOREIGN:
-        raise BadAction(f"`text` of `type`: {len(foreign(text))} different characters that an American keyboard has "
-                        f"not are not allowed: at most {MOST_FOREIGN} in one call; type it in several")
+    if len(off_keyboard(text)) > MOST_OFF_KEYBOARD:
+        unusual = len(off_keyboard(text))
+        raise BadAction(f"`text` of `type`: {unusual} different characters that an American keyboard has "
+                        f"not are not allowed: at most {MOST_OFF_KEYBOARD} in one call; type it in several")
     return text
 
 
-def foreign(text: str) -> list[str]:
-    """Its characters that an American keyboard has not, each once."""
+def off_keyboard(text: str) -> list[str]:
+    """Characters of a text that an American keyboard lacks, each once."""
     return sorted({char for char in text if ord(char) > 126})
 
 

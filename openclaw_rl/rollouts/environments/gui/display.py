@@ -10,12 +10,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.rollouts.environments.gui.actions import foreign
+from openclaw_rl.rollouts.environments.gui.actions import off_keyboard
 from openclaw_rl.rollouts.environments.gui.scripts import DESK, WIDGETS, bundle
 from openclaw_rl.rollouts.environments.plain_text import ending
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Finished, Process, Sandbox, SandboxError
 
-#: Variables of everything that runs in the sandbox.
+#: Environment variables of everything in the sandbox.
 ENVIRONMENT = {"DISPLAY": ":1", "DESK_WIDGETS": WIDGETS, "LC_ALL": "C.UTF-8", "HOME": WORK}
 _MOST_PICTURE = 4 << 20  # bytes
 _MOST_LOOK = _MOST_PICTURE + (4 << 20)
@@ -25,24 +25,24 @@ _NO_DISPLAY = 9  # exit code of the scripts
 
 
 class NotOpened(Exception):
-    """The application has shown no window; the text says why."""
+    """The application showed no window; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is on the screen: what X's programs say, by section, and the picture."""
+    """The content of the screen: output of X's programs, by section, and the picture."""
 
     sections: dict[str, str]
     picture: bytes
 
     @property
     def ended(self) -> bool:
-        """The application is there no more."""
+        """The application has ended."""
         return "ended" in self.sections
 
 
 class _Program:
-    """A program that lives on. Its output is read, so that it never waits, and the end of it is kept."""
+    """A long-running program. Its output is drained, so that it never blocks, and the end is kept."""
 
     def __init__(self, process: Process) -> None:
         self.said = b""
@@ -73,7 +73,7 @@ class _Program:
 
 
 class Display:
-    """One of them, on display :1 of its sandbox."""
+    """Display :1 of a sandbox."""
 
     def __init__(self, sandbox: Sandbox, size: tuple[int, int]) -> None:
         self.size = size  #: width and height in pixels
@@ -86,7 +86,7 @@ class Display:
 
     @property
     def problem(self) -> str:
-        """Why it is of no use any more; empty while it is."""
+        """Why it became unusable; empty while it works."""
         if self._sandbox.problem or self._problem:
             return self._sandbox.problem or self._problem
         if self._x is not None and self._x.ended:
@@ -97,7 +97,7 @@ class Display:
         """Start X and the window manager.
 
         Raises:
-            SandboxError: they don't come up.
+            SandboxError: they do not come up.
         """
         await self._run(["sh", "-c", f"mkdir -p -m 1777 /tmp/.X11-unix; mkdir -p {DESK}/screen {WIDGETS} && "
                                      f"tar -xf - -C {DESK}"], stdin=bundle(), what="the display's folder")
@@ -120,7 +120,7 @@ class Display:
 
         Args:
             seconds: for the window to come up.
-            publishes: it tells its widgets (see apps/widgets.py), and is there when it has.
+            publishes: it publishes its widgets (see apps/widgets.py), and counts as started once it has.
 
         Raises:
             NotOpened: no window came up.
@@ -136,16 +136,16 @@ class Display:
             raise NotOpened(f"the application {how}; the last it said: {words}")
 
     async def do(self, commands: str, typed: str, seconds: float) -> str:
-        """Let xdotool do something.
+        """Run xdotool.
 
         Args:
             commands: for its stdin; empty for none.
-            typed: text that it types; empty for none.
+            typed: text to type; empty for none.
 
         Returns:
-            What went wrong; empty when nothing did.
+            An error message; empty on success.
         """
-        names = [f"U{ord(char):04X}" for char in foreign(typed)]
+        names = [f"U{ord(char):04X}" for char in off_keyboard(typed)]
         argv = ["sh", f"{DESK}/type.sh", *names] if typed else ["xdotool", "-"]
         said = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
         if said.timed_out:
@@ -153,7 +153,7 @@ class Display:
         return "" if said.code == 0 else "it failed: " + ending(said.output, 300)
 
     async def mend(self) -> bool:
-        """Start the window manager again if it has ended; whether it had."""
+        """Restart the window manager if it has ended; returns whether it had."""
         if self.problem or self._manager is None or not self._manager.ended:
             return False
         self._manager.forget()
@@ -161,13 +161,13 @@ class Display:
         return True
 
     async def look(self, *, settled: bool = True) -> Look:
-        """Look at the screen.
+        """Capture the screen.
 
         Args:
-            settled: wait until what was done before shows.
+            settled: wait until the last action shows.
 
         Raises:
-            SandboxError: the display is there no more.
+            SandboxError: the display is gone.
         """
         word = secrets.token_hex(8)
         if settled:
@@ -183,7 +183,7 @@ class Display:
         return Look(sections, picture if _is_png(picture, self.size) else b"")
 
     def close(self) -> None:
-        """Read no more of its programs, which have ended with the sandbox."""
+        """Stop reading from its programs, which ended with the sandbox."""
         for program in (self._app, self._manager, self._x):
             if program is not None:
                 program.forget()

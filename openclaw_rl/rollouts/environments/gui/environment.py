@@ -1,4 +1,4 @@
-"""An environment of kind `gui`: a screen that is seen, clicked at and typed on."""
+"""Environment of type `gui`: a screen to look at, click and type on."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from openclaw_rl.rollouts.sandboxes.running import others_paused
 from openclaw_rl.rollouts.tasks.task import Action, Task
 
 _CHECK = 60.0  # seconds
-#: Programs of Python's own library and no other: neither the folder nor variables can bring in something else.
+#: Python with its own library only: neither the folder nor variables can add anything.
 _PYTHON = ("/usr/bin/python3", "-E", "-s", "-S", "-B")
 
 
 class GuiEnvironment:
     """See Environment. The display is up before the first reset. Each further reset gets a new sandbox: that takes a
-    fifth of a second, and nothing of before can be left."""
+    fifth of a second, and nothing from before can remain."""
 
     def __init__(self, make: Callable[[], Awaitable[Sandbox]]) -> None:
         """
@@ -40,10 +40,10 @@ class GuiEnvironment:
         self._closed = False
 
     async def start(self, size: tuple[int, int] = SIZE) -> None:
-        """Get a sandbox with a display of this size in it, in place of what there was.
+        """Replace the sandbox by a new one with a display of this size.
 
         Raises:
-            SandboxError: it doesn't come up.
+            SandboxError: it does not come up.
         """
         async with self._changing:
             await self._end()
@@ -117,7 +117,7 @@ class GuiEnvironment:
             return Outcome(0.0, "there is no task")
         check = read_check(self._task)
         sandbox, _ = self._there()
-        # A look at the screen meanwhile would find all that shows it stopped.
+        # A capture meanwhile would find everything that draws it stopped.
         async with self._changing, others_paused(sandbox):
             return await _judged(check, sandbox)
 
@@ -140,16 +140,16 @@ class GuiEnvironment:
 
 
 async def _judged(check: Check, sandbox: Sandbox) -> Outcome:
-    for path, kind, expected in check.files:
+    for path, comparison, expected in check.files:
         try:
             data = (await sandbox.read(path)).decode("utf-8", "replace")
         except SandboxError as error:
             if sandbox.problem:
                 raise
             return Outcome(0.0, f"{path} can't be read: {error}")
-        if kind == "equals" and data.rstrip() != expected.rstrip():
+        if comparison == "equals" and data.rstrip() != expected.rstrip():
             return Outcome(0.0, f"{path} is not what it should be")
-        if kind == "contains" and expected not in data:
+        if comparison == "contains" and expected not in data:
             return Outcome(0.0, f"{path} does not contain what it should")
     if check.run:
         said = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)

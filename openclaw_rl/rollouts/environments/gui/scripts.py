@@ -1,4 +1,4 @@
-"""Scripts that run inside the sandboxes of kind `gui`. All that is theirs is in /tmp/desk there."""
+"""Scripts that run inside the sandboxes of type `gui`. All their files are in /tmp/desk there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ APPS = Path(__file__).parent / "apps"
 APP_NAMES = tuple(sorted(path.stem for path in APPS.glob("*.py")
                          if path.stem not in ("__init__", "widgets", "window")))
 
-#: Tells what is on the screen, a section each. $1: a word that begins the sections' names, and that nobody in the
+#: Prints the content of the screen, section by section. $1: a word that begins the sections' names, which nobody in the
 #: sandbox can guess; $2: a number that grows, or 0 to wait for nothing.
 #: Applications that publish widgets are asked for them before and after the picture has come to rest (for 0.7 s at
-#: most: some never do), so that what is told was seen after all that the last action has caused.
+#: most: some never do), so that the output reflects everything that the last action caused.
 LOOK = r"""
 word=$1; number=$2; screen=/tmp/desk/screen/Xvfb_screen0; widgets=/tmp/desk/widgets; line='
 '
@@ -52,7 +52,7 @@ echo "@$word png"
 scrot -o "/tmp/desk/$word.png" && head -c 4194304 "/tmp/desk/$word.png"; rm -f "/tmp/desk/$word.png"
 """
 
-#: Waits until the window manager is there. 9: the display isn't.
+#: Waits for the window manager. 9: there is no display.
 MANAGED = r"""
 tries=0
 while :; do
@@ -79,8 +79,8 @@ done
 exit 1
 """
 
-#: Types its stdin. The arguments are characters that an American keyboard has not, as U4E2D; they are put on keys that
-#: nothing uses, and stay there: xdotool would take each away again at once, and an application that is slow to look
+#: Types its stdin. The arguments are characters that an American keyboard lacks, as U4E2D; they are mapped to unused
+#: keys, and stay there: xdotool would take each away again at once, and an application that is slow to look
 #: up which character a key has would miss it. And xdotool would type a line feed as a character that only terminals
 #: take for Return.
 TYPE = r"""
@@ -96,7 +96,7 @@ while IFS= read -r line || { last=yes; [ -n "$line" ]; }; do
 done
 """
 
-#: Programs without which there is no screen; prints those that aren't there.
+#: Prints the missing ones of the required programs.
 MISSING = r"""
 for name in Xvfb jwm xkbcomp xdotool xprop xwininfo scrot md5sum find tar; do
   command -v $name >/dev/null || echo $name
@@ -104,7 +104,7 @@ done
 /usr/bin/python3 -E -s -S -c 'import tkinter' 2>/dev/null || echo python3-tk
 """
 
-#: Runs an application and keeps its exit code, by which it is known to have ended.
+#: Runs an application and stores its exit code, which shows that it has ended.
 RUN = r"""
 rm -f /tmp/desk/ended
 "$@"
@@ -136,7 +136,7 @@ MANAGER = """<?xml version="1.0"?>
 
 @cache
 def bundle() -> bytes:
-    """All of it as a tar for /tmp/desk."""
+    """All scripts as a tar for /tmp/desk."""
     files = {"look.sh": LOOK, "managed.sh": MANAGED, "opened.sh": OPENED, "run.sh": RUN, "type.sh": TYPE,
              "jwmrc": MANAGER, **{f"apps/{path.name}": path.read_text() for path in sorted(APPS.glob("*.py"))}}
     made = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The set-up and the check of a task of kind `gui`; see README.md."""
+"""Setup and check of tasks of type `gui`; see README.md."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from openclaw_rl.rollouts.environments.interface import BadAction, BadTask
 from openclaw_rl.rollouts.environments.sections import known_keys, shell_text
 from openclaw_rl.rollouts.tasks.task import Task
 
-#: Of the screen, in pixels, unless the task says otherwise.
+#: Default size of the screen in pixels.
 SIZE = (1024, 768)
 _LEAST = (320, 240)
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a task begins."""
+    """Setup of a task."""
 
     size: tuple[int, int] = SIZE
     files: Mapping[str, str] = field(default_factory=dict)
     run: str = ""
     argv: tuple[str, ...] = ()  #: of the application; empty: none
-    shipped: bool = False  #: argv[0] is the name of one that comes with the package
+    shipped: bool = False  #: argv[0] names one that ships with the package
     wait: float = 30.0  #: seconds for its first window
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How it is told that a task is done: all of it must hold."""
+    """Check of a task: all of it must hold."""
 
     files: tuple[tuple[str, str, str], ...] = ()  #: path, "equals" or "contains", text
     run: str = ""
 
 
 def read_setup(task: Task) -> Setup:
-    """Raises:
+    """
+    Raises:
         BadTask: names the key, the value and what is allowed.
     """
     known_keys("setup", task.setup, ("size", "files", "run", "app", "args", "wait"))
@@ -68,7 +69,8 @@ def read_setup(task: Task) -> Setup:
 
 
 def read_check(task: Task) -> Check:
-    """Raises:
+    """
+    Raises:
         BadTask: names the key, the value and what is allowed.
     """
     known_keys("check", task.check, ("run", "file"))
@@ -76,11 +78,11 @@ def read_check(task: Task) -> Check:
     found = []
     for entry in files if isinstance(files, list) else [files]:
         if not isinstance(entry, Mapping) or not _plain(entry.get("path")) or len(entry) != 2 \
-                or not any(isinstance(entry.get(kind), str) for kind in ("equals", "contains")):
+                or not any(isinstance(entry.get(key), str) for key in ("equals", "contains")):
             raise BadTask(f"`check.file`: {short(entry)} is not allowed: path, and equals or contains, texts; "
                           "or a list of such")
-        kind = "equals" if "equals" in entry else "contains"
-        found.append((entry["path"], kind, entry[kind]))
+        comparison = "equals" if "equals" in entry else "contains"
+        found.append((entry["path"], comparison, entry[comparison]))
     check = Check(tuple(found), shell_text("check.run", task.check.get("run")))
     if not check.files and not check.run:
         raise BadTask("`check` is empty: `run`, `file`, or both")
@@ -88,10 +90,10 @@ def read_check(task: Task) -> Check:
 
 
 def check_task(task: Task) -> None:
-    """Look at all of it.
+    """Check setup, check and solution of a task.
 
     Raises:
-        BadTask: what can't be used.
+        BadTask: names what can't be used.
     """
     setup = read_setup(task)
     read_check(task)

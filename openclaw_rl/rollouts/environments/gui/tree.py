@@ -1,4 +1,4 @@
-"""What is on a screen, in words: the windows, and the widgets of applications that publish them (apps/widgets.py).
+"""The content of a screen in words: windows, and the widgets of applications that publish them (apps/widgets.py).
 
 All of it comes out of a sandbox, so nothing about its form is taken for granted.
 """
@@ -62,10 +62,10 @@ _TAIL = re.compile(r"  (\d{1,6})x(\d{1,6})\+-?\d{1,6}\+-?\d{1,6}  \+(-?\d{1,6})\
 
 
 def windows(sections: Mapping[str, str]) -> tuple[list[dict[str, Any]], bool]:
-    """The windows that can be seen, lowest first, after OBSERVATION_SCHEMA, and whether some were left out.
+    """List the visible windows, lowest first, following OBSERVATION_SCHEMA, and say whether some were left out.
 
     Args:
-        sections: what the programs of X said: `root` (xprop), `tree` (xwininfo), `visible` (xdotool) and, by
+        sections: output of X's programs: `root` (xprop), `tree` (xwininfo), `visible` (xdotool) and, by
             `widgets ID`, the files of applications.
     """
     there = {window.id: window for window in _tree(sections.get("tree", ""))}
@@ -91,7 +91,7 @@ def windows(sections: Mapping[str, str]) -> tuple[list[dict[str, Any]], bool]:
 
 
 def in_words(size: tuple[int, int], application: str, found: list[dict[str, Any]], notes: str) -> tuple[str, bool]:
-    """The text for a model, and whether it was cut. Texts of applications are in quotes, as JSON writes them."""
+    """Render the windows for a model, and say whether the text was cut. Texts of applications are quoted as in JSON."""
     lines = [f"Screen {size[0]}x{size[1]}." + (f" {notes}" if notes else "")]
     if application == "ended":
         lines.append("The application has ended.")
@@ -134,8 +134,8 @@ def _quoted(text: str) -> str:
 
 
 def _tree(text: str) -> Iterator[_Window]:
-    """Of xwininfo's lines: indent, id, then "title": (class) or (has no name): (), then size and places. A title may
-    have line feeds in it."""
+    """Parse xwininfo's lines: indent, id, then "title": (class) or (has no name): (), then size and positions. A title
+    may contain line feeds."""
     parents: list[tuple[int, int]] = []  # indent, id
     head, name = None, ""
     for line in text[:1 << 16].split("\n"):
@@ -181,7 +181,7 @@ def _widgets(sections: Mapping[str, str]) -> tuple[dict[int, list[dict[str, Any]
 
 
 def _clean(widget: object) -> dict[str, Any] | None:
-    """Only what the schema has, in its types."""
+    """Keep only members of the schema, with its types."""
     if not isinstance(widget, dict) or not isinstance(widget.get("role"), str):
         return None
     good = _simple(widget)

@@ -1,7 +1,7 @@
 """Session with an MCP server whose tools are the functions of an environment.
 
 A server is started for each lease (`command`), or a session is opened for each (`url`), and anew at each reset, so that
-what one episode left behind is not there in the next. What a server says is untrusted data: see untrusted_text.py.
+nothing is left of the previous episode. A server's output is untrusted: see untrusted_text.py.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class McpSession:
         self._tools: list[Tool] = []
         self._client: Any = None
         self._owner: asyncio.Task[None] | None = None
-        self._end = asyncio.Event()  # of the session, since we want it
-        self._ended = asyncio.Event()  # since the server did
+        self._end = asyncio.Event()  # requested
+        self._ended = asyncio.Event()  # by the server
         self._stderr_tail = ""
 
     async def connect(self) -> None:
-        """Start the server or open a session, and ask for its tools.
+        """Start the server or open a session, and list its tools.
 
         Raises:
-            SandboxError: it can't be started or reached, or doesn't speak MCP.
+            SandboxError: it can't be started or reached, or does not speak MCP.
         """
         await self._disconnect()
         self.problem, self._stderr_tail, self._client = "", "", None
         self._end, self._ended = asyncio.Event(), asyncio.Event()
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A session must be ended by the task that began it, and leases are used by many.
+        # A session must be ended by the task that began it, and a lease is used by many tasks.
         self._owner = asyncio.create_task(self._own(ready), name=f"mcp {self._context.name}")
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -101,7 +101,7 @@ class McpSession:
             if error.code == CONNECTION_CLOSED:
                 raise SandboxError(await self._lost()) from None
             return CallResult(f"Error: {inert(str(error), 2000)}", failed=True)
-        except Exception as error:  # whatever an answer that is no answer leads to
+        except Exception as error:  # an invalid answer may raise anything
             return CallResult(f"Error: {name} gave no usable answer: {inert(f'{type(error).__name__}: {error}', 500)}",
                         failed=True)
         return call_result(result)
@@ -115,7 +115,7 @@ class McpSession:
         return public_url(self._config.url) if self._config.url else self._config.command[0]
 
     async def _lost(self) -> str:
-        """Why the connection is closed, which nobody asked for."""
+        """The reason why the connection was closed unexpectedly."""
         self._ended.set()
         if self._owner is not None:
             await asyncio.wait([self._owner], timeout=END_SECONDS)
@@ -133,7 +133,7 @@ class McpSession:
             await asyncio.wait([owner], timeout=END_SECONDS)
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
-        """Hold the session until it is ended or ends."""
+        """Hold the session until its end."""
         problem = ""
         try:
             async with self._transport() as transport:
@@ -156,7 +156,7 @@ class McpSession:
                     problem = f"the MCP server {self._what} has ended"
         except asyncio.CancelledError:
             problem = "its session was broken off"
-        except BaseException as error:  # anyio puts several into one group
+        except BaseException as error:  # anyio groups exceptions
             problem = f"the MCP server {self._what} can't be used: {inert(_innermost(error), 500)}"
         if self._stderr_tail and problem:
             problem += f"; its last output: {inert(' '.join(self._stderr_tail.split())[-500:])}"
@@ -166,12 +166,12 @@ class McpSession:
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
-        """What `mcp.Client` speaks over."""
+        """The transport for `mcp.Client`."""
         if self._config.url:
             import httpx2
             from mcp.client.streamable_http import streamable_http_client
 
-            # Without the proxies that variables name: they would go round the bounds.
+            # Without proxies from environment variables: they would bypass the limits.
             async with httpx2.AsyncClient(transport=bounded_transport(httpx2), timeout=httpx2.Timeout(30, read=300),
                                           trust_env=False) as http:
                 yield streamable_http_client(self._config.url, http_client=http)
@@ -235,7 +235,7 @@ class McpSession:
 
 
 def _function_name(name: str, taken: Mapping[str, str]) -> str:
-    """A name that an OpenAI function may have, and no other of these has."""
+    """A unique name that is valid for an OpenAI function."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] or "tool"
     found, number = plain, 2
     while found in taken or found == SUBMIT.name:

@@ -1,7 +1,7 @@
 """Environment type `openenv`: the environments of an OpenEnv server (https://github.com/huggingface/OpenEnv).
 
-A lease is a session with the server: a WebSocket that is held. The one action is `step`, its arguments are the fields
-of the server's action; the outcome of a task is made of the rewards.
+A lease is a session with the server, over a WebSocket. The only action is `step`, whose arguments are the fields of the
+server's action; the outcome of a task is computed from the rewards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_SCHEMA = 1 << 20
 _MOST_PARTS = 10_000
 _MOST_RESET = 65_536
 _MOST_PICTURE = 6 << 20
-#: A number beyond is no reward: sums of them would not be finite.
+#: Larger numbers are no rewards: their sums would not be finite.
 _MOST_REWARD = 1e100
 _PNG_IN_BASE64 = "iVBORw0KGgo"
 _OUTCOMES: dict[str, Callable[[list[float]], float]] = {
@@ -56,7 +56,7 @@ OBSERVATION = {"type": "object", "required": ["text"], "properties": _OBSERVED}
 
 
 class OpenEnvEnvironment:
-    """See environments.interface.Environment."""
+    """See Environment."""
 
     def __init__(self, session: Session, kind: OpenEnvType) -> None:
         self._session, self._kind = session, kind
@@ -126,7 +126,7 @@ class OpenEnvEnvironment:
 
 
 class OpenEnvType:
-    """See environments.interface.EnvironmentType. Its schemas are the server's as soon as `validate` has found it."""
+    """See EnvironmentType. Its schemas are the server's as soon as `validate` has found it."""
 
     def __init__(self, config: EnvironmentConfig, context: Context) -> None:
         self._url, self._name = config.url or "", context.name
@@ -184,9 +184,10 @@ class OpenEnvType:
                 raise BadTask(f"`solution`: {error}") from None
 
     def check_action(self, action: Action) -> None:
-        """
+        """Validate an action.
+
         Raises:
-            BadAction: it isn't after the server's schema.
+            BadAction: it does not match the server's schema.
         """
         if action.name != self.tool.name:
             raise BadAction(f"`name`: {short(action.name)} is no function; there is {self.tool.name}")
@@ -201,19 +202,19 @@ class OpenEnvType:
         pass
 
     async def _learn(self, http: Any) -> None:
-        """Ask for the schemas."""
+        """Fetch the schemas."""
         async with http.stream("GET", http_url(self._url, "/schema")) as response:
             data = bytearray()
             async for part in response.aiter_bytes():
                 data += part
                 if len(data) > _MOST_SCHEMA:
                     raise ValueError(f"more than {_MOST_SCHEMA:,} bytes")
-        schemas = orjson.loads(data)  # only what it can write again: numbers of 64 bits, whole surrogate pairs
+        schemas = orjson.loads(data)  # accepts only what it can write again: numbers of 64 bits, no lone surrogates
         if response.status_code != 200 or not isinstance(schemas, dict) or not isinstance(schemas.get("action"), dict):
             raise ValueError(f"`action` is missing (status {response.status_code})")
         action = _inlined(schemas["action"])
         action.pop("title", None)
-        # Pydantic puts it into each action, and it means nothing.
+        # Pydantic adds it to each action, without a meaning.
         action.get("properties", {}).pop("metadata", None)
         self._use(action)
         if isinstance(seen := schemas.get("observation"), dict):
@@ -229,7 +230,7 @@ class OpenEnvType:
 
 
 def make(config: EnvironmentConfig, context: Context) -> OpenEnvType:
-    """The kind; see environments.interface."""
+    """Make the type."""
     return OpenEnvType(config, context)
 
 
@@ -238,14 +239,14 @@ def _failed(text: str) -> StepResult:
 
 
 def _reward(value: Any) -> float | None:
-    """A reward; None when it is none."""
+    """A reward; None if the value is not one."""
     if not isinstance(value, bool | int | float) or not abs(value) <= _MOST_REWARD:
         return None
     return float(value)
 
 
 def _observation(answer: Mapping[str, Any]) -> Observation:
-    """What the server saw, harmless and bounded: its only text, or all as JSON; the first PNG picture beside it."""
+    """A server's observation, harmless and bounded: its only text, or all of it as JSON, and its first PNG picture."""
     seen = answer.get("observation")
     pictures: list[bytes] = []
     seen = _harmless(seen, pictures)
@@ -279,13 +280,13 @@ def _harmless(value: Any, pictures: list[bytes], deep: int = 0) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, int) and not -2**63 <= value < 2**64:
-        return str(value)  # not everybody writes such numbers as JSON
+        return str(value)  # not every server writes such numbers as JSON
     return value
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with what `$ref` names in its place, so that it can be part of another one. One that refers to itself,
-    or is huge, allows anything from some depth on."""
+    """Inline the `$ref`s of a schema, so that it can be part of another one. One that refers to itself, or is huge,
+    allows anything beyond some depth."""
     definitions = schema.get("$defs", {})
     left = _MOST_PARTS
 

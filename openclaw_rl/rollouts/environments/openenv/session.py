@@ -1,4 +1,4 @@
-"""One session with an OpenEnv server: a WebSocket that is held, one environment of its own at the other end."""
+"""Session with an OpenEnv server: a WebSocket with an environment of its own at the other end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CONNECT_SECONDS = 30.0
 #: Bytes of one message.
 MOST_MESSAGE = 8 << 20
 _CLOSE_SECONDS = 5.0
-#: After these the server has nothing for us any more.
+#: Error codes after which the session is over.
 _FATAL = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 
 
 class ServerError(Exception):
-    """The server refused a message; the session goes on."""
+    """The server rejected a message; the session continues."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -34,17 +34,18 @@ class Session:
     def __init__(self, socket: Any, url: str) -> None:
         self.problem = ""
         self._socket, self._url = socket, url
-        self._owed = 0  # answers that nobody waits for any more
+        self._owed = 0  # answers that nobody waits for
         self._watching = asyncio.create_task(self._watch(), name=f"openenv {url}")
 
     @classmethod
     async def open(cls, url: str) -> Session:
-        """
+        """Open a session.
+
         Args:
             url: of the server, http or https.
 
         Raises:
-            SandboxError: it can't be reached, or has no room.
+            SandboxError: it can't be reached, or is full.
         """
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
@@ -57,10 +58,10 @@ class Session:
                                f"{inert(str(error), 300) or type(error).__name__}") from None
         session = cls(socket, public_url(url))
         try:
-            # A server that is full accepts the connection and says so then.
+            # A full server accepts the connection before it says so.
             await session.ask({"type": "state"}, CONNECT_SECONDS)
         except ServerError:
-            pass  # one that tells no state before a reset is as good
+            pass  # some servers have no state before a reset
         except BaseException as error:
             await session.close()
             if isinstance(error, TimeoutError):
@@ -76,7 +77,7 @@ class Session:
             The answer's data.
 
         Raises:
-            TimeoutError: there is none in time; when it comes, it is passed over.
+            TimeoutError: there is none in time; a late one is dropped.
             ServerError, SandboxError.
         """
         from websockets.exceptions import ConnectionClosed
@@ -124,7 +125,7 @@ class Session:
         raise ServerError(code, text + _errors(data.get("errors")))
 
     async def _watch(self) -> None:
-        """Notice that the connection ends while nobody asks for anything."""
+        """Watch for the end of the connection."""
         await self._socket.wait_closed()
         self._fail(None)
 
@@ -134,20 +135,20 @@ class Session:
 
 
 def websocket_url(url: str) -> str:
-    """Where the sessions of a server are."""
+    """The address of a server's sessions."""
     split = urlsplit(url)
     return urlunsplit(("wss" if split.scheme == "https" else "ws", split.netloc, split.path.rstrip("/") + "/ws",
                        split.query, ""))
 
 
 def http_url(url: str, path: str) -> str:
-    """Another address of a server."""
+    """The address of another path of a server."""
     split = urlsplit(url)
     return urlunsplit((split.scheme, split.netloc, split.path.rstrip("/") + path, split.query, ""))
 
 
 def _errors(errors: Any) -> str:
-    """Which fields are wrong, as pydantic tells it."""
+    """The invalid fields that pydantic reports."""
     if not isinstance(errors, list):
         return ""
     told = [f"`{'.'.join(map(str, error.get('loc', ())))}`: {error.get('msg', '')}" for error in errors[:5]

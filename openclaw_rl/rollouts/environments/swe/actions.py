@@ -1,4 +1,4 @@
-"""What a policy may do in a repository."""
+"""Actions in a repository."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.rollouts.environments.interface import BadAction
 from openclaw_rl.rollouts.sandboxes.interface import WORK
 from openclaw_rl.rollouts.tasks.task import Action
 
-#: Where the repository is.
+#: Path of the repository.
 REPO = f"{WORK}/repo"
 MOST_FILE = 1 << 20  # bytes of a file that is read or edited
 MOST_CONTENT = 200_000  # characters
@@ -39,10 +39,10 @@ TOOLS = (
 
 
 def arguments(action: Action) -> dict[str, Any]:
-    """An action's arguments, `path` made absolute.
+    """Validate an action; returns its arguments with an absolute `path`.
 
     Raises:
-        BadAction: it is none, or its arguments are not allowed.
+        BadAction: there is no such action, or its arguments are not allowed.
     """
     found = checked(TOOLS, action)
     for key, value in found.items():
@@ -56,10 +56,10 @@ def arguments(action: Action) -> dict[str, Any]:
 
 
 def inside(path: str, field: str) -> str:
-    """An absolute path in the repository.
+    """Make a path in the repository absolute.
 
     Raises:
-        BadAction: it leads out of it.
+        BadAction: it leads out of the repository.
     """
     full = posixpath.normpath(posixpath.join(REPO, path))
     if full != REPO and not full.startswith(REPO + "/"):

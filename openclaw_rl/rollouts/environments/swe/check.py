@@ -1,4 +1,4 @@
-"""Judges a repository by tests, in a sandbox of its own, which the policy was never in."""
+"""Check of a repository by tests, in a fresh sandbox that the policy never entered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openclaw_rl.rollouts.environments.swe.task import Check
 from openclaw_rl.rollouts.sandboxes.interface import Backend, Sandbox, SandboxError, Spec
 from openclaw_rl.runtime.json import parse_json
 
-#: Bytes of a repository, without what git keeps.
+#: Bytes of a repository without .git.
 MOST_REPOSITORY = 16 << 20
 _SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
@@ -25,11 +25,10 @@ _RUNNER_THERE = "/tmp/runner.py"
 
 
 async def judge(sandbox: Sandbox, check: Check, backend: Backend, spec: Spec) -> Outcome:
-    """Take the repository as it is in the policy's sandbox, put the hidden files over it in a new one, and run the
-    tests there.
+    """Copy the repository from the policy's sandbox into a new one, put the hidden files over it, and run the tests.
 
     Returns:
-        1 when all tests pass, else the part of them that does, if it can be told; `detail` says which fail.
+        1 if all tests pass, else the share that does, if known; `detail` names those that fail.
 
     Raises:
         SandboxError: the policy's sandbox is gone, or no other one can be made.
@@ -38,7 +37,7 @@ async def judge(sandbox: Sandbox, check: Check, backend: Backend, spec: Spec) ->
                                folder="/", seconds=_SECONDS, most=MOST_REPOSITORY)
     if packed.truncated:
         return Outcome(0.0, f"the repository has more than {MOST_REPOSITORY >> 20} MiB")
-    if packed.code not in (0, 1):  # 1: a file changed meanwhile
+    if packed.code not in (0, 1):  # 1: a file changed while it was read
         return Outcome(0.0, f"the repository in {REPO} can't be read: it is gone, or has files that may not be read")
     fresh = await backend.make(spec)
     try:
@@ -53,7 +52,7 @@ async def judge(sandbox: Sandbox, check: Check, backend: Backend, spec: Spec) ->
 
 
 def pack(files: Mapping[str, str]) -> bytes:
-    """Files as a tar."""
+    """Pack files as a tar."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         for path, text in files.items():
@@ -111,7 +110,7 @@ async def _by_shell(fresh: Sandbox, tests: str) -> Outcome:
 
 
 def part(text: str) -> float:
-    """The part of tests that passed, by what unittest or pytest wrote last; 0 when it can't be told, and never 1."""
+    """The share of passed tests, from the last line of unittest or pytest; 0 if unknown, never 1."""
     ran = re.findall(r"^Ran (\d+) tests? in ", text, re.M)
     if ran:
         told = re.findall(r"^FAILED \((.*)\)$", text, re.M)

@@ -1,4 +1,4 @@
-"""An environment of kind `swe`: a git repository that is read, edited and run."""
+"""Environment of type `swe`: a git repository to read, edit and run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
 _MOST_LISTED = 100
 _DATE = "2026-01-01T00:00:00Z"
-#: So that the first commit is the same each time.
+#: Makes the first commit reproducible.
 _ENVIRONMENT = {"GIT_AUTHOR_DATE": _DATE, "GIT_COMMITTER_DATE": _DATE}
 _COMMIT = ("git init -q -b main . && git config user.name Developer && git config user.email developer@example.org && "
            "git add -A && git commit -q --allow-empty -m 'First version' && git ls-files")
 _READ = ('[ -d "$1" ] && { ls -Ap -- "$1"; exit 4; }; [ -e "$1" ] || exit 3; [ -f "$1" ] || exit 5; '
          'head -c "$2" -- "$1"')
-#: Beside the file and then moved, so that a full disk costs nothing that was there; by its real path, so that a link
-#: stays one.
+#: Written beside the file and then moved, so that a full disk destroys nothing; by its real path, so that a link stays
+#: one.
 _WRITE = """
 path=$(realpath -m -- "$1") && mkdir -p -- "${path%/*}" || exit 1
 [ ! -d "$path" ] || { echo 'it is a folder'; exit 1; }
@@ -48,7 +48,7 @@ OBSERVATION_SCHEMA: dict[str, Any] = {
 
 
 class SweEnvironment:
-    """See environments.interface.Environment. Each reset but the first gets a new sandbox."""
+    """See Environment. Each reset but the first gets a new sandbox."""
 
     def __init__(self, backend: Backend, spec: Spec, sandbox: Sandbox) -> None:
         self._backend = backend
@@ -118,7 +118,7 @@ class SweEnvironment:
                                        "timed_out": said.timed_out}))
 
     async def _get(self, path: str) -> tuple[str, bytes]:
-        """What is wrong, and what is in the file; a folder's list, when what is wrong is "folder"."""
+        """An error, and the file's content; the listing of a folder, with the error "folder"."""
         said = await self._sandbox.run(["sh", "-c", _READ, "read", path, str(MOST_FILE + 1)], folder="/",
                                        most=MOST_FILE + 1)
         name = _short(path)

@@ -1,9 +1,9 @@
-"""Runs test files by unittest and reports each test. A script: it runs in a sandbox, as `python3 -I -B`, with nothing
-but Python's own library, and imports nothing of this package.
+"""Script that runs test files by unittest and reports each test.
 
-Its arguments are the repository's folder and the test files; its stdin has a word that begins the line of the report,
-`WORD {"passed": [test, ...], "failed": {test: why}}`, so that what the tests themselves print is not taken for it. Code
-that means to can find the word, as it can take unittest apart: it runs in this process.
+It runs in a sandbox, as `python3 -I -B`, with only Python's own library, and imports nothing of this package. Its
+arguments are the repository's folder and the test files; its stdin has a word that begins the line of the report,
+`WORD {"passed": [test, ...], "failed": {test: why}}`, so that output of the tests is not mistaken for it. Malicious
+code can find the word, as it can patch unittest: it runs in this process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
     word = sys.stdin.readline().strip()
     repository, *files = sys.argv[1:]
     os.chdir(repository)
-    # At the end, so that no file there takes the place of one of Python's library.
+    # At the end, so that no file there shadows one of Python's library.
     sys.path.append(repository)
     result = _Result()
     for number, file in enumerate(files):
@@ -67,12 +67,12 @@ def main() -> None:
             result.bad[file] = _why(error, None)
             continue
         unittest.defaultTestLoader.loadTestsFromModule(module).run(result)
-    # A set-up of a class or a module that fails has no test of its own.
+    # A failing setup of a class or module has no test of its own.
     names = list(dict.fromkeys([*result.names, *result.bad]))
     report = {"passed": [name for name in names if name not in result.bad], "failed": result.bad}
     sys.stdout.flush()
     os.write(1, f"\n{word} {json.dumps(report)}\n".encode())
-    os._exit(0)  # whatever threads the tests have left
+    os._exit(0)  # whatever threads the tests left running
 
 
 if __name__ == "__main__":

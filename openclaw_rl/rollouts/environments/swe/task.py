@@ -1,4 +1,4 @@
-"""The set-up and the check of a task of kind `swe`; see README.md."""
+"""Setup and check of tasks of type `swe`; see README.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATH = re.compile(r"(?!/)(?!\.git/)[^\0]{1,300}")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a repository begins."""
+    """Setup of a repository."""
 
     files: Mapping[str, str]
     run: str = ""  #: shell text, before the first commit
@@ -27,19 +27,20 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How it is judged."""
+    """Check of a repository."""
 
-    hidden: Mapping[str, str] = field(default_factory=dict)  #: files put over the repository's for the check
+    hidden: Mapping[str, str] = field(default_factory=dict)  #: files put over the repository for the check
     tests: str = ""  #: shell text; empty: the hidden tests are run by Python's unittest
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Hidden files that are tests, in order."""
+        """The hidden files that are tests, in order."""
         return tuple(path for path in self.hidden if re.fullmatch(r"test.*\.py", posixpath.basename(path)))
 
 
 def read_setup(task: Task) -> Setup:
-    """Raises:
+    """
+    Raises:
         BadTask: names the key, the value and what is allowed.
     """
     known_keys("setup", task.setup, ("files", "run"))
@@ -50,7 +51,8 @@ def read_setup(task: Task) -> Setup:
 
 
 def read_check(task: Task) -> Check:
-    """Raises:
+    """
+    Raises:
         BadTask: names the key, the value and what is allowed.
     """
     known_keys("check", task.check, ("tests", "hidden"))
@@ -62,10 +64,10 @@ def read_check(task: Task) -> Check:
 
 
 def check_task(task: Task) -> None:
-    """Look at all of it.
+    """Check setup, check and solution of a task.
 
     Raises:
-        BadTask: what can't be used.
+        BadTask: names what can't be used.
     """
     read_setup(task)
     read_check(task)

@@ -1,4 +1,4 @@
-"""Texts of a repository as they are shown, and edited."""
+"""Display and editing of a repository's texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_TOLD = 10
 
 
 def cut(text: str) -> tuple[str, bool]:
-    """Its beginning and its end, and whether something between is left out."""
+    """Cut the middle out of a long output; returns the rest, and whether it was cut."""
     if len(text) <= _HEAD + _TAIL:
         return text, False
     left = len(text) - _HEAD - _TAIL
@@ -19,11 +19,11 @@ def cut(text: str) -> tuple[str, bool]:
 
 
 def numbered(text: str, start: int, lines: int) -> tuple[str, bool]:
-    """Lines with their numbers, and whether there is more.
+    """Numbered lines of a text, and whether there are more.
 
     Args:
-        start: the first, from 1.
-        lines: most of them.
+        start: first line, from 1.
+        lines: limit.
     """
     every = text.split("\n")
     if every[-1] == "":
@@ -47,9 +47,9 @@ def numbered(text: str, start: int, lines: int) -> tuple[str, bool]:
 
 
 def edited(text: str, old: str, new: str) -> tuple[str, str]:
-    """The text with `old`, which must be in it once, replaced; or what is wrong.
+    """Replace `old`, which must occur exactly once; returns the new text, or an error.
 
-    A file whose lines end with CR LF is edited as if they ended with LF, and keeps its ends.
+    A file with CR LF line ends is edited as if it had LF, and keeps its line ends.
     """
     windows = "\r\n" in text and "\r\n" not in old
     if windows:
@@ -69,7 +69,7 @@ def edited(text: str, old: str, new: str) -> tuple[str, str]:
 
 
 def region(old: str, new: str) -> str:
-    """The lines of `new` that differ from `old`, with their numbers and three more on both sides."""
+    """The lines of `new` that differ from `old`, numbered, with three lines of context."""
     before, after = old.splitlines(), new.splitlines()
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
@@ -82,7 +82,7 @@ def region(old: str, new: str) -> str:
 
 
 def _near(text: str, old: str) -> str:
-    """A hint where its first line is, but for spaces."""
+    """A hint where the first line of `old` occurs, apart from spaces."""
     wanted = old.strip().split("\n")[0].strip()
     lines = [number for number, line in enumerate(text.split("\n"), 1) if wanted and wanted in line]
     return f" (line {lines[0]} has its first line, but spaces or what follows differ)" if lines else ""

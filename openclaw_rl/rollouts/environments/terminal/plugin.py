@@ -27,7 +27,7 @@ from openclaw_rl.rollouts.sandboxes.running import others_paused
 from openclaw_rl.rollouts.tasks.task import Action, Task
 from openclaw_rl.runtime.rejection import Rejection
 
-#: Bytes of one command's output that are shown.
+#: Bytes of a command's output that are shown.
 MOST_OUTPUT = 16_384
 _LINES = 40  #: of a view
 _SETUP_SECONDS = 30.0
@@ -103,7 +103,7 @@ class TerminalType:
         return TerminalEnvironment(self._backend, self._spec, await self._backend.make(self._spec))
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """Nothing to release."""
 
 
 class TerminalEnvironment:
@@ -115,7 +115,7 @@ class TerminalEnvironment:
         self._sandbox = sandbox
         self._shell = Shell(sandbox)
         self._fresh = True
-        self._killed = 0  #: processes that the limit of memory has ended, as last asked
+        self._killed = 0  #: processes killed by the memory limit, as last counted
         self._task: Task | None = None
         self._answer: str | None = None
         self._running = ""  #: the command
@@ -127,7 +127,7 @@ class TerminalEnvironment:
 
     async def reset(self, task: Task | None, seed: int | None) -> Opening:
         if not self._fresh:
-            # A new sandbox is quicker than looking for all that the last episode may have left.
+            # A new sandbox is faster than finding all that the last episode may have left.
             await self._sandbox.close()
             self._sandbox = await self._backend.make(self._spec)
             self._shell = Shell(self._sandbox)
@@ -156,7 +156,7 @@ class TerminalEnvironment:
         finally:
             self._running = ""
         before = self._killed
-        if ran.code != 0:  # asking takes time where the back end is docker
+        if ran.code != 0:  # the query is slow with docker
             self._killed = max(await self._sandbox.killed(), before)
         result = _result(ran, limit, self._killed - before)
         self._lines.extend([*f"$ {plain(command.encode())}".splitlines(), *result.observation.text.splitlines()])
@@ -171,7 +171,7 @@ class TerminalEnvironment:
             return Outcome(0.0, "no answer was submitted" if self._answer is None
                            else f"the answer is not the expected one: {self._answer.strip()[:200]!r}")
         if check.get("run"):
-            # What the policy has left running could write into the check's memory.
+            # Processes left by the policy could write into the check's memory.
             async with contextlib.nullcontext() if check.get("processes") else others_paused(self._sandbox):
                 await self._readable(check["run"], "check.run")
                 finished = await self._bash(check["run"], _CHECK_SECONDS, {"ANSWER": (self._answer or "")[:65_536]})
@@ -213,8 +213,7 @@ class TerminalEnvironment:
             raise BadTask(f"`{key}` can't be read by bash: {_told(finished, _CHECK_SECONDS)}")
 
     async def _bash(self, script: str, seconds: float, variables: Mapping[str, str]) -> Finished:
-        """Run a task's script, by a process that knows nothing of the policy's shell: no aliases, functions or paths
-        of it."""
+        """Run a task's script in a process without the aliases, functions or paths of the policy's shell."""
         return await self._sandbox.run(["bash", "--noprofile", "--norc", "-c", script], environment=variables,
                                        seconds=seconds, most=4096)
 

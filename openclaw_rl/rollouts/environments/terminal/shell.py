@@ -1,4 +1,4 @@
-"""One bash that lives on between commands: folder, variables and background jobs stay."""
+"""Persistent bash: folder, variables and background jobs stay between commands."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from openclaw_rl.rollouts.sandboxes.interface import WORK, Process, Sandbox, San
 #: Interactive, so that an interrupt ends the command and not the shell.
 _ARGV = ["bash", "--noprofile", "--norc", "--noediting", "-i"]
 _SETTINGS = "PS1= PS2= PROMPT_COMMAND=; set +o history; set +H; unset HISTFILE; exec 198>&1"
-_START = 15.0  #: seconds that a shell may take to answer
-_INTERRUPT = 2.0  #: seconds that a command has to end when it was interrupted
-_LAST_WORDS = 0.1  #: seconds for what was written before the shell ended
-#: Bytes that a command may write before it is ended for it.
+_START = 15.0  #: seconds for a shell to answer
+_INTERRUPT = 2.0  #: seconds for an interrupted command to end
+_LAST_WORDS = 0.1  #: seconds to read the last output of an ended shell
+#: Bytes that a command may write before it is killed.
 FLOOD = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that was run."""
+    """Result of a command."""
 
     output: Clip
-    code: int | None  #: None: it was ended, or nobody knows
-    folder: str  #: where the shell is now
+    code: int | None  #: None: it was killed, or unknown
+    folder: str  #: the shell's present folder
     timed_out: bool = False
-    flooded: bool = False  #: it wrote so much that it was ended
-    restarted: str = ""  #: why there is a new shell now; empty when the old one lives on
+    flooded: bool = False  #: it was killed for writing too much
+    restarted: str = ""  #: why the shell was replaced; empty if it was not
 
 
 class Shell:
-    """Runs commands one after the other. How a command ended is told by a line of the shell that bears a number which
-    only that command's end knows, so that no output can pretend to be it."""
+    """Runs commands one after the other. The shell reports the end of a command in a line with a secret number, so that
+    no output can forge it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -46,16 +46,16 @@ class Shell:
 
     @property
     def recent(self) -> str:
-        """What the command that runs now, or ran last, has written lately."""
+        """Recent output of the running or last command."""
         return plain(self._clip.last)
 
     async def run(self, command: str, seconds: float, most: int) -> Ran:
         """Run a command; it reads nothing from stdin.
 
         Args:
-            command: as bash reads it; several lines are fine.
-            seconds: then it's interrupted, and when that doesn't end it, the shell is killed and another begun.
-            most: bytes of output that are kept, half of them from the beginning, half from the end.
+            command: bash text of any number of lines.
+            seconds: limit after which it is interrupted; if that does not end it, the shell is killed and replaced.
+            most: bytes of output kept, half from the beginning, half from the end.
 
         Raises:
             SandboxError: the sandbox was lost.
@@ -115,14 +115,14 @@ class Shell:
         self._pid = end[1].decode()
 
     async def _until(self, token: str, clip: Clip, seconds: float) -> re.Match[bytes] | None:
-        """Collect output until the shell reports: the report, None when the shell has ended.
+        """Collect output until the shell reports; returns the report, None if the shell has ended.
 
         Raises:
-            TimeoutError, _Flood: it has not reported.
+            TimeoutError, _Flood: there was no report.
         """
         assert self._process is not None
         collecting = asyncio.ensure_future(_collect(self._process, token.encode(), clip))
-        # Jobs in the background may hold the output open when the shell has ended.
+        # Background jobs may hold the output open after the shell has ended.
         ending = asyncio.ensure_future(self._process.wait())
         try:
             done, _ = await asyncio.wait({collecting, ending}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +137,7 @@ class Shell:
             await asyncio.gather(collecting, ending, return_exceptions=True)
 
     async def _interrupt(self, token: str, clip: Clip) -> re.Match[bytes] | None:
-        """Do what Ctrl-C does, and wait for the shell."""
+        """Interrupt the command as Ctrl-C does, and wait for the shell."""
         assert self._process is not None
         with contextlib.suppress(SandboxError):
             # A negative PID: the shell's group, where the command is; jobs in the background ignore the signal.
@@ -145,13 +145,13 @@ class Shell:
             await self._process.write(_report(token).encode())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_INTERRUPT):
-                    while True:  # what it has written before may be much
+                    while True:  # its earlier output may be long
                         with contextlib.suppress(_Flood):
                             return await self._until(token, clip, _INTERRUPT)
         return None
 
     async def _end(self) -> None:
-        """End the shell and all that it has started."""
+        """End the shell and everything that it started."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(SandboxError):
@@ -161,23 +161,23 @@ class Shell:
 
 
 class _Flood(Exception):
-    """A command has written too much."""
+    """A command wrote too much."""
 
 
 async def _collect(process: Process, token: bytes, clip: Clip) -> re.Match[bytes] | None:
-    """Read until the shell reports, or nothing comes any more.
+    """Read until the shell reports or its output ends.
 
     Raises:
-        _Flood: too much came.
+        _Flood: there was too much output.
     """
     report = re.compile(rb"\n\x1e%s (\d+) (.*) %s\n" % (token, token), re.DOTALL)
     window = b""
     while data := await process.read():
         clip.add(data)
-        window = (window + data)[-(len(data) + 8192):]  # a report is no longer than a path may be
+        window = (window + data)[-(len(data) + 8192):]  # a report is at most as long as a path
         found = report.search(window)
         if found is not None:
-            # With `set -x` the shell also shows the command that reports.
+            # With `set -x` the shell also prints the reporting command.
             shown = window.find(b"+ printf", max(found.start() - 300, 0), found.start())
             begin = shown if shown >= 0 and token in window[shown:found.start()] else found.start()
             clip.cut(len(window) - begin)
@@ -188,5 +188,5 @@ async def _collect(process: Process, token: bytes, clip: Clip) -> re.Match[bytes
 
 
 def _report(token: str, code: str = "$?") -> str:
-    # The status is an argument, so it's read before printf changes it. 198 is stdout, also after `exec >file`.
+    # The status is an argument, so it is read before printf changes it. 198 is stdout, even after `exec >file`.
     return f"printf '\\n\\036%s %s %s %s\\n' {token} {code} \"$PWD\" {token} >&198\n"

@@ -1,20 +1,20 @@
-"""What a program wrote, as text that does nothing and has a bounded length."""
+"""Output of a program as harmless text of bounded length."""
 
 from __future__ import annotations
 
 import re
 
-#: Sequences by which a program moves the cursor, colours, names windows, ...: left out.
+#: Escape sequences (cursor, colours, window titles, ...): left out.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|[ -/]*[0-~])")
-#: Characters that a terminal or a page would act on, or that can't be seen: shown as their codes.
+#: Characters that a terminal or a page would act on, or that are invisible: shown as their codes.
 _ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
                    "\ud800-\udfff\U000e0000-\U000e007f]")
-#: A line's text before a bare carriage return was written over.
+#: Text of a line before a bare carriage return was overwritten.
 _OVERWRITTEN = re.compile(r"(?m)^[^\n]*\r(?!\n)(?=[^\n])")
 
 
 class Clip:
-    """Keeps the beginning and the end of a stream, as many bytes of each."""
+    """Keeps equally long parts of the beginning and the end of a stream."""
 
     def __init__(self, most: int) -> None:
         self._half = most // 2
@@ -31,7 +31,7 @@ class Clip:
             del self._tail[:-self._half]
 
     def cut(self, size: int) -> None:
-        """Take back the last bytes; they must be among those kept."""
+        """Remove the last bytes, which must be among those kept."""
         self.seen -= size
         taken = min(size, len(self._tail))
         del self._tail[len(self._tail) - taken:]
@@ -48,7 +48,7 @@ class Clip:
         return max(self.seen - len(self._head) - min(len(self._tail), self._half), 0)
 
     def text(self) -> str:
-        """As text, with a mark where something was left out."""
+        """The kept parts as text, with a mark where something was left out."""
         if not self.left_out:
             return plain(bytes(self._head + self._tail))
         return (f"{plain(bytes(self._head)).rstrip(chr(10))}\n[... {self.left_out:,} bytes are left out ...]\n"
@@ -56,8 +56,8 @@ class Clip:
 
 
 def plain(data: bytes) -> str:
-    """Text of what a program wrote. What isn't UTF-8 comes as its codes (`\\xff`), escape sequences are left out, and
-    other control characters but tab and newline come as their codes."""
+    """Decode a program's output. Invalid UTF-8 and control characters except tab and newline are shown as codes
+    (`\\xff`); escape sequences are left out."""
     text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
     return _ACTS.sub(_code, _OVERWRITTEN.sub("", _ESCAPES.sub("", text)).replace("\r", ""))
 

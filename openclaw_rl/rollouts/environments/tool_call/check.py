@@ -1,4 +1,4 @@
-"""A tool_call task before it is played (what its seed draws) and after it (what its check says)."""
+"""Draw and check of tool_call tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CALL_KEYS = ("name", "arguments", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that was made."""
+    """A call that a policy made."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Call:
 
 
 def drawn(task: Task, seed: int | None) -> Task:
-    """The task as the seed makes it: one of each of `setup.draw` in goal, set-up, check and solution.
+    """Draw a task's values: one of each of `setup.draw`, in goal, setup, check and solution.
 
     Args:
         seed: None draws the first of each.
@@ -47,7 +47,7 @@ def drawn(task: Task, seed: int | None) -> Task:
     draw = task.setup.get("draw", {})
     if not isinstance(draw, Mapping):
         raise BadTask(f"`draw`: {short(draw)} is not allowed: names and lists to draw from")
-    # Named by the task too, so that two tasks of an episode run don't always draw alike.
+    # Seeded by the task's id too, so that two tasks of a run don't always draw alike.
     source = random.Random(f"{task.id} {seed}")
     values = {name: _draw(name, choices, None if seed is None else source) for name, choices in draw.items()}
     try:
@@ -73,13 +73,13 @@ def _draw(name: str, choices: Any, source: random.Random | None) -> Any:
 
 
 class Check:
-    """What a task's `check` wants."""
+    """A task's `check`."""
 
     def __init__(self, check: Mapping[str, Any], functions: Sequence[str] | None) -> None:
         """
         Args:
-            check: of a task that was drawn.
-            functions: that may be called; None when nobody knows yet.
+            check: of a drawn task.
+            functions: names of the callable functions; None if not yet known.
 
         Raises:
             BadTask: names the key, the value and what is allowed.
@@ -105,8 +105,8 @@ class Check:
         self._read_state()
 
     def evaluate(self, calls: Sequence[Call], state: Mapping[str, Any], answer: str | None) -> Outcome:
-        """1 when everything holds, else 0 and the first thing that does not."""
-        wrong = self._calls_wrong(calls) or self._state_wrong(state) or self._answer_wrong(answer)
+        """1 if everything holds, else 0 and the first failure."""
+        wrong = self._check_calls(calls) or self._check_state(state) or self._check_answer(answer)
         return Outcome(0.0, wrong) if wrong else Outcome(1.0, "everything that the check asks for is so")
 
     def _read_calls(self) -> list[str]:
@@ -132,7 +132,7 @@ class Check:
                 raise BadTask(f"`check`, `state`: {short(reference)} is not allowed: a place such as orders.A1.status"
                               ) from None
 
-    def _calls_wrong(self, calls: Sequence[Call]) -> str:
+    def _check_calls(self, calls: Sequence[Call]) -> str:
         for call in calls:
             if call.name in self._check.get("never", []):
                 return f"{call.name} was called, which must not be"
@@ -148,7 +148,7 @@ class Check:
             return f"{len(calls)} calls were made, {len(self._check.get('calls', []))} are what it takes"
         return ""
 
-    def _state_wrong(self, state: Mapping[str, Any]) -> str:
+    def _check_state(self, state: Mapping[str, Any]) -> str:
         for reference, wanted in self._check.get("state", {}).items():
             try:
                 value = look_up(reference, Scope(state=state))
@@ -159,7 +159,7 @@ class Check:
                 return f"{reference}: {wrong}"
         return ""
 
-    def _answer_wrong(self, answer: str | None) -> str:
+    def _check_answer(self, answer: str | None) -> str:
         wanted = self._check.get("answer")
         if wanted is None:
             return ""
@@ -169,7 +169,7 @@ class Check:
         if not isinstance(wanted, Mapping | str):
             wanted = str(wanted)
         number = re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,9})?", said)
-        # An answer is a text; for `less_than` and its like it is the number that it is.
+        # An answer is a text; `less_than` and the like compare it as a number.
         if isinstance(wanted, Mapping) and number and any(type(entry) in (int, float) for entry in wanted.values()) \
                 and matches(wanted, float(said)) == "":
             return ""

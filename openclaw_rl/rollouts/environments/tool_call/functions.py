@@ -1,4 +1,4 @@
-"""Functions as task files declare them: JSON schema, and for each case what comes back and what changes.
+"""Functions declared by task files: JSON schema, and for each case the result and the changes.
 
     name: cancel_order
     description: Cancel an order.
@@ -9,7 +9,7 @@
       - change: [{set: orders.$id.status, to: cancelled}]
         return: Order {$id} is cancelled.
 
-See openclaw_rl/rollouts/tasks/README.md and tool_call_values.py.
+See openclaw_rl/rollouts/tasks/README.md and values.py.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _UNSURE = "Done."
 
 
 class FunctionError(Exception):
-    """What the function says instead of a result; nothing changed."""
+    """The function's error instead of a result; nothing changed."""
 
 
 class Function:
-    """One of a task's functions."""
+    """A function of a task."""
 
     def __init__(self, declared: Any) -> None:
         """
@@ -85,16 +85,16 @@ class Function:
         return Tool(self.name, self.description, self.arguments.schema)
 
     def call(self, arguments: Mapping[str, Any], state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Call it with arguments that were checked.
+        """Call the function with validated arguments.
 
         Args:
-            state: of the task; it is left as it is.
+            state: of the task; not modified.
 
         Returns:
-            The result, and the state afterwards.
+            The result, and the new state.
 
         Raises:
-            FunctionError: what it says instead.
+            FunctionError: its error instead of a result.
         """
         scope = Scope(arguments, state)
         try:
@@ -104,7 +104,7 @@ class Function:
                 if "error" in case:
                     raise FunctionError(as_text(fill(case["error"], scope)))
                 changed = _changed(case.get("change", ()), scope)
-                # What is returned is seen after the change; by then a removed thing is gone.
+                # The result is computed after the change, when a removed item is gone.
                 return fill(case.get("return", _UNSURE), Scope(arguments, changed)), changed
         except Missing as error:
             raise FunctionError(str(error)) from None
@@ -133,16 +133,16 @@ class Function:
             if not isinstance(changes, list) or len(changes) > MOST_CHANGES:
                 raise BadTask(f"{where}, `change`: {short(changes)} is not allowed: a list of at most {MOST_CHANGES}")
             for change in changes:
-                kind = next((name for name in _CHANGES if isinstance(change, Mapping) and name in change), None)
-                if kind is None or change.keys() != _CHANGES[kind]:
+                operation = next((name for name in _CHANGES if isinstance(change, Mapping) and name in change), None)
+                if operation is None or change.keys() != _CHANGES[operation]:
                     raise BadTask(f"{where}, `change`: {short(change)} is not allowed: {{set: REFERENCE, to: VALUE}}, "
                                   "{append: REFERENCE, value: VALUE} or {remove: REFERENCE}")
-                _is_reference(change[kind], f"{where}, `{kind}`", state=True)
+                _is_reference(change[operation], f"{where}, `{operation}`", state=True)
         return cases
 
 
 def read_functions(declared: Any) -> dict[str, Function]:
-    """A task's functions, by name.
+    """Read a task's functions, by name.
 
     Raises:
         BadTask: names the function, the key, the value and what is allowed.
@@ -170,7 +170,7 @@ def _is_reference(value: Any, where: str, *, state: bool = False) -> None:
     except BadValue as error:
         raise BadTask(f"{where}: {error}") from None
     except Missing:
-        pass  # an argument, which is there in a call only
+        pass  # an argument, which exists only in a call
     if state and value.startswith("$"):
         raise BadTask(f"{where}: {value} is not allowed: a place in the state, such as orders{'.' + value}")
 

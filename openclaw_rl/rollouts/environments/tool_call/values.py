@@ -1,8 +1,8 @@
-"""The small language of tool_call tasks: references, texts with values in them, sums, comparisons. Nothing is executed.
+"""Expression language of tool_call tasks: references, templates, sums, comparisons. No code is executed.
 
 A reference is a path: `$city` is the argument `city` of the call, `weather.$city.high` a place in the task's state.
-In a text `{weather.$city}` is the value there; a text that is nothing else is the value itself, of its own type.
-A mapping with one key that begins with `$` is worked out: see `_WORKED_OUT`.
+In a text, `{weather.$city}` is the value there; a text that consists of one is the value itself, with its own type.
+A mapping with one key that begins with `$` is evaluated: see `_EVALUATED`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from openclaw_rl.rollouts.environments.untrusted_text import as_text, short
 
-#: Characters of a text that was filled in.
+#: Characters of a filled template.
 MOST_TEXT = 65_536
 MOST_FOUND = 100
 _PART = r"\$?[\w-]+"
@@ -23,27 +23,27 @@ _IN_TEXT = re.compile(rf"\{{({_PART}(?:\.{_PART})*)\}}")
 
 
 class Missing(Exception):
-    """A reference leads nowhere; the text says what isn't there, for the policy to read."""
+    """A reference leads nowhere; the text says what is missing, for the policy to read."""
 
 
 class BadValue(Exception):
-    """It can't be worked out; names what and why."""
+    """It can't be evaluated; the message says what and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What references refer to."""
+    """The values that references refer to."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parts(reference: str, scope: Scope) -> list[str]:
-    """A reference to a place in the state, with the arguments in it filled in.
+    """Resolve the arguments in a reference to a place in the state.
 
     Raises:
-        BadValue: it is none.
-        Missing: an argument isn't there.
+        BadValue: it is no reference.
+        Missing: an argument is missing.
     """
     if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
         raise BadValue(f"{short(reference)} is no reference, such as $city or weather.$city")
@@ -51,7 +51,8 @@ def parts(reference: str, scope: Scope) -> list[str]:
 
 
 def look_up(reference: str, scope: Scope) -> Any:
-    """
+    """Look up the value of a reference.
+
     Raises:
         BadValue: it is no reference.
         Missing: there is nothing.
@@ -78,7 +79,7 @@ def child(value: Any, key: str) -> Any:
 
 
 def same_key(value: Mapping[str, Any], key: str) -> str:
-    """The key itself, or the one that differs in the case of its letters only."""
+    """The key itself, or one that differs only in case."""
     if key in value:
         return key
     for other in value:
@@ -88,7 +89,7 @@ def same_key(value: Mapping[str, Any], key: str) -> str:
 
 
 def fill(value: Any, scope: Scope) -> Any:
-    """A value with everything in it filled in and worked out.
+    """Fill and evaluate a value.
 
     Raises:
         BadValue, Missing: as above.
@@ -100,14 +101,14 @@ def fill(value: Any, scope: Scope) -> Any:
     if not isinstance(value, Mapping):
         return value
     if len(value) == 1 and (name := next(iter(value))).startswith("$"):
-        if name not in _WORKED_OUT:
-            raise BadValue(f"`{name}` can't be worked out; there are {', '.join(_WORKED_OUT)}")
-        return _WORKED_OUT[name](value[name], scope)
+        if name not in _EVALUATED:
+            raise BadValue(f"`{name}` can't be worked out; there are {', '.join(_EVALUATED)}")
+        return _EVALUATED[name](value[name], scope)
     return {key: fill(entry, scope) for key, entry in value.items()}
 
 
 def draw_in(value: Any, drawn: Mapping[str, Any]) -> Any:
-    """A value with what was drawn in the place of its name, in keys too; other references stay."""
+    """Replace drawn names by their values, in keys too; other references stay."""
     if isinstance(value, str):
         def put(match: re.Match[str]) -> str:
             return as_text(look_up(match[1], scope)) if match[1].split(".")[0] in drawn else match[0]
@@ -180,7 +181,7 @@ def _count(value: Any, scope: Scope) -> Any:
 
 
 def _find(value: Any, scope: Scope) -> Any:
-    """`{$find: {in: products, where: {kind: "{$kind}"}}}`: those of a list or mapping for which it holds."""
+    """`{$find: {in: products, where: {kind: "{$kind}"}}}`: the matching members of a list or mapping."""
     if not isinstance(value, Mapping) or not {"in"} <= value.keys() <= {"in", "where"}:
         raise BadValue("`$find` needs `in`, a reference, and may have `where`")
     there = look_up(value["in"], scope)
@@ -191,19 +192,19 @@ def _find(value: Any, scope: Scope) -> Any:
     return [entry for entry in entries if not where or matches(where, entry) == ""][:MOST_FOUND]
 
 
-_WORKED_OUT: dict[str, Callable[[Any, Scope], Any]] = {
+_EVALUATED: dict[str, Callable[[Any, Scope], Any]] = {
     "$sum": _sum, "$difference": _difference, "$product": _product, "$quotient": _quotient, "$count": _count,
     "$find": _find}
 
 
 def matches(wanted: Any, value: Any) -> str:
-    """Compare a value, None where there is nothing, with what is wanted of it.
+    """Compare a value, None if there is none, with the expected one.
 
-    Texts are the same when they differ in the case of letters and in blanks around them only. A mapping of `OPERATORS`
-    compares; another one wants the same of each of its members and allows more.
+    Texts are equal if they differ only in case and surrounding blanks. A mapping of `OPERATORS` compares; any other
+    mapping requires each of its members and allows more.
 
     Returns:
-        What is wrong; empty when nothing is.
+        The difference; empty if there is none.
     """
     if isinstance(wanted, Mapping) and wanted and wanted.keys() <= OPERATORS.keys():
         return next((f"{short(value)} is not {name.replace('_', ' ')} {short(operand)}"
@@ -266,7 +267,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _tidy(number: float) -> float:
-    """Without the dust of binary fractions, whole where it is whole."""
+    """Round off binary fractions; an integer where the value is whole."""
     if abs(number) > 1e15:
         raise BadValue("a number of more than 15 digits")
     rounded = round(number, 9)

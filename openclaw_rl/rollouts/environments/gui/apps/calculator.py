@@ -8,7 +8,7 @@ import tkinter
 from functools import partial
 from tkinter import ttk
 
-from window import window  # type: ignore[import-not-found]
+from window import window
 
 root = window("Calculator", 420, 440)
 shown = tkinter.StringVar(value="")
@@ -20,7 +20,7 @@ told.grid(row=7, column=0, columnspan=4, sticky="w", padx=10, pady=(0, 8))
 
 
 def result(text: str) -> float:
-    """Of numbers with + - * / between them, * and / first."""
+    """Evaluate numbers joined by + - * /, with * and / first."""
     parts = re.findall(r"\d+\.?\d*|[-+*/]", text)
     terms, sign = [0.0], 1.0
     while parts:

@@ -8,7 +8,7 @@ import sys
 import tkinter
 from tkinter import messagebox, ttk
 
-from window import window  # type: ignore[import-not-found]
+from window import window
 
 path = sys.argv[1]
 people: list[dict[str, object]] = []
@@ -36,7 +36,8 @@ told.grid(row=6, column=0, columnspan=2, sticky="w", pady=10)
 
 
 def chosen() -> int | None:
-    return int(chooser.curselection()[0]) if chooser.curselection() else None
+    rows = chooser.curselection()  # type: ignore[no-untyped-call]
+    return int(rows[0]) if rows else None
 
 
 def show(event: object = None) -> None:

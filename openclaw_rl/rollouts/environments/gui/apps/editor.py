@@ -8,7 +8,7 @@ import tkinter
 from collections.abc import Callable
 from tkinter import ttk
 
-from window import window  # type: ignore[import-not-found]
+from window import window
 
 root = window("Editor", 760, 520)
 path = ""
@@ -41,7 +41,7 @@ def write(name: str) -> None:
 
 
 def ask(title: str, names: list[str], button: str, done: Callable[..., None]) -> None:
-    """A dialog with a field for each name; `done` gets what was typed."""
+    """A dialog with a field for each name; `done` gets the values."""
     dialog = tkinter.Toplevel(root, background="#eef1f5", padx=14, pady=12)
     dialog.title(title)
     dialog.geometry("+220+180")
@@ -105,7 +105,7 @@ root.configure(menu=bar)
 def shortcut(keys: str, action: Callable[[], None]) -> None:
     def act(event: object) -> str:
         action()
-        return "break"  # and not what Tk's own text does with them
+        return "break"  # instead of the default bindings of Tk's text
 
     area.bind(keys, act)
 

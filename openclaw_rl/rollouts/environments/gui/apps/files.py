@@ -9,7 +9,7 @@ import tkinter
 from functools import partial
 from tkinter import messagebox, ttk
 
-from window import window  # type: ignore[import-not-found]
+from window import window
 
 top = os.path.abspath(sys.argv[1])
 here = top

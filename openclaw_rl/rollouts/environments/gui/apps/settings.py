@@ -8,7 +8,7 @@ import sys
 import tkinter
 from tkinter import ttk
 
-from window import window  # type: ignore[import-not-found]
+from window import window
 
 path = sys.argv[1]
 values: dict[str, object] = {"name": "device", "language": "English", "updates": True, "theme": "light",
@@ -65,7 +65,8 @@ told.pack(side="left")
 
 def apply() -> None:
     try:
-        found = {key: variable.get() for key, variable in variables.items()}
+        found = {key: variable.get()  # type: ignore[no-untyped-call]
+                 for key, variable in variables.items()}
     except tkinter.TclError:
         told.configure(text="The port must be a number.")
         return

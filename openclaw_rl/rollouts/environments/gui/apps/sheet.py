@@ -9,8 +9,8 @@ import sys
 import tkinter
 from tkinter import ttk
 
-import widgets  # type: ignore[import-not-found]
-from window import window  # type: ignore[import-not-found]
+import widgets
+from window import window
 
 COLUMNS, ROWS = "ABCD", 8
 path = sys.argv[1]

@@ -7,7 +7,7 @@ import sys
 import tkinter
 from tkinter import ttk
 
-from window import window  # type: ignore[import-not-found]
+from window import window
 
 path = sys.argv[1]
 lines: list[str] = []
@@ -48,20 +48,20 @@ def add(event: object = None) -> None:
 
 
 def done() -> None:
-    for at in chooser.curselection():
+    for at in chooser.curselection():  # type: ignore[no-untyped-call]
         lines[at] = ("[ ]" if lines[at].startswith("[x]") else "[x]") + lines[at][3:]
         keep(at)
 
 
 def move(by: int) -> None:
-    for at in chooser.curselection():
+    for at in chooser.curselection():  # type: ignore[no-untyped-call]
         if 0 <= at + by < len(lines):
             lines[at], lines[at + by] = lines[at + by], lines[at]
             keep(at + by)
 
 
 def delete() -> None:
-    for at in chooser.curselection():
+    for at in chooser.curselection():  # type: ignore[no-untyped-call]
         del lines[at]
         keep()
 

@@ -1,4 +1,4 @@
-"""Publishes the widgets of a Tk application, as an accessibility tree would, for those who have no eyes.
+"""Publication of a Tk application's widgets, like an accessibility tree.
 
 Any application can do the same, in any language. Into the folder that the variable DESK_WIDGETS names it writes a file
 named after its main window's X id (0x40000c), replaced as a whole: the first line has a number, the rest is JSON:
@@ -22,7 +22,7 @@ _NAMES: dict[str, str] = {}  # by Tk's path
 
 
 def name(widget: tkinter.Widget, text: str) -> None:
-    """Call a widget something that can't be told from the labels about it."""
+    """Name a widget whose name can't be derived from the labels around it."""
     _NAMES[str(widget)] = text
 
 
@@ -47,7 +47,7 @@ def publish(root: tkinter.Tk) -> None:
 
 
 class _Tree:
-    """Asks Tcl, not tkinter, which doesn't know the widgets that Tk's own scripts make."""
+    """Queries Tcl, since tkinter does not know the widgets that Tk's own scripts make."""
 
     def __init__(self, root: tkinter.Tk) -> None:
         self.call = root.tk.call
@@ -179,7 +179,7 @@ def _middle(box: list[int]) -> dict[str, int]:
 
 
 def _labelled(widgets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that have no words of their own are called what the label left of them, or else above them, says."""
+    """Name widgets without a text of their own after the label left of them, or else above them."""
     labels = [widget for widget in widgets if widget["role"] == "label" and widget["label"]]
     used = set()
     for widget in widgets:

@@ -1,11 +1,11 @@
-"""The window that all applications here begin with."""
+"""Main window shared by the applications."""
 
 from __future__ import annotations
 
 import tkinter
 from tkinter import ttk
 
-import widgets  # type: ignore[import-not-found]  # beside this file, where the scripts run
+import widgets  # beside this file, where the scripts run
 
 
 def window(title: str, width: int, height: int) -> tkinter.Tk:
@@ -16,7 +16,7 @@ def window(title: str, width: int, height: int) -> tkinter.Tk:
     root.configure(background="#eef1f5")
     for name in ("*Font", "*Listbox.font", "*Text.font", "*Menu.font"):
         root.option_add(name, ("DejaVu Sans", 10))
-    root.option_add("*insertOffTime", 0)  # a cursor that blinks makes two screenshots of the same thing differ
+    root.option_add("*insertOffTime", 0)  # a blinking cursor makes screenshots of the same state differ
     root.option_add("*tearOff", False)
     style = ttk.Style(root)
     style.theme_use("clam")
