@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.hosts.rig import Rig, why_not
 from tests.support.required import left_out
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.mesh)
-            item.add_marker(pytest.mark.timeout(1200))
 
 
 @pytest.fixture(scope="session")

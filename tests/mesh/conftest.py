@@ -17,14 +17,6 @@ from tests.protos.generators import bin_folder
 from tests.support.required import left_out
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.mesh)
-            item.add_marker(pytest.mark.timeout(600))
-
-
 @pytest.fixture(scope="session")
 def models() -> Path:
     """Folder of the converted model, kept between runs since making it takes a while."""
