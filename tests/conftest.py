@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).parent
 #: Folders in which every test starts the real processes, and the seconds that one may take.
 _MESH_FOLDERS = {TESTS / "mesh": 600, TESTS / "hosts": 1200}
 _SLOW_MODULE = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
-#: What slow tests share, by the start of their path: one worker runs all of a group (`--dist loadgroup`), and the
-#: groups that take longest are begun first. Other slow tests are a group per file.
+#: Files and folders whose tests share what is slow to start, by the start of their path under tests/: with
+#: `--dist loadgroup` one worker runs all of a group. The slow tests of the first are begun first. Other files are a
+#: group each.
 _GROUPS = (
     ("mesh/languages", "languages"),
     ("mesh/test_real_engines.py", "real engines"),
@@ -33,6 +36,17 @@ _GROUPS = (
 )
 
 
+class GroupScheduling(LoadScopeScheduling):
+    """Sends the tests of a group to one worker. (xdist's own groups by a mark, but not with pytest 9.2's node ids.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid.partition("::")[0])[1]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
+    return GroupScheduling(config, log) if config.option.dist == "loadgroup" else None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out wholly slow modules when no slow test is asked for: to import them takes longer than many tests."""
     if "not slow" not in config.option.markexpr:
@@ -44,24 +58,32 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups and pytest the marks
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their folder, give slow ones their group, and put them first: the others fill the gaps."""
-    order: dict[pytest.Item, int] = {}
+    """Mark tests by their folder, and put the files with slow ones first: the others fill the gaps at the end."""
+    slow: set[str] = set()
     for item in items:
         for folder, seconds in _MESH_FOLDERS.items():
             if folder in item.path.parents:
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.mesh)
                 item.add_marker(pytest.mark.timeout(seconds))
-        if item.get_closest_marker("slow") is None:
-            order[item] = len(_GROUPS) + 1
-            continue
-        path = item.path.relative_to(TESTS).as_posix()
-        order[item], group = next(((number, group) for number, (start, group) in enumerate(_GROUPS)
-                                   if path.startswith(start)), (len(_GROUPS), path))
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: order[item])
+        if item.get_closest_marker("slow") is not None:
+            slow.add(_group(item.nodeid)[1])
+
+    def rank(item: pytest.Item) -> int:
+        number, group = _group(item.nodeid)
+        return number if group in slow else len(_GROUPS) + 1
+
+    items.sort(key=rank)
+
+
+def _group(nodeid: str) -> tuple[int, str]:
+    """The place of a test's group among those that share something, and its name."""
+    path = nodeid.partition("::")[0]
+    inside = path.removeprefix("tests/")
+    return next(((number, group) for number, (start, group) in enumerate(_GROUPS) if inside.startswith(start)),
+                (len(_GROUPS), path))
 
 
 def pytest_collection_finish() -> None:
