@@ -1,4 +1,4 @@
-"""Deadlines, large messages, strangers' bytes, callers of other versions of the contract."""
+"""Checks of deadlines, large messages, malformed bytes and callers of other contract versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the server's own description of its contract agree with the committed one?"""
+"""Checks of the server's reflection against the committed contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a server ends: Drain, SIGTERM."""
+"""Checks of graceful shutdown: Drain and SIGTERM."""
 
 from __future__ import annotations
 

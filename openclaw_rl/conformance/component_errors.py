@@ -1,4 +1,4 @@
-"""What a server answers to what it can't do: code, ErrorInfo, the name of the field."""
+"""Checks of errors: status code, ErrorInfo, name of the field."""
 
 from __future__ import annotations
 

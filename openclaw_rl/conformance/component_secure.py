@@ -1,4 +1,4 @@
-"""Who is let in when the server speaks TLS."""
+"""Checks of authentication over TLS."""
 
 from __future__ import annotations
 

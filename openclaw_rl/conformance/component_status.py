@@ -1,4 +1,4 @@
-"""What all four components tell of themselves: health, status, stats."""
+"""Checks of health, status and stats, common to all components."""
 
 from __future__ import annotations
 

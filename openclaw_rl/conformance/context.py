@@ -1,4 +1,4 @@
-"""What a check works with."""
+"""Context of a check: channels, calls, ids and expectations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sandboxes: from acquire to release."""
+"""Checks of sandbox leases, from acquire to release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: which turns there are, how they hang together, what their next states are."""
+"""Checks of sessions: turns, links between them, next states."""
 
 from __future__ import annotations
 

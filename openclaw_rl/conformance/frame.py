@@ -1,4 +1,4 @@
-"""What a check is, how it ends, and the list of all of them."""
+"""Definition, outcomes and registry of checks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Level(enum.Enum):
-    """How much hangs on a check."""
+    """Severity of a check."""
 
     MUST = "must"  #: a server that fails it does not conform
     SHOULD = "should"  #: it conforms nevertheless, and is told
 
 
 class Need(enum.Enum):
-    """What a check can't do without; where it is missing it is skipped, and the report says which option gives it."""
+    """A requirement of a check. Without it the check is skipped, and the report names the option that provides it."""
 
     LISTEN = "--listen"  #: the server's next neighbour is the kit
     START = "--start"  #: the kit may kill the server and start it again
@@ -33,7 +33,7 @@ class Need(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """How a check ended."""
+    """Outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -42,11 +42,11 @@ class Outcome(enum.Enum):
 
 
 class Failed(Exception):
-    """The server does not do what it must; the text says what was seen."""
+    """The server violates its obligation; the text says what was observed."""
 
 
 class Skipped(Exception):
-    """The check does not apply here; the text says why."""
+    """The check does not apply; the text says why."""
 
 
 Run = Callable[["Context"], Awaitable[None]]
@@ -106,7 +106,7 @@ def check(id: str, obligation: str, *, where: str, services: Iterable[str] = ALL
 
 
 def all_checks() -> list[Check]:
-    """All checks of the kit, in the order in which they run."""
+    """Return all checks in their order of execution."""
     import openclaw_rl.conformance as package
 
     modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
@@ -120,5 +120,5 @@ def all_checks() -> list[Check]:
 
 
 def checks_of(service: str) -> list[Check]:
-    """Those that apply to a service, in the order in which they run."""
+    """Return the checks of a service in their order of execution."""
     return [one for one in all_checks() if service in one.services]

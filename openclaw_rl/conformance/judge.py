@@ -1,4 +1,4 @@
-"""What a judge's votes look like, wherever they are told."""
+"""Checks of a judge's votes, wherever they are reported."""
 
 from __future__ import annotations
 

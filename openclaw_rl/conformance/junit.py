@@ -1,4 +1,4 @@
-"""The report as a JUnit file, as continuous integration reads it."""
+"""JUnit report of a run, for continuous integration."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def write(report: Report, file: Path) -> None:
 
 
 def _text(text: str) -> str:
-    """Without the characters that XML can't have."""
+    """Replace characters that XML does not allow."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,4 +1,4 @@
-"""Chats with the policy server under test, looked at as they come."""
+"""Streamed chats with the policy server under test."""
 
 from __future__ import annotations
 

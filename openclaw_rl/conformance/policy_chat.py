@@ -1,4 +1,4 @@
-"""Chat: the form of a response, ids, versions, tools, bad input."""
+"""Checks of Chat: form of a response, ids, versions, tools, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP door: OpenAI's API, where the status names one."""
+"""Checks of the OpenAI entrypoint, if the status names one."""
 
 from __future__ import annotations
 

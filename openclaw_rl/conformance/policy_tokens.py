@@ -1,4 +1,4 @@
-"""Generate and Score: token ids in and out, or NO_WEIGHTS from an API model."""
+"""Checks of Generate and Score: token ids in and out, or NO_WEIGHTS from an API model."""
 
 from __future__ import annotations
 

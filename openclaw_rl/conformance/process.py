@@ -1,4 +1,4 @@
-"""The server that the kit starts, kills and starts again."""
+"""The process of a server that the kit starts, kills and restarts."""
 
 from __future__ import annotations
 

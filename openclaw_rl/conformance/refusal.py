@@ -1,4 +1,4 @@
-"""An error that a server answered, taken apart."""
+"""Parsed errors of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a run: in a terminal, and for programs."""
+"""Reports of a run: terminal output, JSON, Markdown."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MARK = {Outcome.PASSED: ("ok", "green"), Outcome.FAILED: ("FAILED", "bold red")
 
 
 class Printer:
-    """Prints results as they come, grouped by the first word of their ids."""
+    """Prints results as they arrive, grouped by the first word of their ids."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
         self._group = ""
 
     def result(self, result: Result) -> None:
-        """One check is over."""
+        """Print a result."""
         group = result.check.id.partition(".")[0]
         if group != self._group:
             self._group = group
@@ -38,13 +38,13 @@ class Printer:
         self._line(line)
         if result.outcome in (Outcome.FAILED, Outcome.ERROR):
             self._line(Text(f"           {result.check.obligation}"))
-            self._line(Text(f"           seen: {_harmless(result.seen)}", style="red"))
+            self._line(Text(f"           observed: {_harmless(result.seen)}", style="red"))
             self._line(Text(f"           contract: {result.check.where}", style="dim"))
 
     def summary(self, report: Report) -> None:
-        """The last lines."""
+        """Print the summary."""
         if report.could_not:
-            self._line(Text(f"could not ask: {_harmless(report.could_not)}", style="bold red"))
+            self._line(Text(f"could not check: {_harmless(report.could_not)}", style="bold red"))
             return
         counts = ", ".join(f"{len(found)} {outcome.value}" for outcome in Outcome if (found := report.of(outcome)))
         self._line(Text(f"\n{counts} in {report.seconds:.1f} s"))
@@ -52,18 +52,18 @@ class Printer:
         warned = len(report.of(Outcome.FAILED, Level.SHOULD))
         if report.exit_code == 0:
             self._line(Text(f"{who} conforms: {report.service}", style="bold green").append(
-                f", {warned} thing{'s' * (warned != 1)} to better" if warned else ""))
+                f", {warned} warning{'s' * (warned != 1)}" if warned else ""))
         elif report.exit_code == 1:
             self._line(Text(f"{who} does not conform: {report.service}", style="bold red"))
         else:
-            self._line(Text(f"{who} could not be asked everything: the kit failed", style="bold magenta"))
+            self._line(Text(f"{who} could not be checked completely: the kit failed", style="bold magenta"))
 
     def _line(self, text: Text) -> None:
         self._out.print(text, soft_wrap=True, highlight=False)
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """For programs."""
+    """Return the report as JSON data."""
     return {"service": report.service, "address": report.address, "server": report.server,
             "conforms": report.conforms, "could_not_ask": report.could_not, "seconds": round(report.seconds, 3),
             "checks": [{**about(one.check), "outcome": one.outcome.value, "seen": one.seen,
@@ -71,14 +71,14 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def about(check: Check) -> dict[str, Any]:
-    """A check, without a result."""
+    """Return a check's description as JSON data."""
     return {"id": check.id, "level": check.level.value, "obligation": check.obligation, "contract": check.where,
             "services": list(check.services), "needs": sorted(need.value for need in check.needs),
             "after": list(check.after)}
 
 
 def table(checks: Sequence[Check]) -> str:
-    """All checks as Markdown, a table for each group."""
+    """Return all checks as Markdown, one table per group."""
     parts = []
     for group, found in groupby(checks, key=lambda one: one.id.partition(".")[0]):
         rows = [f"| `{one.id}` | {one.obligation}{'' if one.level is Level.MUST else ' *(should)*'} "
@@ -90,5 +90,5 @@ def table(checks: Sequence[Check]) -> str:
 
 
 def _harmless(text: str) -> str:
-    """One line without what a terminal would obey: a server may have written it."""
+    """Return text as one line without control characters: a server may have written it."""
     return "".join(char if char.isprintable() else " " for char in text)

@@ -1,4 +1,4 @@
-"""The server as the receiver of a ring stream: acknowledgements, duplicates, refusals."""
+"""Checks of the receiving end of a ring stream: acknowledgements, duplicates, rejections."""
 
 from __future__ import annotations
 

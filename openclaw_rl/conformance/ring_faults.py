@@ -1,4 +1,4 @@
-"""The server as the receiver of a ring stream when something goes wrong: cuts, kills, large and strange messages."""
+"""Checks of the receiving end of a ring stream under faults: cuts, kills, large and malformed messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One check after another, against one server."""
+"""Sequential run of checks against one server."""
 
 from __future__ import annotations
 
@@ -55,25 +55,25 @@ class Report:
     seconds: float = 0.0
 
     def of(self, outcome: Outcome, level: Level | None = None) -> list[Result]:
-        """The results that ended so."""
+        """Return the results with an outcome."""
         return [one for one in self.results if one.outcome is outcome and (level is None or one.check.level is level)]
 
     @property
     def conforms(self) -> bool:
-        """Every check that could be made and that is a must has passed."""
+        """Whether all mandatory checks that could run have passed."""
         return not self.could_not and not self.of(Outcome.FAILED, Level.MUST) and not self.of(Outcome.ERROR)
 
     @property
     def exit_code(self) -> int:
-        """0 conforms, 1 does not, 2 could not be asked."""
+        """0 conforms, 1 does not conform, 2 could not be checked."""
         if self.could_not or (self.of(Outcome.ERROR) and not self.of(Outcome.FAILED, Level.MUST)):
             return 2
         return 0 if self.conforms else 1
 
 
 def chosen(checks: Sequence[Check], patterns: Sequence[str]) -> list[Check]:
-    """Those whose ids match one of the patterns (`ring.*`; a word alone is looked for anywhere), with those that they
-    stand on."""
+    """Select checks whose ids match a pattern (`ring.*`; a plain word matches anywhere), and the checks they depend
+    on."""
     if not patterns:
         return list(checks)
     by_id = {one.id: one for one in checks}
@@ -129,21 +129,21 @@ async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
 
 
 async def reach(kit: Context) -> str:
-    """Why the server can't be asked; "" when it can."""
+    """Return why the server cannot be reached; "" if it can."""
     try:
         await kit.unary("ComponentService/GetStatus", timeout=max(_FIRST_SECONDS, kit.deadline))
     except grpc.aio.AioRpcError as error:
         text = error.details() or ""
         if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            return (f"{kit.address} lets this caller not in ({text}): give the operator's certificate (--certs) or a "
-                    "key with enough scopes (--key)")
+            return (f"{kit.address} rejects this caller ({text}): pass the operator's certificate (--certs) or a key "
+                    "with sufficient scope (--key)")
         if error.code() is not grpc.StatusCode.UNAVAILABLE and "HTTP" not in text and "http2" not in text.lower():
             return ""  # it answers, if with an error: the checks tell
         if "HTTP" in text or "http2" in text.lower() or "Trying to connect an http1.x server" in text:
-            return f"{kit.address} speaks HTTP, but no gRPC ({text}): is it the port of the gRPC server?"
+            return f"{kit.address} speaks HTTP, not gRPC ({text}): is it the port of the gRPC server?"
         why = handshake_failure(text) or text
-        hint = "; --certs DIR speaks TLS, without it the kit speaks plain text" if "TLS" in why else ""
-        return f"nothing can be asked at {kit.address}: {why}{hint}"
+        hint = "; use --certs DIR for TLS, without it the kit uses plain text" if "TLS" in why else ""
+        return f"cannot reach {kit.address}: {why}{hint}"
     return ""
 
 
@@ -162,22 +162,22 @@ async def _run_one(kit: Context, one: Check) -> Result:
     except Failed as seen:
         return result(Outcome.FAILED, str(seen))
     except TimeoutError:
-        return result(Outcome.FAILED, f"it was not done after {one.seconds:g} s ({_place()})")
+        return result(Outcome.FAILED, f"not completed after {one.seconds:g} s ({_place()})")
     except grpc.aio.AioRpcError as error:
-        return result(Outcome.FAILED, f"a call that should succeed was answered {refusal(error)}")
+        return result(Outcome.FAILED, f"a call that should succeed failed with {refusal(error)}")
     except Exception as error:
-        return result(Outcome.ERROR, f"a fault of the kit: {error!r} in {_place(error)}")
+        return result(Outcome.ERROR, f"kit error: {error!r} in {_place(error)}")
     finally:
         await kit.clean_up()
 
 
 async def _revive(kit: Context) -> str:
-    """After a failure: start a server of our own again when it is gone. Why nothing else can be asked, or ""."""
+    """Restart our own server after a failure if it is gone. Returns why no further check can run, or ""."""
     if not await reach(kit):
         return ""
     await kit.close()
     if kit.process is None:
-        return f"the server does not answer at {kit.address} any more" if await reach(kit) else ""
+        return f"the server at {kit.address} no longer responds" if await reach(kit) else ""
     try:
         await kit.restart()
     except Failed as seen:
@@ -195,11 +195,11 @@ def _missing(kit: Context, one: Check, drain: bool) -> str:
 
 def _unmet(one: Check, outcomes: dict[str, Outcome]) -> str:
     unmet = [id for id in one.after if outcomes.get(id, Outcome.PASSED) is not Outcome.PASSED]
-    return f"stands on {unmet[0]}, {_ENDED[outcomes[unmet[0]]]}" if unmet else ""
+    return f"depends on {unmet[0]}, {_ENDED[outcomes[unmet[0]]]}" if unmet else ""
 
 
 def _place(error: BaseException | None = None) -> str:
-    """File and line of the check where an error was raised last."""
+    """Return file and line of the check that raised last."""
     import sys
 
     frames = traceback.extract_tb((error or sys.exception() or Exception()).__traceback__)

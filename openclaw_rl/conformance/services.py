@@ -1,4 +1,4 @@
-"""The four services, as the kit sees them."""
+"""The four services and their neighbours."""
 
 from __future__ import annotations
 

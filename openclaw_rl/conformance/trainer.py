@@ -1,4 +1,4 @@
-"""A trainer's samples, versions, pauses."""
+"""Checks of a trainer: samples, versions, pauses."""
 
 from __future__ import annotations
 

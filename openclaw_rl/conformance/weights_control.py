@@ -1,4 +1,4 @@
-"""Who decides: one trainer at a time, and an operator above it."""
+"""Checks of control over weights: one trainer at a time, overridden by an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a tensor travels: what changed, an adapter, and tensors that are not listed."""
+"""Checks of tensor encodings: deltas, adapters, unlisted tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Versions that can't be taken: each is `rejected` with its reason, the stream goes on, and the old version answers."""
+"""Checks of unacceptable versions: each is `rejected` with its reason, the stream continues, and the old version stays
+active."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream that breaks at any point: the receiver's byte is where it goes on."""
+"""Checks of broken streams: they resume at the byte named by the receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stream of SyncWeights on which the kit is the trainer."""
+"""A SyncWeights stream with the kit as the trainer."""
 
 from __future__ import annotations
 

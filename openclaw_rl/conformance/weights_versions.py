@@ -1,4 +1,4 @@
-"""Versions that the kit makes: legal ones that change as little as can be, and each kind of wrong one."""
+"""Test versions: valid ones with minimal changes, and each kind of invalid one."""
 
 from __future__ import annotations
 

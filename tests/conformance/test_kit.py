@@ -84,8 +84,8 @@ async def test_outcomes(tmp_path: Path) -> None:
     assert found["a.bad"] == (Outcome.FAILED, "it did not")
     assert found["a.not"] == (Outcome.SKIPPED, "not here")
     assert found["a.broken"][0] is Outcome.ERROR and "KeyError('x') in test_kit.py" in found["a.broken"][1]
-    assert found["a.long"][0] is Outcome.FAILED and "not done after 0.05 s" in found["a.long"][1]
-    assert found["a.stands"] == (Outcome.SKIPPED, "stands on a.bad, which failed")
+    assert found["a.long"][0] is Outcome.FAILED and "not completed after 0.05 s" in found["a.long"][1]
+    assert found["a.stands"] == (Outcome.SKIPPED, "depends on a.bad, which failed")
     assert found["a.needs"] == (Outcome.SKIPPED, "needs --start")
     assert not report.conforms and report.exit_code == 1
 
@@ -116,7 +116,7 @@ async def test_a_server_that_goes_away(tmp_path: Path) -> None:
 
         report = await run(kit, [_check("a.kills", kills), _check("a.fine", _fine)])
     assert report.results[1].outcome is Outcome.SKIPPED
-    assert report.results[1].seen == "the server does not answer at 127.0.0.1:1 any more"
+    assert report.results[1].seen == "the server at 127.0.0.1:1 no longer responds"
 
 
 def test_ids_and_sentences() -> None:
@@ -154,7 +154,7 @@ def test_reports(tmp_path: Path) -> None:
         printer.result(one)
     printer.summary(report)
     text = console.export_text()
-    assert "It does a.bad." in text and "seen: it  did not" in text and "contract: here" in text
+    assert "It does a.bad." in text and "observed: it  did not" in text and "contract: here" in text
     assert "warning" in text and "needs --listen" in text and "\x1b" not in text
     assert text.strip().splitlines()[-1] == "h:1 (prm_judge 1) does not conform: judge"
     assert as_json(report)["checks"][1]["obligation"] == "It does a.bad."
@@ -177,11 +177,11 @@ def test_list_and_bad_options() -> None:
 
 def test_what_could_not_be_asked(http1: str, tmp_path: Path) -> None:
     code, text = _cli("judge", "--address", http1, "--junit", str(tmp_path / "j.xml"))
-    assert code == 2 and "HTTP" in text and "could not ask" in text
+    assert code == 2 and "HTTP" in text and "could not check" in text
     assert ET.parse(tmp_path / "j.xml").getroot().attrib["errors"] == "1"
     nobody = f"127.0.0.1:{free_port()}"
     code, text = _cli("judge", "--address", nobody)
-    assert code == 2 and f"nothing can be asked at {nobody}" in text
+    assert code == 2 and f"cannot reach {nobody}" in text
     code, text = _cli("judge", "--start", "/no/such/server {address}")
     assert code == 2 and "can't be started" in text
     code, text = _cli("judge", "--start", "sh -c 'echo no port; exit 5'")

@@ -48,7 +48,7 @@ async def test_a_right_one_passes(server: Any, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(module, name, 30.0)
     report = await check(server, tmp_path)
     assert not report.could_not and failures(report) == {}
-    allowed = ["--start", "API model", "HTTP", "the engine takes weights", "stands on"]
+    allowed = ["--start", "API model", "HTTP", "the engine takes weights", "depends on"]
     if server is Fixed:
         assert "weights.refuses.unsupported_engine" not in skipped(report)
         allowed.append("takes no weights (accepts_weights)")

@@ -103,7 +103,7 @@ async def test_over_tls_without_the_certificate_of_the_neighbour(tmp_path: Path,
     skipped = {one.check.id: one.seen for one in report.of(Outcome.SKIPPED)}
     assert "only the env_server of the mesh may call this" in skipped["ring.acks"]
     assert "lacks env_server.crt" in skipped["ring.acks"]
-    assert skipped["ring.acks.once"] == "stands on ring.acks, which was skipped"
+    assert skipped["ring.acks.once"] == "depends on ring.acks, which was skipped"
     assert not {"component.secure.role", "component.drain.streams", "judge.judge"} & skipped.keys()
 
 
