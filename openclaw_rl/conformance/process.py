@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from openclaw_rl.conformance.frame import Failed
+from openclaw_rl.runtime.process import end_group
 
 #: Seconds for a server to listen; a Python one loads for a while on a small machine.
 START_SECONDS = 60.0
@@ -104,18 +105,7 @@ class ServerProcess:
         process = self._process
         if process is None:
             return
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            try:
-                async with asyncio.timeout(seconds):
-                    await process.wait()
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # children that it left behind
-            os.killpg(process.pid, signal.SIGKILL)
+        await end_group(process, seconds, number)
         self.exit_code, self._process = process.returncode, None
 
 

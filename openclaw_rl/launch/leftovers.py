@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 import psutil
@@ -12,6 +11,7 @@ from openclaw_rl.launch.mesh_report import ask
 from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record, remove_record
+from openclaw_rl.runtime.process import end_all
 from openclaw_rl.serving.engines.sglang.process import end_leftovers
 
 logger = logging.getLogger(__name__)
@@ -55,14 +55,7 @@ def end_orphans(home: Home, timeout: float = 20) -> list[str]:
     """
     orphans = [(name, process) for process in psutil.process_iter() for name in (*COMPONENTS, jaeger.NAME)
                if is_component(process, name, home)]
-    for _, process in orphans:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, alive = psutil.wait_procs([process for _, process in orphans], timeout)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, 5)
+    end_all([process for _, process in orphans], timeout)
     end_leftovers(home.component("policy_server") / "sglang")
     names = [name for name in (*COMPONENTS, jaeger.NAME) if name in {name for name, _ in orphans}]
     for name in names:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import psutil
 
@@ -30,6 +32,37 @@ def end_with_parent(parent: int | None = None, number: signal.Signals = signal.S
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if parent is not None and os.getppid() != parent:
         sys.exit(0)
+
+
+async def end_group(process: asyncio.subprocess.Process, seconds: float, number: signal.Signals = signal.SIGTERM, *,
+                    leader_only: bool = False) -> None:
+    """End a process that leads a group of its own: a signal, SIGKILL after `seconds`, and SIGKILL for what is left of
+    the group.
+
+    Args:
+        leader_only: the first signal goes to the leader, who ends the others in good order.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            (os.kill if leader_only else os.killpg)(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await process.wait()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def end_all(processes: Sequence[psutil.Process], seconds: float) -> None:
+    """End processes that need not be children: SIGTERM, and SIGKILL after `seconds`. Blocks."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, seconds)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, 5)
 
 
 def marked(variable: str, value: str) -> list[psutil.Process]:

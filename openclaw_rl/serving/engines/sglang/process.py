@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from openclaw_rl.runtime.process import kill_marked
+from openclaw_rl.runtime.process import end_group, kill_marked
 from openclaw_rl.serving.engines.interface import EngineError
 
 logger = logging.getLogger(__name__)
@@ -79,17 +79,8 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """End it and what it started. It keeps nothing that a kill would lose."""
-        process = self._process
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            process.terminate()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_SECONDS):
-                await process.wait()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        if self._process is not None:
+            await end_group(self._process, _STOP_SECONDS, leader_only=True)
 
     def complaint(self) -> str:
         """The line of its log that most likely says why it failed."""
