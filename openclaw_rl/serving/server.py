@@ -71,7 +71,7 @@ class PolicyComponent(Component):
         self._api = policy_api(settings, os.environ) if uses_api(settings) else None
         self._folder = home.component(NAME)
         self._folder.mkdir(parents=True, exist_ok=True)
-        store = Database(self._folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
+        store = self.database = Database(self._folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         resources.push_async_callback(asyncio.to_thread, store.close)
         outbox = Outbox(store, "turns")
         known = conversations.Conversations(store)
