@@ -1,1 +1,1 @@
-"""The environment server: keeps sessions, and finds each turn's class and next state."""
+"""Environment server: tracks sessions, finds each turn's class and next state, leases environments, runs episodes."""

@@ -1,4 +1,4 @@
-"""EnvironmentService over gRPC: translate, call, translate back."""
+"""gRPC servicer of the environment server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["EnvironmentService"].full_name
 
 
 class EnvironmentServicer(LeaseRpcs, EpisodeRpcs, environment_pb2_grpc.EnvironmentServiceServicer):
-    """Sessions here; leases and episodes in their packages."""
+    """Sessions; leases and episodes have servicers of their own."""
 
     def __init__(self, tracker: SessionTracker, store: Database, pool: LeasePool, episodes: Episodes) -> None:
         LeaseRpcs.__init__(self, pool)

@@ -128,10 +128,10 @@ class World:
 
     async def play(self, task: Task, start_seed: int, seed: int, temperature: float, max_steps: int) -> Played:
         """One episode; what goes wrong with its sandbox is told in it."""
-        played = Played(task.kind, task.id)
+        played = Played(task.type_name, task.id)
         async with self._slots:
             try:
-                environment = await self._kinds[task.kind].make()
+                environment = await self._kinds[task.type_name].make()
                 try:
                     await self._act(environment, task, played, start_seed, random.Random(seed), temperature, max_steps)
                     played.outcome = (await environment.evaluate()).value
@@ -144,7 +144,7 @@ class World:
     async def _act(self, environment, task: Task, played: Played, start_seed: int,  # type: ignore[no-untyped-def]
                    seeds: random.Random, temperature: float, max_steps: int) -> None:
         opening = await environment.reset(task, start_seed)
-        messages, offered = prompt(opening, task.kind)
+        messages, offered = prompt(opening, task.type_name)
         tools = prompts.definitions(offered)
         for _ in range(min(max_steps, task.max_steps or max_steps)):
             turn = await self._answer(messages, tools, seeds.getrandbits(48), temperature)

@@ -31,7 +31,7 @@ _BRACKETED = re.compile(rf"\[\s*({_VALUE})\s*\]", re.IGNORECASE)
 _ALONE = re.compile(rf"[\s\"'*_`(\[]*({_VALUE})[\s\"'*_`)\].。!]*", re.IGNORECASE)
 _HINT_LINE = re.compile(r"^[\s*_#-]*(?:hint|提示|建议)[*_]*\s*:[*_ ]*(.+)$", re.IGNORECASE | re.MULTILINE)
 _HINT_MARKED = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
-#: Characters of a long answer that are read, from its end.
+#: Characters read from the end of a long answer.
 _READ = 20_000
 _NOTHING = {"", "none", "null", "n/a", "na", "empty", "no hint", "-", "无", "没有", "空"}
 _SCORE_KEYS = ("score", "final_score", "rating", "reward", "verdict", "judgement", "judgment", "vote", "评分", "得分",
@@ -75,9 +75,9 @@ def parse(text: str) -> Answer:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """All JSON objects in the text, the last one first."""
+    """Iterate over all JSON objects in the text, the last one first."""
     found = []
-    text = re.sub(r"(:\s*)\+(\d)", r"\1\2", text)  # "+1" is no JSON, yet models write it
+    text = re.sub(r"(:\s*)\+(\d)", r"\1\2", text)  # models write "+1", which is no JSON
     at = text.find("{")
     while at >= 0:
         try:

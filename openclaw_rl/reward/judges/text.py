@@ -11,12 +11,12 @@ from openclaw_rl.v1 import turn_pb2
 CJK = "\u3400-\u4dbf\u4e00-\u9fff"
 _HAS_CJK = re.compile(f"[{CJK}]")
 _WORD = re.compile(f"[{CJK}]|[^\\W_{CJK}]+(?:'[^\\W_{CJK}]+)*")
-#: Code and quotations are what somebody else said. Masked with a character that no pattern matches, length kept.
+#: Code and quotations are not the user's words. Masked with a character that no pattern matches, keeping the length.
 _FOREIGN = re.compile(
     r"```.*?(?:```|\Z)|`[^`\n]*`|\"[^\"\n]{2,}\"|“[^”]*”|「[^」]*」|『[^』]*』|《[^》]*》|(?<!\w)'[^'\n]{2,}'(?!\w)"
     r"|^[ \t]*>.*$", re.DOTALL | re.MULTILINE)
 MASK = "\x00"
-#: A longer message is cut here: what is said of an answer is said at its start.
+#: Clauses read of a message: remarks about an answer are at its start.
 MOST_CLAUSES = 40
 _SAME = str.maketrans({"’": "'", "‘": "'", "´": "'", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?", "（": "(",
                        "）": ")", "\u3000": " ", "\t": " ", "\r": " "})
@@ -26,34 +26,34 @@ _CJK_GAP = re.compile(f"(?<=[{CJK}]) +(?=[{CJK}])")
 
 
 def has_cjk(text: str) -> bool:
-    """The text has Chinese characters."""
+    """Whether a text has Chinese characters."""
     return bool(_HAS_CJK.search(text))
 
 
 def words(text: str) -> list[str]:
-    """Its words, in lower case; a Chinese character is a word."""
+    """The words of a text in lower case; a Chinese character is a word."""
     return _WORD.findall(text.lower().translate(_SAME))
 
 
 def text_of(message: turn_pb2.ChatMessage) -> str:
-    """The message's text, that of its parts included."""
+    """The text of a message, including that of its parts."""
     return "\n".join(text for text in (message.content, *(part.text for part in message.parts)) if text)
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A piece of a message between two stops."""
+    """A part of a message between two stops."""
 
-    text: str  #: In lower case, quotations and code masked; patterns are tried on it.
+    text: str  #: In lower case, with quotations and code masked, for patterns.
     original: str  #: As the user wrote it.
     question: bool  #: Its sentence ends with a question mark.
     after_but: bool  #: A "but" came before it.
     sentence: int  #: Index of its sentence.
-    opens: bool  #: It ends with a colon: what follows is what it speaks of.
+    opens: bool  #: It ends with a colon, so it introduces what follows.
 
 
 def clauses(text: str) -> list[Clause]:
-    """Cut a message into clauses, at stops, commas and "but"; for Chinese at spaces too."""
+    """Split a message into clauses, at stops, commas and "but"; for Chinese at spaces too."""
     masked = _FOREIGN.sub(lambda match: MASK * len(match[0]), text).translate(_SAME)
     cuts: list[tuple[int, int, str]] = [(m.start(), m.end(), m[0]) for m in _END.finditer(masked)]
     cuts += [(m.start(), m.end(), "but") for m in _BUT.finditer(masked.lower())]
@@ -92,7 +92,7 @@ what's how's just now about one ok okay um uh hi hello hey really actually some 
 
 
 def content(text: str) -> set[str]:
-    """The words that carry what a request is about; English ones without their plural s."""
+    """The content words of a request; English ones without the plural s."""
     return {_stem(word) for word in words(text) if word not in _STOP}
 
 
@@ -103,10 +103,10 @@ def _stem(word: str) -> str:
 
 
 def asks_the_same(before: str, now: str) -> bool:
-    """Whether `now` asks what `before` asked: nothing new in it, and most of the old still there.
+    """Whether `now` repeats the question of `before`: it has nothing new, and most of the old.
 
-    One new word makes another question ("the capital of Spain" after "the capital of France"); word order counts for
-    sequences of Chinese characters and for words that only change places ("int to string" after "string to int").
+    A single new word makes another question ("the capital of Spain" after "the capital of France"); word order counts
+    for sequences of Chinese characters and for words that only change places ("int to string" after "string to int").
     """
     old, new = content(before), content(now)
     if len(old) < 2 or len(new) < 2 or new - old or len(new) < 0.6 * len(old):

@@ -1,1 +1,1 @@
-"""What isolates the things that a policy does: processes with files and limits, without a network."""
+"""Sandboxes: isolated processes with files and limits, without a network."""

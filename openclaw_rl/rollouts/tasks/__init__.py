@@ -1,1 +1,1 @@
-"""Tasks: a goal in words, how to begin, and how to tell that it is done. Files that people read and write."""
+"""Tasks: a goal in words, a setup and a check, in files that people read and write."""

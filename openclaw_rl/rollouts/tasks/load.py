@@ -1,7 +1,7 @@
-"""Finds and reads task files: those that come with the package and those of a folder of the user's own.
+"""Loading of task files: those of the package and those of a folder of the user's.
 
-What can't be read or used is a task with a `problem`, so that it is seen where tasks are listed; the others stay
-usable. The frame of a task is looked at here, its `setup`, `check` and the names of its actions by its kind.
+What can't be read or used becomes a task with a `problem`, so that it is visible where tasks are listed; the others
+stay usable. The frame of a task is validated here, its `setup`, `check` and actions by its environment type.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from openclaw_rl.rollouts.tasks.task import Action, Task
 from openclaw_rl.rollouts.tasks.text import BadText, parse
 
-#: Of one file, in bytes.
+#: Bytes of a file.
 MOST_BYTES = 1 << 20
-#: Of one folder, with those in it.
+#: Limits of a folder, including those in it.
 MOST_FILES = 2000
 MOST_TASKS = 20_000
 MOST_DEEP = 16
@@ -36,46 +36,46 @@ class _Bad(Exception):
     """Names key, value and what is allowed."""
 
 
-def load(kind: str, folder: Path | None = None, *, bundled: bool = True) -> list[Task]:
-    """The tasks of a kind, by file and in the order that they are written in.
+def load(type_name: str, folder: Path | None = None, *, bundled: bool = True) -> list[Task]:
+    """Load the tasks of an environment type, by file and in the order of the files.
 
     Args:
-        kind: such as "terminal".
-        folder: of further ones: files *.yaml and *.yml, also those in folders below, each with one task or a list.
-        bundled: also those that come with the package.
+        type_name: such as "terminal".
+        folder: of further tasks: files *.yaml and *.yml, also in folders below, each with one task or a list.
+        bundled: include those of the package.
 
     Returns:
-        Tasks of different ids. One that can't be used, and a file that can't be read, is a task with a `problem`,
-        which names file, id, key, value and what is allowed. A task whose id is taken has another one.
+        Tasks with unique ids. An unusable task, and an unreadable file, is a task with a `problem`, which names file,
+        id, key, value and what is allowed. A task whose id is taken gets another one.
     """
     tasks: list[Task] = []
-    if bundled and re.fullmatch(r"\w+", kind) and (_HERE / kind).is_dir():
-        tasks += _folder(kind, _HERE / kind)
+    if bundled and re.fullmatch(r"\w+", type_name) and (_HERE / type_name).is_dir():
+        tasks += _folder(type_name, _HERE / type_name)
     if folder is not None:
-        tasks += _folder(kind, folder.expanduser())
-    return _told_apart(tasks)
+        tasks += _folder(type_name, folder.expanduser())
+    return _with_unique_ids(tasks)
 
 
-def _folder(kind: str, folder: Path) -> Iterator[Task]:
+def _folder(type_name: str, folder: Path) -> Iterator[Task]:
     tasks = 0
     for file, problem in _files(folder):
         name = _file_id(folder, file)
         try:
             if problem:
                 raise _Bad(problem)
-            for task in _read(kind, file):
+            for task in _read(type_name, file):
                 tasks += 1
                 if tasks > MOST_TASKS:
                     raise _Bad(f"there are more than {MOST_TASKS} tasks in {folder}; the others are left out")
                 yield task
         except _Bad as error:
-            yield Task(id=name, kind=kind, goal="", source=str(file), problem=f"{file}: {error}")
+            yield Task(id=name, type_name=type_name, goal="", source=str(file), problem=f"{file}: {error}")
             if tasks > MOST_TASKS:
                 return
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each task file below, by name, with what is wrong with it; empty when nothing is yet."""
+    """Iterate over the task files of a folder, by name, each with a problem or an empty text."""
     if not folder.is_dir():
         yield folder, "no such folder; it is what `tasks` of the environment names" if not os.path.lexists(folder) \
             else "no folder; `tasks` of the environment names a folder of *.yaml files"
@@ -88,7 +88,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
         try:
             info = here.stat()
             if (info.st_dev, info.st_ino) in seen:
-                continue  # a link back to where we have been
+                continue  # a link to a visited folder
             seen.add((info.st_dev, info.st_ino))
             entries = sorted(os.scandir(here), key=lambda entry: entry.name)
         except OSError as error:
@@ -130,7 +130,7 @@ def _file_problem(path: Path) -> str:
     return ""
 
 
-def _read(kind: str, file: Path) -> Iterator[Task]:
+def _read(type_name: str, file: Path) -> Iterator[Task]:
     try:
         with file.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
@@ -147,34 +147,34 @@ def _read(kind: str, file: Path) -> Iterator[Task]:
     for number, entry in enumerate(entries, 1):
         where = f"{file}, task {number}"
         if not isinstance(entry, dict):
-            yield Task(id=f"{_plain(file.stem)}.{number}", kind=kind, goal="", source=str(file),
+            yield Task(id=f"{_plain(file.stem)}.{number}", type_name=type_name, goal="", source=str(file),
                        problem=f"{where}: {_short(entry)} is no task: a mapping with the keys {_listed(_KEYS)}")
             continue
-        yield _task(kind, entry, number, file)
+        yield _task(type_name, entry, number, file)
 
 
-def _task(kind: str, entry: dict[str, Any], number: int, file: Path) -> Task:
+def _task(type_name: str, entry: dict[str, Any], number: int, file: Path) -> Task:
     try:
         name = _checked(entry, "id", lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)), _ID_ALLOWED, needed=True)
     except _Bad as error:
-        return Task(id=f"{_plain(file.stem)}.{number}", kind=kind, goal="", source=str(file),
+        return Task(id=f"{_plain(file.stem)}.{number}", type_name=type_name, goal="", source=str(file),
                     problem=f"{file}, task {number}: {error}")
     try:
-        return _framed(kind, name, entry, file)
+        return _framed(type_name, name, entry, file)
     except _Bad as error:
         goal = entry.get("goal")
-        return Task(id=name, kind=kind, goal=goal[:MOST_GOAL] if isinstance(goal, str) else "", source=str(file),
-                    problem=f"{file}, task {name}: {error}")
+        return Task(id=name, type_name=type_name, goal=goal[:MOST_GOAL] if isinstance(goal, str) else "",
+                    source=str(file), problem=f"{file}, task {name}: {error}")
 
 
-def _framed(kind: str, name: str, entry: dict[str, Any], file: Path) -> Task:
+def _framed(type_name: str, name: str, entry: dict[str, Any], file: Path) -> Task:
     for key in entry:
         if key not in _KEYS:
             raise _Bad(f"`{key[:100]}` is no key of a task; there are {_listed(_KEYS)}")
     goal = _checked(entry, "goal", lambda v: isinstance(v, str) and 0 < len(v.strip()) <= MOST_GOAL and "\0" not in v,
                     f"a text of 1 to {MOST_GOAL:,} characters: what is to be done, in words", needed=True)
     return Task(
-        id=name, kind=kind, goal=goal.strip(), source=str(file),
+        id=name, type_name=type_name, goal=goal.strip(), source=str(file),
         split=_checked(entry, "split", lambda v: v in _SPLITS, _listed(_SPLITS)) or "train",
         tags=tuple(_checked(entry, "tags", _are_tags, "a list of at most 20 words of at most 64 characters") or ()),
         max_steps=_checked(entry, "max_steps", lambda v: type(v) is int and 1 <= v <= MOST_STEPS,
@@ -214,8 +214,8 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-def _told_apart(tasks: list[Task]) -> list[Task]:
-    """Each with an id of its own: of several that have the same, only the first keeps it."""
+def _with_unique_ids(tasks: list[Task]) -> list[Task]:
+    """Make ids unique: of several tasks with the same id, only the first keeps it."""
     first: dict[str, Task] = {}
     for task in tasks:
         name = task.id
@@ -227,8 +227,8 @@ def _told_apart(tasks: list[Task]) -> list[Task]:
             problem = task.problem or f"{task.source}, task {name}: `id`: {name!r} is taken by a task in " \
                                       f"{there.source}; give each its own"
             name = f"{name[:120]}-{count}"
-            task = Task(id=name, kind=task.kind, goal=task.goal, split=task.split, tags=task.tags, source=task.source,
-                        problem=problem)
+            task = Task(id=name, type_name=task.type_name, goal=task.goal, split=task.split, tags=task.tags,
+                        source=task.source, problem=problem)
         first[name] = task
     return list(first.values())
 

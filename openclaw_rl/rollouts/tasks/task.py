@@ -1,4 +1,4 @@
-"""A task."""
+"""Tasks and actions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is done in an environment: a call of one of its functions."""
+    """An action in an environment: a call of one of its functions."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -17,16 +17,16 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A goal in words, how to begin, and how to tell that it is done."""
+    """A goal in words, a setup and a check."""
 
     id: str  #: unique among those of its environment: letters, digits, `-`, `_` and `.`
-    kind: str
+    type_name: str  #: of its environment type
     goal: str
     split: Literal["train", "held_out"] = "train"
     tags: Sequence[str] = ()
     max_steps: int | None = None
-    setup: Mapping[str, Any] = field(default_factory=dict)  #: after the kind's own schema
-    check: Mapping[str, Any] = field(default_factory=dict)  #: after the kind's own schema
+    setup: Mapping[str, Any] = field(default_factory=dict)  #: follows the environment type's own schema
+    check: Mapping[str, Any] = field(default_factory=dict)  #: follows the environment type's own schema
     solution: Sequence[Action] = ()  #: actions that reach the goal; for tests, never shown to a policy
-    source: str = ""  #: file that it is from
-    problem: str = ""  #: why it can't be used; empty when it can
+    source: str = ""  #: its file
+    problem: str = ""  #: why it can't be used; empty if it can

@@ -1,7 +1,7 @@
-"""Task files' text, YAML, as plain JSON values.
+"""Parser of task files: YAML as plain JSON values.
 
-Read event by event, with the rules of YAML 1.2: `no`, `12:30` and `2026-01-01` stay text. Anchors and tags, which could
-make a small file huge or be more than data, are refused, as are keys that are there twice.
+Parsed event by event, by the rules of YAML 1.2: `no`, `12:30` and `2026-01-01` stay text. Anchors and tags, which could
+make a small file huge or be more than data, are rejected, as are duplicate keys.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-#: Mappings and lists in one another.
+#: Depth of nesting.
 MOST_DEEP = 40
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -22,11 +22,11 @@ _WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None, "true":
 
 
 class BadText(Exception):
-    """It is no YAML that is read here; says the line."""
+    """It is no acceptable YAML; the message names the line."""
 
 
 class _Open:
-    """A mapping or list whose end has not come yet."""
+    """An unfinished mapping or list."""
 
     def __init__(self, value: dict[str, Any] | list[Any]) -> None:
         self.value = value
@@ -34,10 +34,10 @@ class _Open:
 
 
 def parse(data: bytes) -> Any:
-    """The one document of a file, as None, bool, int, float, str, list and dict; None for an empty file.
+    """Parse the only document of a file as None, bool, int, float, str, list and dict; None for an empty file.
 
     Raises:
-        BadText: it isn't UTF-8, no YAML, or YAML that is more than plain data.
+        BadText: it is no UTF-8, no YAML, or more than plain data.
     """
     try:
         text = data.decode()

@@ -7,7 +7,7 @@ import os
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.v1 import turn_pb2
 
-#: Variable with the most words of a good answer.
+#: Environment variable: most words of a good answer.
 LIMIT = "BREVITY_JUDGE_WORDS"
 
 
@@ -20,7 +20,7 @@ class BrevityJudge:
         self.limit = limit
 
     def vote_now(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
-        """Having `vote_now` makes it an instant judge: it is asked in the middle of a batch, without a time-out. A
+        """Vote synchronously. This method makes it an instant judge: it is called within a batch, without a timeout. A
         judge that waits for anything (a model, a database, a file) has `vote` only."""
         words = len(transition.turn.response.content.split())
         score = 1 if words <= self.limit else -1 if words > 2 * self.limit else 0
@@ -32,10 +32,11 @@ class BrevityJudge:
 
 
 def make(config: PrmJudgeConfig) -> BrevityJudge:
-    """What the entry point names. Settings of its own come from the environment, since `config` knows only ours.
+    """Make the judge; the entry point names this function. Its own settings come from the environment, since `config`
+    has only those of OpenClaw-RL.
 
     Raises:
-        ConfigError: the text is what the operator reads when the judge does not start.
+        ConfigError: the operator reads its text if the judge does not start.
     """
     value = os.environ.get(LIMIT, "60")
     if not value.isdigit() or int(value) == 0:

@@ -44,7 +44,7 @@ def test_a_list_and_a_single_task_in_folders_below(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er" / "x.YML").write_text("id: three\ngoal: And this.")
     (tmp_path / "notes.txt").write_text("no task")
     one, two, three = loaded(tmp_path, b=GOOD, empty="# nothing yet\n")
-    assert (one.id, one.kind, one.goal, one.split, one.tags, one.max_steps) == \
+    assert (one.id, one.type_name, one.goal, one.split, one.tags, one.max_steps) == \
         ("one", "terminal", "Do it.", "held_out", ("easy", "files"), 3)
     assert one.setup == {"files": {"a.txt": "no"}}
     assert one.solution == (Action("run", {"command": "ls"}), Action("submit", {}))

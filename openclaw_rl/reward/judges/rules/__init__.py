@@ -1,6 +1,6 @@
-"""The `rules` judge: no model, no network, well under a millisecond.
+"""Judge `rules`: no model, no network, well under a millisecond.
 
-What it looks at, the strongest first: explicit feedback, certain tool errors, the user's words, other signs in tool
+Its evidence, the strongest first: explicit feedback, certain tool errors, the user's words, other signs in tool
 results. See the package's README for all rules.
 """
 
@@ -15,7 +15,7 @@ from openclaw_rl.reward.judges.text import text_of
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.v1 import turn_pb2
 
-#: Agents put the time before the user's words: "[Mon 2026-03-16 15:30 GMT+1] hello".
+#: Agents prefix the user's words with the time: "[Mon 2026-03-16 15:30 GMT+1] hello".
 _STAMP = re.compile(r"^\s*\[[^\]\n]{0,60}\d{1,2}:\d{2}[^\]\n]{0,20}\]\s*")
 _ENDED = {
     turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended without a word",
@@ -39,12 +39,12 @@ class RulesJudge:
 
 
 def make(config: PrmJudgeConfig) -> RulesJudge:
-    """The judge of the entry point `rules`; it has no settings."""
+    """Make the judge of the entry point `rules`; it has no settings."""
     return RulesJudge()
 
 
 def judge(transition: turn_pb2.Transition) -> Evidence:
-    """The strongest evidence in a transition's next state."""
+    """Find the strongest evidence in a transition's next state."""
     turn, state = transition.turn, transition.next_state
     request = next((_words(message) for message in reversed(turn.messages)
                     if message.role == "user" and not tools.is_result(message)), "")
@@ -64,7 +64,7 @@ def _strongest(told: Evidence | None, results: Evidence | None, said: Evidence |
     certain = [evidence for evidence in found if evidence.certain]
     best = next(iter(certain or [evidence for evidence in found if evidence.score] or found), None)
     if best is not None and best.score < 0:
-        # The user's words say better what to do than a tool's error message or a thumb.
+        # The user's words are a better hint than a tool's error message or a thumb.
         hints = [evidence.hint for evidence in (told, said) if evidence is not None and evidence.score < 0]
         hint = next(filter(None, hints), best.hint)
         return Evidence(best.score, best.rationale, hint, best.certain)

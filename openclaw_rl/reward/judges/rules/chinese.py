@@ -1,4 +1,4 @@
-"""What a Chinese clause says about the answer before it."""
+"""Signals in Chinese clauses about the answer before them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from openclaw_rl.reward.judges.rules.signals import Kind, Signal, any_of
 from openclaw_rl.reward.judges.text import Clause
 
-# Repetitions are bounded, since a pattern must not take long on any text: what these match can be cut up in many ways.
+# Repetitions are bounded, so that no text makes a pattern slow: their matches can be split in many ways.
 _ABOUT = (r"(?:(?:但|可是|这样|这里|这次|这个|那个|这些|这|那|它|你|您|的|给的|写的|说的|答案|回答|回复|结果|代码"
           r"|程序|翻译|解释|内容|答复|东西|方法|方案"
           r"|日期|时间|数字|格式|语气|字数|顺序|名字|标题|函数|结论|计算|运行|之后|后|里|第.个|第.点|完全|整个|感觉"
@@ -97,7 +97,7 @@ _STYLE = (r"(?:markdown|md|列表|清单|表格|格式|符号|星号|加粗|标�
           r"|废话|句话|句子|句|字|词|段|行|口语|白话|人话|大白话|语气|口吻|方式|语言|json|yaml|python|java|js|go|解释"
           r"|前缀|客套|开头|例子|比喻|敬语)")
 _SPEAK = r"(?:回答|回复|说明|说|解释|讲解|讲|表达|描述|概括|总结|介绍|表示|来说|写|答|输出|给我)"
-#: Words that say how to answer, not what about.
+#: Words about the manner of an answer, not its subject.
 STYLE = re.compile(f"{_STYLE}|{_SPEAK}|不要|不用|使用|任何|直接|简短|简单|简洁|详细|通俗|易懂|自然|普通|换成|改成"
                    "|改为|换|改|实现|重新?|一下|一点|一些|只|更|再|去掉|删掉|避免|停止|别|禁止|控制|以内|不超过|即可|就行")
 _DIRECTIVE = any_of(
@@ -148,7 +148,7 @@ _PRAISE = any_of(
 
 
 def classify(clause: Clause, answer_has_code: bool = False) -> Signal | None:
-    """What the clause says about the answer; None when it says nothing."""
+    """Classify a clause; None if it says nothing about the answer."""
     text = _LEAD.sub("", clause.text.replace(" ", "")) or clause.text
     if text in ("不", "不是", "不是的", "不不", "不不不", "不是啊", "不是吧", "否", "没有", "并不是", "不要", "不要了"):
         return Signal(Kind.NEGATION)
@@ -199,7 +199,7 @@ def _positive(clause: Clause, text: str) -> Signal | None:
 
 
 def introduces(clause: Clause) -> bool:
-    """The clause presents something of the user's own, so that what follows speaks of that and not of the answer."""
+    """Whether the clause presents something of the user's own, so that what follows is about that."""
     return bool(_OWN.match(_LEAD.sub("", clause.text)))
 
 
@@ -208,7 +208,7 @@ _OWN = re.compile(r"这是我的?|我(?:自己)?(?:写|有|做|买|的)(?!意思
 
 
 def asks_something(clause: Clause) -> bool:
-    """The clause looks like a request: a question, or it starts with a verb that orders work."""
+    """Whether the clause looks like a request: a question, or it starts with a verb of command."""
     return bool(clause.question or _QUESTION.search(clause.text) or _TASK.match(_LEAD.sub("", clause.text)))
 
 
@@ -217,6 +217,6 @@ _TASK = re.compile(r"(?:请|帮|给我|替我|写|翻译|推荐|介绍|解释|�
 
 
 def _own(clause: Clause, text: str) -> str:
-    """The user's own writing of `text`, which is in lower case."""
+    """The original spelling of `text`, which is in lower case."""
     at = clause.text.find(text)
     return clause.original[at:at + len(text)] if at >= 0 and len(clause.original) == len(clause.text) else text

@@ -1,7 +1,7 @@
-"""What an English clause says about the answer before it.
+"""Signals in English clauses about the answer before them.
 
-Patterns are anchored at the clause's start and want a subject that means the answer ("that", "it", "your code"), so
-that a task which merely mentions errors or bad things ("write a review: the food was terrible") says nothing.
+Patterns are anchored at the clause's start and require a subject that means the answer ("that", "it", "your code"), so
+that a task which merely mentions errors or bad things ("write a review: the food was terrible") is no signal.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from openclaw_rl.reward.judges.rules import english_patterns as p
 from openclaw_rl.reward.judges.rules.signals import Kind, Signal
 from openclaw_rl.reward.judges.text import Clause
 
-#: Words that say how to answer, not what about.
+#: Words about the manner of an answer, not its subject.
 STYLE = re.compile(rf"\b(?:{p.MANNER_WORD}|{p.SAY}|without|plain|any|only|use|using|don't|never|stop|avoid|keep|make"
                    r"|clear|clearly|direct|directly|single|exactly|nothing|everyday|common|normal)\b")
 
 
 def classify(clause: Clause, answer_has_code: bool = False) -> Signal | None:
-    """What the clause says about the answer; None when it says nothing."""
+    """Classify a clause; None if it says nothing about the answer."""
     text = p.FILLER.sub("", clause.text).rstrip(p.SYMBOLS)
     if p.ACKNOWLEDGE.fullmatch(text):
         return Signal(Kind.ACKNOWLEDGEMENT)
@@ -37,7 +37,7 @@ def classify(clause: Clause, answer_has_code: bool = False) -> Signal | None:
 
 
 def _asking(clause: Clause, text: str, own: str) -> Signal | None:
-    """A request to change the answer that is put as a question."""
+    """A request to change the answer, phrased as a question."""
     ask = p.ASK_YOU.fullmatch(text)
     if ask and not p.ANOTHER_TASK.search(text):
         rest = ask["rest"].removeprefix("not ")
@@ -108,20 +108,20 @@ def _positive(clause: Clause, text: str) -> Signal | None:
 
 
 def asks_something(clause: Clause) -> bool:
-    """The clause looks like a request: a question, or it starts with a verb that orders work."""
+    """Whether the clause looks like a request: a question, or it starts with a verb of command."""
     text = p.POLITE_START.sub("", p.FILLER.sub("", clause.text))
     return bool(p.QUESTION_WORD.match(text) or p.TASK.match(text) or clause.question)
 
 
 
 def introduces(clause: Clause) -> bool:
-    """The clause presents something of the user's own, so that what follows speaks of that and not of the answer."""
+    """Whether the clause presents something of the user's own, so that what follows is about that."""
     return bool(p.OWN.match(p.FILLER.sub("", clause.text)))
 
 
 
 def _tail(original: str, before: str, after: str) -> str:
-    """The part of `original` that `after` is of `before` (its lower-case twin)."""
+    """The part of `original` that corresponds to `after` in `before`, its lower-case version."""
     at = before.find(after)
     if at < 0 or len(original) != len(before):
         return after

@@ -1,7 +1,7 @@
-"""The words and patterns of english.py: what clauses of thanks, complaint and correction look like.
+"""Words and patterns of english.py: clauses of thanks, complaint and correction.
 
-A pattern has to match a whole clause, in lower case. Those with a subject want one that means the answer ("that", "it",
-"your code").
+A pattern must match a whole clause, in lower case. Those with a subject require one that means the answer ("that",
+"it", "your code").
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ QUESTION_WORD = re.compile(
     r"^(?:what|who|whom|whose|which|when|where|why|how|is|are|was|were|do|does|did|has|have|can|could|would|will|shall"
     r"|should|may|might|am|if|whether)\b")
 
-#: Said when the answer is wanted neither way.
+#: Neither approval nor complaint.
 ACKNOWLEDGE = re.compile(
     r"(?:no (?:thanks?|thank you|thx|need|worries|problem|rush|hurry)(?! to)|never ?mind|that's (?:all|it)(?: for now)?"
     r"|nothing(?: else)?|ok|okay|i see|sure|continue|go on|next|more|good (?:question|morning|evening|night|luck"
@@ -176,7 +176,7 @@ CORRECTION = any_of(
     rf"(?:{SUBJECT} )?(?:would|could) (?:be|have been) (?:better|nicer|clearer|shorter|simpler)\b.*",
     rf"(?:{SUBJECT}{IS} )?better without .*",
 )
-#: "Actually, it was 1914": what comes after the word is a fact that the answer has wrong.
+#: "Actually, it was 1914": the word is followed by a fact that the answer got wrong.
 FACT = re.compile(r"(?:it|that|this|he|she|they|there|the \w+)(?:'s|'re| is| was| are| were| has| have| did| does)\b.+")
 ACTUALLY = re.compile(
     rf"actually (?P<a>{FACT.pattern})"

@@ -1,4 +1,4 @@
-"""What a rule found."""
+"""Evidence found by a rule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One rule's finding: +1, 0 or -1, why, and what the answer should have done."""
+    """The finding of a rule: +1, 0 or -1, the reason, and what the answer should have done."""
 
     score: int
     rationale: str
@@ -16,6 +16,6 @@ class Evidence:
 
 
 def quote(text: str, limit: int = 120) -> str:
-    """The text on one line, cut to `limit` characters, in quotation marks."""
+    """Quote a text on one line, cut to `limit` characters."""
     text = " ".join(text.split())
     return f'"{text if len(text) <= limit else text[:limit - 1] + "…"}"'

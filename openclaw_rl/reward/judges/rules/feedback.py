@@ -9,14 +9,14 @@ from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
 from openclaw_rl.reward.judges.rules.hints import from_comment
 from openclaw_rl.v1 import turn_pb2
 
-#: Scores nearer to 0 than this are no opinion.
+#: Scores closer to 0 than this are neutral.
 NEUTRAL = 0.2
 
 
 def read(feedback: Sequence[turn_pb2.Feedback], request: str, answer: str) -> Evidence | None:
-    """What explicit feedback says: certain when it has a score, else the comment's words; None without any.
+    """Evaluate explicit feedback: certain if it has a score, else by the comment's words; None without any.
 
-    The last score counts, since somebody who gives feedback twice has changed their mind. All comments are read.
+    The last score counts, since people who give feedback twice have changed their mind. All comments are read.
     """
     comments = [entry.comment for entry in feedback if entry.comment.strip()]
     scores = [entry.score for entry in feedback if entry.HasField("score")]

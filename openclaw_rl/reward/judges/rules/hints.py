@@ -1,4 +1,4 @@
-"""A hint from the user's own words."""
+"""Hints from the user's own words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from openclaw_rl.reward.judges.rules.signals import Signal
 from openclaw_rl.reward.judges.text import has_cjk
 
-#: Longest hint, in characters: it is put beside the prompt of a small model.
+#: Longest hint in characters: it goes beside the prompt of a small model.
 LIMIT = 300
 _INSULT = re.compile(
     r"\b(?:you )?(?:(?:fucking|fuckin|damn|damned|goddamn|bloody|freaking|stupid|dumb|useless|idiotic|silly"
@@ -24,10 +24,10 @@ _COURTESY = re.compile(
 
 
 def compose(signals: Sequence[Signal]) -> str:
-    """One or more sentences from the phrases of the signals, in their order.
+    """Join the phrases of the signals, in order, to one or more sentences.
 
-    "in one sentence", "without markdown" join the instruction before them; what is merely derived from a complaint
-    ("too long") is left out beside an instruction of the user's own.
+    "in one sentence", "without markdown" join the instruction before them; a phrase derived from a complaint ("too
+    long") is left out beside a real instruction.
     """
     phrases = [signal for signal in signals if signal.phrase.strip()]
     if any(not signal.fallback for signal in phrases):
@@ -50,20 +50,20 @@ def compose(signals: Sequence[Signal]) -> str:
 
 
 def from_comment(comment: str) -> str:
-    """A whole comment as a hint, for one that comes with a bad score and that no rule understands."""
+    """A whole comment as a hint, for a bad score whose comment no rule understands."""
     phrase = clean(" ".join(comment.split()))
     return _bounded([_sentence(phrase)]) if len(phrase) > 2 else ""
 
 
 def clean(text: str) -> str:
-    """Without insults, greetings, names and courtesies."""
+    """Remove insults, greetings, names and courtesies."""
     text = _INSULT.sub("", text)
     text = re.sub(r"\s+", " ", text).strip(" ,.;:!，。；：！、-")
     return _COURTESY.sub("", text).strip(" ,.;:!，。；：！、-")
 
 
 def _lower(text: str) -> str:
-    """The first letter small, unless the word is written in capitals ("JSON", "I")."""
+    """Lower the first letter, unless the word is in capitals ("JSON", "I")."""
     return text if len(text) < 2 or not text[1].islower() else text[0].lower() + text[1:]
 
 

@@ -1,6 +1,6 @@
-"""Tool results: errors and exit codes, of every result in the next state.
+"""Evidence of tool results: errors and exit codes of every result in the next state.
 
-A result that says itself how it went (an exit code, `is_error`, `success`, an `error` field) is certain. Text that only
+A result that reports its own status (an exit code, `is_error`, `success`, an `error` field) is certain. Text that only
 starts like an error message is not: it may be a log that the tool was asked to read.
 """
 
@@ -16,7 +16,7 @@ from openclaw_rl.reward.judges.text import text_of
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import turn_pb2
 
-#: Characters of a result that are read at its start and its end.
+#: Characters of a result read at its start and its end.
 _ENDS = 600
 _JSON_LIMIT = 200_000
 
@@ -62,16 +62,16 @@ _DONE_WORDS = {"ok", "success", "succeeded", "successful", "completed", "done", 
 
 
 def is_result(message: turn_pb2.ChatMessage) -> bool:
-    """The message is a tool's result, be it in the role of the user."""
+    """Whether the message is a tool's result, even in the role of the user."""
     if message.role in ("tool", "function"):
         return True
     return message.role == "user" and bool(_TEXT_PROTOCOL.match(text_of(message)[:200]))
 
 
 def read(results: Sequence[turn_pb2.ChatMessage], response: turn_pb2.ChatMessage) -> Evidence | None:
-    """What all tool results together say of the calls in `response`; None when there are none.
+    """Evaluate all results of the calls in `response`; None if there are none.
 
-    One failed call is -1. When none failed it is +1 if at least one result says itself that it went well, else 0.
+    One failed call is -1. If none failed it is +1 if at least one result reports success itself, else 0.
     """
     if not results:
         return None
@@ -131,7 +131,7 @@ def _structured(data: Mapping[str, Any], name: str, call: turn_pb2.ToolCall | No
                 return Evidence(-1, f"{name} reported {key} {code}: {quote(message)}", _hint(message), certain=True)
             return Evidence(1, f"{name} reported {key} {code}")
     if isinstance(status := data.get("status"), str):
-        # Not certain: it may be the status of a thing that the tool was asked about.
+        # Not certain: it may be the status of something that the tool was asked about.
         if status.lower() in _FAILED_WORDS:
             return Evidence(-1, f"{name} reported the status {status!r}", _hint(message))
         if status.lower() in _DONE_WORDS:
@@ -172,7 +172,7 @@ def _message(data: Mapping[str, Any]) -> str:
 
 
 def _error_line(text: str) -> str:
-    """The line that names the error: Python's is the last of a traceback, others come first."""
+    """The line that names the error: the last of a Python traceback, else the first."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip() and not _EXIT.match(line)]
     if not lines:
         return ""

@@ -1,6 +1,6 @@
-"""The user's words: thanks, complaints, corrections, the same question again.
+"""Evidence of the user's words: thanks, complaints, corrections, repeated questions.
 
-Each clause is classified alone; how they go together:
+Each clause is classified by itself; they combine as follows:
 
 - What follows a new request belongs to that request ("Write X. It should be short. Thanks!"), and a request to do
   something differently ("in one sentence") counts only in a message that asks for nothing new.
@@ -20,7 +20,7 @@ from openclaw_rl.reward.judges.rules.hints import compose
 from openclaw_rl.reward.judges.rules.signals import EMOJI, Kind, Signal
 from openclaw_rl.reward.judges.text import MASK, Clause, asks_the_same, clauses, content, has_cjk, words
 
-#: A message is read up to here: what is said of an answer is said at its start.
+#: Characters read of a message: remarks about an answer are at its start.
 READ = 1200
 _LONGEST_CLAUSE = 300
 _LONGEST_QUESTION = 240
@@ -29,7 +29,7 @@ _NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
 
 
 def read(said: str, request: str, answer: str) -> Evidence:
-    """What `said` (the user, next) tells of `answer` to `request`."""
+    """Evaluate what the user `said` after the `answer` to a `request`."""
     said, request = said[:READ], request[-READ:]
     found, asks_new = _classify(said, request, answer)
     if not any(s.kind in (Kind.COMPLAINT, Kind.CORRECTION) for _, s in found):
@@ -49,7 +49,7 @@ def read(said: str, request: str, answer: str) -> Evidence:
 
 
 def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
-    """The clauses that say something of the answer, and whether the message asks for something new."""
+    """Find the signals about the answer, and whether the message requests something new."""
     pieces = clauses(said)
     known = content(request) | content(answer[:4000])
     has_code = "`" in answer
@@ -91,17 +91,17 @@ def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, 
 
 
 def _goes_on(clause: Clause, before: Clause, signal: Signal) -> bool:
-    """The clause belongs to the instruction before it: "it should be X", "not Y"."""
+    """Whether the clause belongs to the instruction before it: "it should be X", "not Y"."""
     return bool(signal.phrase) and before.sentence == clause.sentence and bool(_REST.match(clause.text))
 
 
 def _elsewhere(clause: Clause, novel: set[str]) -> bool:
-    """The message starts with something of the user's own, so that what follows is about that."""
+    """Whether the message starts with something of the user's own, so that what follows is about that."""
     return bool(novel) and not any(word in ("you", "your", "that", "this", "it") for word in words(clause.text))
 
 
 def _is_task(clause: Clause, known: set[str]) -> bool:
-    """An instruction with much in it beside words of style is a new task ("summarise in one sentence: ...")."""
+    """Whether an instruction has much beside words of style, as a new task does ("summarise in one sentence: ...")."""
     cjk = has_cjk(clause.text)
     text = (chinese if cjk else english).STYLE.sub(" ", clause.text)
     return clause.opens or len(content(text) - known) > (2 if cjk else 3)
@@ -112,7 +112,7 @@ def _emoji(clause: Clause) -> Signal | None:
 
 
 def _asks_back(answer: str) -> bool:
-    """The answer is a question to the user; a long one that merely ends with a question is an answer."""
+    """Whether the answer is a question to the user; a long one that merely ends with a question is not."""
     limit = _LONGEST_QUESTION // 3 if has_cjk(answer[-50:]) else _LONGEST_QUESTION
     return len(answer) <= limit and answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
 

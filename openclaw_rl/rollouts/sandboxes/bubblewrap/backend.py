@@ -20,14 +20,14 @@ from openclaw_rl.runtime.rejection import Rejection
 
 #: The user inside.
 USER = 1000
-#: Root gives each sandbox a user of its own outside, from here on, which owns nothing and is in no group.
+#: First of the host users that root gives to sandboxes, one each; they own nothing and are in no group.
 _FIRST_USER, _USERS = 0x7000_0000, 1 << 24
 _BWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--uid", str(USER), "--gid", str(USER),
           "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv")
 _INSTALL = ("apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), "
             "apk add bubblewrap (Alpine), pacman -S bubblewrap (Arch)")
 
-#: (label, root) -> its copy of /etc, with the first process's shell; all back ends of a process use the same.
+#: (label, root) -> its copy of /etc, with the first process's shell, shared by all back ends of a process.
 _etc: dict[tuple[str, str], Path] = {}
 
 
@@ -39,12 +39,12 @@ class Bubblewrap:
     def __init__(self, images: Images, label: str) -> None:
         """
         Args:
-            label: goes into the names of what is on the host (folders, control groups), so that leftovers are told
-                from another mesh's: letters and digits.
+            label: part of the names of everything on the host (folders, control groups), which distinguishes
+                leftovers from another mesh's: letters and digits.
         """
         self._images = images
         self._label = label
-        self._place: cgroups.Place | None = None
+        self._parent: cgroups.Parent | None = None
         self._tried = False  # that a sandbox can be made here
         self._checking = asyncio.Lock()
         self._filter = seccomp.program()
@@ -52,7 +52,7 @@ class Bubblewrap:
     @property
     def description(self) -> str:
         """The protection in effect, for people."""
-        limits = "control group" if self._place is not None else "limits of each process"
+        limits = "control group" if self._parent is not None else "limits of each process"
         return f"bubblewrap, {limits}, {'system calls filtered' if self._filter else 'system calls not filtered'}"
 
     async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
@@ -69,7 +69,7 @@ class Bubblewrap:
                     return Rejection(Unusable.HOST_ERROR,
                                      f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}")
             if not self._tried:
-                self._place = await asyncio.to_thread(cgroups.find, self._label)
+                self._parent = await asyncio.to_thread(cgroups.find, self._label)
                 try:
                     sandbox = await self._make(spec)
                 except SandboxError as error:
@@ -95,9 +95,9 @@ class Bubblewrap:
         folder = self._folder()
         group = None
         try:
-            if self._place is not None:
-                # What is written into the sandbox's files is memory too.
-                group = cgroups.make(self._place, self._label, processes=spec.limits.processes + 2 * init.RESERVE,
+            if self._parent is not None:
+                # The sandbox's files are memory too.
+                group = cgroups.make(self._parent, self._label, processes=spec.limits.processes + 2 * init.RESERVE,
                                      memory=spec.limits.memory + spec.limits.disk + spec.limits.disk // 4)
             script = init.script(
                 processes=spec.limits.processes if user is not None or _counts_by_namespace() else None,
@@ -137,14 +137,14 @@ class Bubblewrap:
         _etc[self._label, str(root)] = folder
 
     def _folder(self) -> Path:
-        """A folder for the sandbox's FIFOs, which its user can enter but not list or, since it's read-only inside,
-        write to. An ordinary user owns it inside too."""
+        """Make a folder for the sandbox's FIFOs, which its user can enter but not list or, since it is read-only
+        inside, write to. An ordinary user owns it inside too."""
         folder = Path(tempfile.mkdtemp(prefix=f"{cgroups.PREFIX}{self._label}-{cgroups.maker()}-"))
         folder.chmod(0o711 if os.geteuid() == 0 else 0o311)
         return folder
 
     def _arguments(self, spec: Spec, manifest: Manifest | None, folder: Path) -> list[str]:
-        """What bwrap is told, but for the command."""
+        """The arguments of bwrap, without the command."""
         root = _root(manifest)
         arguments = [*_BWRAP, "--ro-bind", str(root / "usr"), "/usr"]
         for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
@@ -176,14 +176,14 @@ def _root(manifest: Manifest | None) -> Path:
 
 
 def _launch(user: int | None, group: cgroups.Group | None) -> list[str]:
-    """What comes before bwrap: joins the group, and becomes the user that the sandbox is to be outside."""
+    """The command before bwrap: joins the group, and becomes the sandbox's host user."""
     become = [] if user is None else ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
     join = "".join(f'echo $$ >"{path}" || exit 1; ' for path in (group.joins if group is not None else ()))
     return ["/bin/sh", "-c", f'{join}exec "$@"', "sh", *become]
 
 
 def outside_user() -> int | None:
-    """A user id that no one has, for a new sandbox; None when this process may not become another."""
+    """An unused user id for a new sandbox; None if this process may not change its user."""
     if os.geteuid() != 0:
         return None
     for line in Path("/proc/self/uid_map").read_text().splitlines():

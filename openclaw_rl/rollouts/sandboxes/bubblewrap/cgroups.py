@@ -1,6 +1,6 @@
-"""Limits of a sandbox as a whole: a control group, version 1 or 2, where one can be made.
+"""Control groups, version 1 or 2, that limit a sandbox as a whole.
 
-One can be made by root, and by an ordinary user below a group that was delegated to him (systemd: `Delegate=yes`).
+Groups can be made by root, and by an ordinary user below a delegated group (systemd: `Delegate=yes`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-#: All groups made here are called `openclaw-rl-LABEL-MAKER-NUMBER`; see `maker`.
+#: All groups are named `openclaw-rl-LABEL-MAKER-NUMBER`; see `maker`.
 PREFIX = "openclaw-rl-"
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where groups can be made."""
+class Parent:
+    """Groups below which new ones can be made."""
 
     version: int
     memory: Path
@@ -33,18 +33,18 @@ class Place:
 
 @dataclass(slots=True)
 class Group:
-    """Of one sandbox."""
+    """The control group of a sandbox."""
 
     version: int
-    folders: list[Path]  #: version 1: memory, pids; version 2: the one
+    folders: list[Path]  #: version 1: those of memory and pids; version 2: the only one
 
     @property
     def joins(self) -> list[str]:
-        """The files that a process writes its PID into to be in the group."""
+        """The files into which a process writes its PID to join the group."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def killed(self) -> int:
-        """Processes that the memory limit has ended so far."""
+        """Number of processes killed by the memory limit."""
         file = self.folders[0] / ("memory.oom_control" if self.version == 1 else "memory.events")
         with contextlib.suppress(OSError, ValueError):
             for line in file.read_text().splitlines():
@@ -54,39 +54,39 @@ class Group:
         return 0
 
     def remove(self) -> bool:
-        """Kill what is in it, and remove it; False when processes are still in it, on their way out."""
+        """Kill its processes and remove it; False while killed processes are still exiting."""
         return all([_remove(folder) for folder in self.folders])
 
 
-def find(label: str) -> Place | None:
-    """Where this process can make groups that limit memory and processes; None when it can't.
+def find(label: str) -> Parent | None:
+    """Find where this process can make groups that limit memory and processes; None if it can't.
 
     Args:
-        label: of the group that is made to try it.
+        label: of the group made to try it.
     """
-    for place in _candidates():
+    for parent in _candidates():
         group = None
         with contextlib.suppress(OSError):
-            group = make(place, label, memory=64 * 2**20, processes=64)
+            group = make(parent, label, memory=64 * 2**20, processes=64)
         if group is not None:
             group.remove()
-            return place
+            return parent
     return None
 
 
-def make(place: Place, label: str, *, memory: int, processes: int) -> Group:
-    """A new group.
+def make(parent: Parent, label: str, *, memory: int, processes: int) -> Group:
+    """Make a group.
 
     Raises:
         OSError: it can't be made or the limits can't be set.
     """
     group = None
     while group is None:
-        group = _folders(place, f"{PREFIX}{label}-{maker()}-{next(_numbers)}")
+        group = _folders(parent, f"{PREFIX}{label}-{maker()}-{next(_numbers)}")
     try:
-        if place.version == 1:
+        if parent.version == 1:
             (group.folders[0] / "memory.limit_in_bytes").write_text(str(memory))
-            with contextlib.suppress(OSError):  # absent where the kernel doesn't count swap
+            with contextlib.suppress(OSError):  # absent if the kernel does not account for swap
                 (group.folders[0] / "memory.memsw.limit_in_bytes").write_text(str(memory))
         else:
             (group.folders[0] / "memory.max").write_text(str(memory))
@@ -100,12 +100,11 @@ def make(place: Place, label: str, *, memory: int, processes: int) -> Group:
 
 
 def remove_leftovers(label: str) -> int:
-    """Remove groups with this label whose maker is gone, wherever that one was: their number. What still runs in them
-    is killed."""
+    """Remove groups with this label whose maker is gone, and kill what still runs in them; returns their number."""
     removed = 0
     mounts, _ = _mounts()
     for mount in {mounts[name] for name in ("memory", "pids", "2") if name in mounts}:
-        for folder, names, _ in os.walk(mount):  # which passes over what vanishes meanwhile
+        for folder, names, _ in os.walk(mount):  # tolerates groups that vanish meanwhile
             for name in names:
                 if name.startswith(f"{PREFIX}{label}-") and is_leftover(name):
                     removed += _remove_patiently(Path(folder, name))
@@ -113,19 +112,19 @@ def remove_leftovers(label: str) -> int:
 
 
 def maker() -> str:
-    """What names this process, and no other one that has or had its PID: `PID-START`, the latter as in proc(5)."""
+    """Unique name of this process among all that have or had its PID: `PID-START`, the latter as in proc(5)."""
     pid = os.getpid()
     return f"{pid}-{_started(pid)}"
 
 
 def is_leftover(name: str) -> bool:
-    """Whether the process that made what is called `openclaw-rl-LABEL-MAKER-SOMETHING` is gone."""
+    """Whether the maker of something named `openclaw-rl-LABEL-MAKER-SOMETHING` is gone."""
     pid, start = name.split("-")[-3:-1]
     return pid.isdigit() and start.isdigit() and _started(int(pid)) != int(start)
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started, in ticks since the machine's start; None when it has ended."""
+    """Start time of a process in ticks since boot; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
@@ -134,14 +133,14 @@ def _started(pid: int) -> int | None:
     return int(fields[19]) if fields[0] not in (b"Z", b"X") else None
 
 
-def _folders(place: Place, name: str) -> Group | None:
-    """The group's folders; None when one of that name is there.
+def _folders(parent: Parent, name: str) -> Group | None:
+    """Make the group's folders; None if one of that name exists.
 
     Raises:
         OSError: they can't be made.
     """
-    group = Group(place.version, [])
-    for folder in dict.fromkeys([place.memory / name, place.pids / name]):
+    group = Group(parent.version, [])
+    for folder in dict.fromkeys([parent.memory / name, parent.pids / name]):
         try:
             folder.mkdir()
         except OSError as error:
@@ -156,7 +155,7 @@ def _folders(place: Place, name: str) -> Group | None:
 def _remove(folder: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         for pid in map(int, (folder / "cgroup.procs").read_text().split()):
-            if pid > 0:  # 0: one that can't be seen from here
+            if pid > 0:  # 0: a process that is invisible from here
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
     try:
@@ -178,7 +177,7 @@ def _remove_patiently(folder: Path) -> bool:
 
 
 def _mounts() -> tuple[dict[str, Path], dict[str, str]]:
-    """Where control groups are, and this process's own: by controller (version 1), or "2"."""
+    """This process's groups: by controller (version 1), or "2"."""
     mounts: dict[str, Path] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -197,19 +196,19 @@ def _mounts() -> tuple[dict[str, Path], dict[str, str]]:
     return mounts, own
 
 
-def _candidates() -> list[Place]:
+def _candidates() -> list[Parent]:
     mounts, own = _mounts()
-    places = []
+    parents = []
     if "memory" in mounts and "pids" in mounts:
         memory, pids = mounts["memory"], mounts["pids"]
-        places += [Place(1, memory / own.get("memory", ""), pids / own.get("pids", "")), Place(1, memory, pids)]
+        parents += [Parent(1, memory / own.get("memory", ""), pids / own.get("pids", "")), Parent(1, memory, pids)]
     if "2" in mounts:
         mine = mounts["2"] / own.get("2", "")
-        # A group that has processes can't give controllers to groups below it, but its parent may.
+        # A group with processes can't delegate controllers to groups below it, but its parent may.
         for folder in dict.fromkeys([mine, mine.parent, mounts["2"]]):
             if folder.is_relative_to(mounts["2"]):
                 with contextlib.suppress(OSError):
                     if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
                         (folder / "cgroup.subtree_control").write_text("+memory +pids")
-                places.append(Place(2, folder, folder))
-    return places
+                parents.append(Parent(2, folder, folder))
+    return parents

@@ -1,8 +1,6 @@
-"""The /etc of bubblewrap sandboxes: a copy of what programs need of the host's, and nothing that is somebody's own; and
-the shell of their first processes, once for all of them.
+"""The /etc of bubblewrap sandboxes: a copy of the public files that programs need, and of their first process's shell.
 
-A copy, because each thing bound into a sandbox on its own takes bwrap a look at all mounts: forty of them doubled the
-time until a sandbox was up.
+It is a copy because bwrap scans all mounts for each single bind: forty of them doubled the start time of a sandbox.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ _LARGEST = 4 * 2**20
 
 
 def prepare(source: Path, target: Path, user: int) -> None:
-    """Make one.
+    """Make an /etc.
 
     Args:
-        source: an /etc; what not everybody may read of it is left out.
-        target: a folder that is there.
+        source: an /etc; what is not world-readable is left out.
+        target: an existing folder.
         user: of the sandbox, inside.
 
     Raises:
@@ -46,10 +44,10 @@ def prepare(source: Path, target: Path, user: int) -> None:
 
 
 def copy_shell(root: Path, target: Path) -> None:
-    """A copy of a tree's /bin/sh that can be executed but not read; why, init.py tells.
+    """Copy a tree's /bin/sh so that it can be executed but not read; init.py explains why.
 
     Raises:
-        OSError: it can't be made, or not be executed where it is.
+        OSError: it can't be made, or can't be executed there.
     """
     source = root / "bin/sh"
     for _ in range(40):

@@ -1,8 +1,8 @@
-"""The first processes of a bubblewrap sandbox: a POSIX shell that starts others when told to, and above it one that
-takes in processes whose parents have ended, and ends with it.
+"""The first processes of a bubblewrap sandbox: a POSIX shell that starts others on command, and above it one that
+adopts orphans and ends with it.
 
-They stay small (some 200 KiB each) and need only a shell and `setsid`. What they are told comes on stdin, one line of
-shell each; what they tell goes to stdout, one line each:
+They stay small (about 200 KiB each) and need only a shell and `setsid`. Commands arrive on stdin, one line of shell
+each; messages go to stdout, one line each:
 
     ready                   it reads its stdin
     started ID PID          a process has been started, and has its pipes
@@ -10,14 +10,14 @@ shell each; what they tell goes to stdout, one line each:
     cleared                 all have been killed
     held                    all have been stopped
 
-A process's pipes are two FIFOs that the outside made, `NAME.i` and `NAME.o`, in a folder which is read-only inside (a
-FIFO in one can still be written to). Everything is a child of this shell, so nothing that is started later can be
-less confined than it is. IDs are random and never in an argument list, so that a process inside can't tell of others.
+A process's pipes are two FIFOs made from outside, `NAME.i` and `NAME.o`, in a folder that is read-only inside (a FIFO
+in it can still be written to). Everything is a child of this shell, so nothing started later can be less confined. IDs
+are random and never in an argument list, so that a process inside can't forge messages about others.
 
 All processes of a sandbox are one user, and a user may write into the memory and open the files of his processes
-(/proc/PID/mem, /proc/PID/fd). So the shell is a copy that can be executed but not read: the kernel makes no such
-process, nor what it forks, accessible to its user (execve(2), prctl(2): PR_SET_DUMPABLE), until it executes another
-program. A process started here gets neither the IDs nor the channel along.
+(/proc/PID/mem, /proc/PID/fd). So the shell is a copy that can be executed but not read: the kernel makes neither such a
+process nor its forks accessible to their user (execve(2), prctl(2): PR_SET_DUMPABLE) until they execute another
+program. A process started here inherits neither the IDs nor the channel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-#: Where the FIFOs are inside.
+#: Path of the FIFOs inside.
 CONTROL = "/run/sandbox"
-#: The shell, which is called as such: one of busybox looks at its name.
+#: The shell, named as such: busybox looks at its name.
 SHELL = "/etc/sandbox/sh"
 
 #: Processes that this shell may have beyond the sandbox's limit, so that it can still act when the limit is reached.
@@ -72,11 +72,11 @@ exit $?
 
 
 def script(*, processes: int | None, memory: int | None) -> str:
-    """What the shell runs.
+    """Make the script of the first shell.
 
     Args:
-        processes: most at once, by RLIMIT_NPROC; None: something else sees to it.
-        memory: bytes of address space of each process; None: something else sees to it.
+        processes: limit by RLIMIT_NPROC; None: limited by other means.
+        memory: bytes of address space of each process; None: limited by other means.
     """
     limits, nproc = [], ":"
     if processes is not None:
@@ -89,10 +89,10 @@ def script(*, processes: int | None, memory: int | None) -> str:
 
 
 def begin(identity: str, name: str, argv: Sequence[str], environment: Mapping[str, str], folder: str) -> bytes:
-    """The line that starts a process.
+    """The command that starts a process.
 
     Raises:
-        ValueError: a NUL in an argument, or a variable's name is none.
+        ValueError: there is a NUL in an argument, or a variable's name is invalid.
     """
     for key in environment:
         if not key.isidentifier() or not key.isascii():
@@ -105,17 +105,17 @@ def begin(identity: str, name: str, argv: Sequence[str], environment: Mapping[st
 
 
 def end(pid: int) -> bytes:
-    """The line that kills a process and what it has started, but for what has made itself a session of its own."""
-    # It may not have got to its own session yet.
+    """The command that kills a process and its children, except those in sessions of their own."""
+    # It may not have its own session yet.
     return b"kill -9 -%d || kill -9 %d\n" % (pid, pid)
 
 
-#: The lines that kill, stop and continue everything but the shell itself. What was killed counts until it's reaped.
+#: The commands that kill, stop and continue everything but the shell itself. Killed processes count until reaped.
 END_ALL = b"kill -9 -1; wait; n=0; while [ $n -lt 50000 ] && kill -0 -1; do n=$((n+1)); done; echo cleared >&3\n"
 PAUSE = b"kill -STOP -1; echo held >&3\n"
 RESUME = b"kill -CONT -1\n"
 
 
 def _quote(word: str) -> str:
-    # The shell reads a line at a time, so a newline comes by a variable.
+    # The shell reads a line at a time, so a newline is passed by a variable.
     return shlex.quote(word).replace("\n", "'\"$nl\"'")

@@ -92,7 +92,7 @@ class BubblewrapSandbox(BaseSandbox):
             descriptors.append(_pipe_with(filter_program))
             command += ["--seccomp", str(descriptors[1])]
         try:
-            # Not asyncio's, which takes a thread for each. vfork: 1 to 2 ms.
+            # Not asyncio's, which uses a thread for each. vfork: 1 to 2 ms.
             process = subprocess.Popen([*command, init.SHELL, "-c", script, "sandbox"],  # noqa: ASYNC220
                                        process_group=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        stderr=subprocess.PIPE, pass_fds=descriptors,
@@ -262,7 +262,7 @@ class BubblewrapSandbox(BaseSandbox):
         def ended() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-            self._kill()  # what is left of its group, which keeps its number until then
+            self._kill()  # the rest of its group, which keeps its number until then
             code = self._process.poll()
             self.fail(f"it was ended from outside (exit code {code})" if self._ready.is_set()
                       else f"bwrap ended with exit code {code}")
@@ -287,7 +287,7 @@ class BubblewrapSandbox(BaseSandbox):
         await asyncio.to_thread(remove_folder, self._folder)
         if self._group is not None:
             pause = 0.005
-            while not self._group.remove() and pause < 2:  # its last processes are on their way out
+            while not self._group.remove() and pause < 2:  # its last processes are still exiting
                 await asyncio.sleep(pause)
                 pause *= 1.5
 

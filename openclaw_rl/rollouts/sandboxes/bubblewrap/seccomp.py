@@ -1,6 +1,6 @@
-"""A filter of system calls for a bubblewrap sandbox, written out as classic BPF (seccomp(2)).
+"""System call filter of bubblewrap sandboxes, as classic BPF (seccomp(2)).
 
-Namespaces hide most of the host; what they don't hide is refused here: sockets that know no network namespace (vsock
+Namespaces hide most of the host; the rest is refused here: sockets that know no network namespace (vsock
 reaches the hypervisor), keys, tracing, new user namespaces with their power over mounts, writing into a terminal's
 input, and interfaces of the kernel that an ordinary program never calls.
 """
@@ -44,18 +44,18 @@ _ARCHITECTURES = {
 
 
 def program(machine: str | None = None) -> bytes:
-    """The filter as an array of struct sock_filter; empty for an architecture whose numbers aren't known here."""
+    """The filter as an array of struct sock_filter; empty for an unknown architecture."""
     known = _ARCHITECTURES.get(machine or platform.machine())
     if known is None:
         return b""
     arch, clone, clone3, socket, ioctl, refused = known
     code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL),
                                              (_LOAD, 0, 0, _NUMBER)]
-    # x32 calls have the same architecture and a bit in their number.
+    # x32 calls have the same architecture, and a flag in their number.
     code += [(_GREATER, 0, 1, 0x40000000), _refuse(errno.ENOSYS)]
     for number in sorted(refused.values()):
         code += [(_EQUAL, 0, 1, number), _refuse(errno.EPERM)]
-    # Its flags lie in memory that a filter can't read; libraries fall back to clone.
+    # Its flags are in memory that a filter can't read; libraries fall back to clone.
     code += [(_EQUAL, 0, 1, clone3), _refuse(errno.ENOSYS)]
     refuse, allow = _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     code += [(_EQUAL, 0, 4, clone), (_LOAD, 0, 0, _ARG0), (_ANY, 0, 1, _NEW_NAMESPACES), refuse, allow]

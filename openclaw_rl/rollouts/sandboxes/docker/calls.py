@@ -1,4 +1,4 @@
-"""Calls of the engine's SDK, which block."""
+"""Blocking calls of the engine's SDK, in threads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Of their own, so that an engine that hangs holds up nothing else that is done in threads.
+#: Separate threads, so that a hanging engine blocks nothing else that runs in threads.
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="container-engine")
 
 
 async def call(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What a call returns or raises, made in one of 16 threads."""
+    """Call a function in one of 16 threads."""
     return await asyncio.get_running_loop().run_in_executor(
         _threads, functools.partial(function, *arguments, **named))

@@ -1,6 +1,6 @@
-"""Builds an image for a container engine from the packages of this machine, without a registry.
+"""Build of images for a container engine from this machine's packages, without a registry.
 
-What dpkg says belongs to the recipe's packages, and to all that they depend on, is put into one layer as it lies here.
+The files of the recipe's packages and of all their dependencies, according to dpkg, form one layer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openclaw_rl.rollouts.sandboxes.docker.backend import EngineAbsent, connect
 from openclaw_rl.rollouts.sandboxes.images import RECIPES, check_name
 from openclaw_rl.rollouts.sandboxes.interface import WORK
 
-#: Of a package, what no sandbox needs.
+#: Files of packages that no sandbox needs.
 _LEFT_OUT = re.compile(r"^/usr/share/(doc|man|info|lintian|bug|locale)/|^/var/lib/dpkg/|^/etc/(cron|init|pam|apt)")
 _BASE = ("base-files", "coreutils", "libc-bin", "libc6", "dash", "procps", "hostname")
 _MADE = {"etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::{WORK}:/bin/bash\n",
@@ -25,18 +25,18 @@ _MADE = {"etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::{WORK}
 
 
 class BuildError(Exception):
-    """The image can't be built; the text says what helps."""
+    """The image can't be built; the text says how to repair it."""
 
 
 def build(kind: str, name: str | None = None) -> tuple[str, int]:
-    """Build an image and give it to the container engine that answers.
+    """Build an image and import it into the first container engine that answers.
 
     Returns:
-        Its name, and the bytes of its files.
+        Its name, and the size of its files in bytes.
 
     Raises:
         BuildError: no engine answers, dpkg is missing, or a package is.
-        ValueError: `name` is none.
+        ValueError: `name` is invalid.
     """
     recipe = RECIPES[kind]
     name = check_name(name or recipe.tag)
@@ -50,7 +50,7 @@ def build(kind: str, name: str | None = None) -> tuple[str, int]:
         with tempfile.TemporaryFile() as data:
             size = _pack(files, data)
             data.seek(0)
-            # The SDK's own import_image reads the whole into memory.
+            # The SDK's own import_image reads everything into memory.
             response = client._post(client._url("/images/create"), data=data, params={
                 "fromSrc": "-", "repo": repository, "tag": tag or "latest",
                 "changes": ["ENV PATH=/usr/local/bin:/usr/bin:/bin", f"WORKDIR {WORK}"]},
@@ -66,7 +66,7 @@ def build(kind: str, name: str | None = None) -> tuple[str, int]:
 
 
 def _closure(packages: Iterable[str]) -> list[str]:
-    """These packages and all that they depend on, as far as it is installed.
+    """List packages and their installed dependencies.
 
     Raises:
         BuildError: one of `packages` is not installed.
@@ -77,7 +77,7 @@ def _closure(packages: Iterable[str]) -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         raise BuildError("this machine has no dpkg; build the image by servers/environment/images/NAME/Containerfile "
                          "(docker build or podman build), which needs a registry") from None
-    names: dict[str, str] = {}  # a package, or what it provides -> as dpkg calls it
+    names: dict[str, str] = {}  # a package, or what it provides -> its name in dpkg
     needs: dict[str, list[list[str]]] = {}
     for line in said.stdout.splitlines():
         status, binary, package, provides, depends = line.split("\t")
@@ -105,7 +105,7 @@ def _alternatives(text: str) -> list[list[str]]:
 
 
 def _files(packages: Sequence[str]) -> list[str]:
-    """What belongs to packages, by the paths that it really has, and the links of /etc/alternatives to it."""
+    """The files of packages by their real paths, and the links of /etc/alternatives to them."""
     said = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True, check=False).stdout
     files: dict[str, None] = {}
     for path in said.splitlines():
@@ -126,7 +126,7 @@ def _files(packages: Sequence[str]) -> list[str]:
 
 
 def _pack(files: Sequence[str], data: object) -> int:
-    """One layer of these files: the bytes of their contents."""
+    """Write a layer of these files; returns their size in bytes."""
     size = 0
     with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:  # type: ignore[call-overload]
         for path in files:
@@ -137,7 +137,7 @@ def _pack(files: Sequence[str], data: object) -> int:
             entry = archive.gettarinfo(path, path.lstrip("/"))
             if entry is None or not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
                 continue
-            entry.mode &= 0o777  # nothing runs as another than who starts it
+            entry.mode &= 0o777  # no setuid: nothing runs as another user than who starts it
             if entry.isreg():
                 size += entry.size
                 with open(path, "rb") as content:

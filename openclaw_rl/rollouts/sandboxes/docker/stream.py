@@ -1,7 +1,7 @@
-"""The two calls of the Docker API that last: a process's pipes, and waiting for a container's end.
+"""The long-running calls of the Docker API: a process's pipes, and waiting for a container's end.
 
-The SDK gives a process's pipes as a blocking socket, which may have lost what came with the answer's header; so these
-two go by the event loop here, over the engine's unix socket or plain TCP.
+The SDK returns a process's pipes as a blocking socket, which may have lost data that came with the answer's header; so
+these two run on the event loop, over the engine's unix socket or plain TCP.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-_HEADER = 8  #: bytes before each piece of output: its stream, three zeros, its size
+_HEADER = 8  #: header of each frame: its stream, three zeros, its size
 
 
 class EngineError(Exception):
-    """The engine refused a call."""
+    """The engine rejected a call."""
 
 
 async def connect(base_url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the engine.
+    """Connect to the engine.
 
     Raises:
-        OSError: it doesn't answer.
+        OSError: it does not answer.
     """
     url = urlsplit(base_url)
     if url.scheme in ("unix", "http+unix"):
@@ -34,7 +34,7 @@ async def connect(base_url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 
 async def post(base_url: str, path: str, body: Mapping[str, Any] | None, *, upgrade: bool) \
         -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A call whose answer is a stream; what comes after the header is the reader's.
+    """Make a call whose answer is a stream; the reader continues after the header.
 
     Raises:
         OSError, EngineError.
@@ -60,7 +60,7 @@ async def post(base_url: str, path: str, body: Mapping[str, Any] | None, *, upgr
 
 
 async def ended(base_url: str, version: str, container: str) -> int | None:
-    """Wait until a container has ended: its exit code, None when the engine doesn't say.
+    """Wait for a container's end; returns its exit code, None if the engine does not say.
 
     Raises:
         OSError, EngineError.
@@ -80,14 +80,14 @@ async def ended(base_url: str, version: str, container: str) -> int | None:
 
 
 class Output:
-    """stdout and stderr of a process, taken out of the engine's pieces."""
+    """stdout and stderr of a process, demultiplexed from the engine's frames."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        self._left = 0  #: bytes of the piece that is being read
+        self._left = 0  #: bytes left in the present frame
 
     async def read(self, most: int) -> bytes:
-        """What comes next, empty at the end."""
+        """Read the next output; empty at the end."""
         try:
             while self._left == 0:
                 self._left = int.from_bytes((await self._reader.readexactly(_HEADER))[4:], "big")
