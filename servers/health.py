@@ -32,9 +32,9 @@ def main() -> int:
     if record is None:
         print(f"{args.name} has not come up yet", file=sys.stderr)
         return 1
-    tls.configure(load_config(args.config), home, args.name)
+    credentials = tls.credentials(load_config(args.config), home, args.name)
     try:
-        with sync_connect(record.address) as channel:
+        with sync_connect(record.address, credentials=credentials) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             answer = health.Check(health_pb2.HealthCheckRequest(), timeout=_PATIENCE)
     except grpc.RpcError as error:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.delivery.receiver import receive
@@ -67,7 +68,8 @@ class Neighbour(judge_pb2_grpc.JudgeServiceServicer):
     def got(self) -> list[str]:
         return [row["id"] for row in self.store.query("SELECT id FROM got ORDER BY seq")]
 
-    async def JudgeTransitions(self, request_iterator, context) -> AsyncIterator[judge_pb2.JudgeTransitionsResponse]:
+    async def JudgeTransitions(self, request_iterator: Any,
+                               context: Any) -> AsyncIterator[judge_pb2.JudgeTransitionsResponse]:
         if self.silent:
             async for request in request_iterator:
                 self.received += len(request.transitions)
@@ -110,7 +112,7 @@ class Neighbour(judge_pb2_grpc.JudgeServiceServicer):
         return acks
 
 
-def sender(outbox: Outbox, neighbour: Neighbour, **options) -> Sender:
+def sender(outbox: Outbox, neighbour: Neighbour, **options: Any) -> Sender:
     """A sender to the neighbour, wherever it listens at the moment."""
     return Sender(outbox, lambda: neighbour.address,
                   lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,

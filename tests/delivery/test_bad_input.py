@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from openclaw_rl.v1 import turn_pb2
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path: Path) -> Iterator[Database]:
     store = Database(tmp_path / "state.db")
     yield store
     store.close()
 
 
-def test_an_id_with_another_content_is_forged_and_the_first_stands(store: Any) -> None:
+def test_an_id_with_another_content_is_forged_and_the_first_stands(store: Database) -> None:
     inbox = Inbox(store, "events")
     with store.transaction() as db:
         assert inbox.accept(db, "t1", 7) and not inbox.accept(db, "t1", 7)
@@ -37,7 +38,7 @@ def test_an_id_with_another_content_is_forged_and_the_first_stands(store: Any) -
         again.accept(db, "t1", 8)
 
 
-def test_ids_of_an_inbox_of_before_are_known_without_their_content(store: Any) -> None:
+def test_ids_of_an_inbox_of_before_are_known_without_their_content(store: Database) -> None:
     with store.transaction() as db:
         db.execute("CREATE TABLE inbox_events (seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)")
         db.execute("INSERT INTO inbox_events (id) VALUES ('t1')")
@@ -70,7 +71,8 @@ def test_possible_ids_are_taken() -> None:
     assert validate_id("turn_id", "turn_0190-é-漢") is None and validate_id("turn_id", "x" * LONGEST_ID) is None
 
 
-def test_what_is_set_aside_is_kept_with_the_reason_and_in_bounds(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_set_aside_is_kept_with_the_reason_and_in_bounds(store: Database,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine_module, "KEEP", 3)
     monkeypatch.setattr(quarantine_module, "KEEP_BYTES", 250)
     quarantine = Quarantine(store, "samples")
@@ -87,7 +89,7 @@ def test_what_is_set_aside_is_kept_with_the_reason_and_in_bounds(store: Any, mon
     assert Quarantine(store, "samples").count == 1 and quarantine.last is not None
 
 
-def test_nothing_is_set_aside_by_a_transaction_that_fails(store: Any) -> None:
+def test_nothing_is_set_aside_by_a_transaction_that_fails(store: Database) -> None:
     quarantine = Quarantine(store, "samples")
     with pytest.raises(RuntimeError), store.transaction() as db:
         quarantine.keep(db, "t", "bad", b"")
@@ -95,7 +97,8 @@ def test_nothing_is_set_aside_by_a_transaction_that_fails(store: Any) -> None:
     assert quarantine.count == 0 and quarantine.recent() == []
 
 
-def test_rejected_messages_of_an_outbox_are_bounded_in_bytes_too(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_messages_of_an_outbox_are_bounded_in_bytes_too(store: Database,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "KEEP_REJECTED_BYTES", 250)
     outbox = Outbox(store, "turns")
     for number in range(4):

@@ -7,6 +7,7 @@ import logging
 import random
 import sqlite3
 import time
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,33 +23,33 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path: Path) -> Iterator[Database]:
     store = Database(tmp_path / "a" / "state.db")
     yield store
     store.close()
 
 
 @pytest.fixture
-def outbox(store: Any) -> Outbox:
+def outbox(store: Database) -> Outbox:
     return Outbox(store, "transitions")
 
 
 @pytest.fixture
-async def neighbour(tmp_path: Path):
+async def neighbour(tmp_path: Path) -> AsyncIterator[Neighbour]:
     neighbour = Neighbour(tmp_path / "b")
     yield neighbour
     await neighbour.stop()
     neighbour.store.close()
 
 
-def put(outbox: Outbox, numbers) -> list[str]:
+def put(outbox: Outbox, numbers: Iterable[int]) -> list[str]:
     ids = [f"t{i}" for i in numbers]
     for id in ids:
         outbox.put(id, transition(id, "x" * 100))
     return ids
 
 
-async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox: Outbox, neighbour: Any) -> None:
+async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox: Outbox, neighbour: Neighbour) -> None:
     await neighbour.start()
     before = put(outbox, range(300))  # waiting when the sender starts
     acked: list[str] = []
@@ -65,7 +66,7 @@ async def test_all_arrive_in_order_in_batches_and_the_outbox_is_empty(outbox: Ou
     assert not stats.HasField("oldest_age")
 
 
-async def test_messages_that_come_fast_share_requests(outbox: Outbox, neighbour: Any) -> None:
+async def test_messages_that_come_fast_share_requests(outbox: Outbox, neighbour: Neighbour) -> None:
     await neighbour.start()
     out = sender(outbox, neighbour)
     out.start()
@@ -78,7 +79,7 @@ async def test_messages_that_come_fast_share_requests(outbox: Outbox, neighbour:
     assert len(neighbour.batches) < 200
 
 
-async def test_a_full_disk_of_the_senders_own_is_told_as_such(store: Any, outbox: Outbox, neighbour: Any,
+async def test_a_full_disk_of_the_senders_own_is_told_as_such(store: Database, outbox: Outbox, neighbour: Neighbour,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     await neighbour.start()
     out = sender(outbox, neighbour)
@@ -95,7 +96,7 @@ async def test_a_full_disk_of_the_senders_own_is_told_as_such(store: Any, outbox
     assert len(neighbour.got()) == 3
 
 
-async def test_a_neighbour_that_starts_late_and_moves(outbox: Outbox, neighbour: Any) -> None:
+async def test_a_neighbour_that_starts_late_and_moves(outbox: Outbox, neighbour: Neighbour) -> None:
     out = sender(outbox, neighbour)
     out.start()
     ids = put(outbox, range(50))
@@ -119,7 +120,8 @@ async def test_a_neighbour_that_starts_late_and_moves(outbox: Outbox, neighbour:
     assert neighbour.got() == ids
 
 
-async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(outbox: Outbox, neighbour: Any) -> None:
+async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(outbox: Outbox,
+                                                                              neighbour: Neighbour) -> None:
     neighbour.break_after = 70
     await neighbour.start()
     out = sender(outbox, neighbour, batch=16)
@@ -130,7 +132,7 @@ async def test_a_stream_that_breaks_before_its_acks_loses_and_doubles_nothing(ou
     assert neighbour.got() == ids and neighbour.duplicates > 0
 
 
-async def test_lost_acks_are_made_up_for(outbox: Outbox, neighbour: Any) -> None:
+async def test_lost_acks_are_made_up_for(outbox: Outbox, neighbour: Neighbour) -> None:
     await neighbour.start()
     neighbour.drop_acks_of = {"t3", "t40"}
     out = sender(outbox, neighbour, ack_timeout=0.3)
@@ -141,7 +143,7 @@ async def test_lost_acks_are_made_up_for(outbox: Outbox, neighbour: Any) -> None
     assert neighbour.got() == ids and neighbour.duplicates >= 2
 
 
-async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox: Outbox, neighbour: Any) -> None:
+async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox: Outbox, neighbour: Neighbour) -> None:
     neighbour.silent = True
     await neighbour.start()
     out = sender(outbox, neighbour, window=40, batch=16, ack_timeout=1)
@@ -156,7 +158,7 @@ async def test_a_silent_neighbour_gets_no_more_than_the_window(outbox: Outbox, n
     assert neighbour.got() == ids
 
 
-async def test_late_acks_break_no_stream_and_slow_no_put(outbox: Outbox, neighbour: Any) -> None:
+async def test_late_acks_break_no_stream_and_slow_no_put(outbox: Outbox, neighbour: Neighbour) -> None:
     neighbour.delay = 0.15
     await neighbour.start()
     out = sender(outbox, neighbour, window=8, batch=4, ack_timeout=0.5)  # the last of a window waits for 0.3 s
@@ -172,7 +174,7 @@ async def test_late_acks_break_no_stream_and_slow_no_put(outbox: Outbox, neighbo
     assert neighbour.got() == ids and neighbour.duplicates == 0
 
 
-async def test_an_outage_is_logged_once(outbox: Outbox, neighbour: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_logged_once(outbox: Outbox, neighbour: Neighbour, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, sender_module.__name__)
     neighbour.address = "127.0.0.1:1"
     out = sender(outbox, neighbour)
@@ -183,7 +185,7 @@ async def test_an_outage_is_logged_once(outbox: Outbox, neighbour: Any, caplog: 
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
-async def test_a_rejected_message_is_kept_aside_with_the_reason(store: Any, neighbour: Any) -> None:
+async def test_a_rejected_message_is_kept_aside_with_the_reason(store: Database, neighbour: Neighbour) -> None:
     refused: list[tuple[str, str]] = []
     outbox = Outbox(store, "transitions", on_rejected=lambda db, id, reason: refused.append((id, reason)))
     neighbour.reject = {"t1"}
@@ -199,7 +201,7 @@ async def test_a_rejected_message_is_kept_aside_with_the_reason(store: Any, neig
     assert store.query("SELECT payload FROM outbox_transitions_rejected")[0][0] == transition("t1", "x" * 100)
 
 
-async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox: Outbox, neighbour: Any) -> None:
+async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox: Outbox, neighbour: Neighbour) -> None:
     await neighbour.start()
     outbox.put("good1", transition("good1"))
     outbox.put("garbage", b"\xff\xff\xff")
@@ -214,7 +216,7 @@ async def test_a_message_that_cant_be_sent_is_no_obstacle(outbox: Outbox, neighb
     assert "can't be read" in reasons["garbage"] and "bytes, more than" in reasons["huge"]
 
 
-async def test_large_messages_go_in_several_requests(outbox: Outbox, neighbour: Any) -> None:
+async def test_large_messages_go_in_several_requests(outbox: Outbox, neighbour: Neighbour) -> None:
     await neighbour.start()
     for i in range(6):
         outbox.put(f"t{i}", transition(f"t{i}", "x" * 7 * 2**20))  # two of them are still allowed, three are not
@@ -225,7 +227,7 @@ async def test_large_messages_go_in_several_requests(outbox: Outbox, neighbour: 
     assert neighbour.got() == [f"t{i}" for i in range(6)]
 
 
-async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox: Outbox, neighbour: Any,
+async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox: Outbox, neighbour: Neighbour,
                                                                         caplog: pytest.LogCaptureFixture) -> None:
     neighbour.stumble = {"t5"}
     await neighbour.start()
@@ -240,7 +242,7 @@ async def test_a_message_that_the_receiver_stumbles_over_is_no_obstacle(outbox: 
     assert "stumbled over t5" in caplog.text
 
 
-async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox: Outbox, neighbour: Any) -> None:
+async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox: Outbox, neighbour: Neighbour) -> None:
     neighbour.unavailable_times = 2
     await neighbour.start()
     out = sender(outbox, neighbour)
@@ -252,7 +254,7 @@ async def test_a_receiver_that_cant_store_just_now_is_tried_again(outbox: Outbox
     assert neighbour.got() == ids
 
 
-async def test_a_restarted_sender_sends_what_was_left(tmp_path: Path, neighbour: Any) -> None:
+async def test_a_restarted_sender_sends_what_was_left(tmp_path: Path, neighbour: Neighbour) -> None:
     store = Database(tmp_path / "c" / "state.db")
     ids = put(Outbox(store, "transitions"), range(30))
     store.close()
@@ -268,7 +270,7 @@ async def test_a_restarted_sender_sends_what_was_left(tmp_path: Path, neighbour:
     assert neighbour.got() == ids
 
 
-async def test_two_streams_to_one_receiver(outbox: Outbox, neighbour: Any, tmp_path: Path) -> None:
+async def test_two_streams_to_one_receiver(outbox: Outbox, neighbour: Neighbour, tmp_path: Path) -> None:
     await neighbour.start()
     other_store = Database(tmp_path / "c" / "state.db", durability="strict")
     other = Outbox(other_store, "transitions")
@@ -286,7 +288,7 @@ async def test_two_streams_to_one_receiver(outbox: Outbox, neighbour: Any, tmp_p
     assert sorted(neighbour.got()) == sorted({f"t{i}" for i in range(150)})
 
 
-async def test_everything_at_once(outbox: Outbox, neighbour: Any) -> None:
+async def test_everything_at_once(outbox: Outbox, neighbour: Neighbour) -> None:
     """Breaks, lost acks, restarts and rejections at random: each message has one fate."""
     chance = random.Random(7)
     ids = [f"t{i}" for i in range(1500)]
@@ -310,11 +312,12 @@ async def test_everything_at_once(outbox: Outbox, neighbour: Any) -> None:
     assert {id for id, _ in outbox.rejected()} == neighbour.reject
 
 
-async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbox: Outbox, neighbour: Any) -> None:
+async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbox: Outbox,
+                                                                           neighbour: Neighbour) -> None:
     streams: list[float] = []
     sent = 0
 
-    async def one_ack(request_iterator, context):
+    async def one_ack(request_iterator: Any, context: Any) -> Any:
         nonlocal sent
         streams.append(time.monotonic())
         request = await anext(request_iterator)
@@ -335,7 +338,7 @@ async def test_a_neighbour_that_acks_one_message_per_stream_is_not_flooded(outbo
     assert sent <= 64 + 8 * (len(streams) - 1), "one batch, then the few of a slow start"
 
 
-async def test_pauses_begin_anew_once_a_window_was_settled(outbox: Outbox, neighbour: Any) -> None:
+async def test_pauses_begin_anew_once_a_window_was_settled(outbox: Outbox, neighbour: Neighbour) -> None:
     neighbour.break_after = 20
     await neighbour.start()
     put(outbox, range(200))

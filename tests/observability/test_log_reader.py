@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
@@ -23,7 +23,7 @@ from openclaw_rl.v1 import component_pb2 as pb
 
 
 @pytest.fixture
-async def server(tmp_path: Path):
+async def server(tmp_path: Path) -> AsyncIterator[ComponentServer]:
     server = ComponentServer("trainer", "127.0.0.1", 0, Home(tmp_path).create(),
                              lambda: pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING))
     await server.start()
@@ -62,7 +62,7 @@ def test_many_lines_and_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert lines[-1] == "x" * log_reader.MAX_LINE + "…"
 
 
-async def test_a_component_tells_its_log(server: Any, tmp_path: Path) -> None:
+async def test_a_component_tells_its_log(server: ComponentServer, tmp_path: Path) -> None:
     (tmp_path / "logs/rl_trace_20260316.log").write_text("[MAIN] Action\n")
     async with AsyncComponentServiceClient(server.address) as client:
         with pytest.raises(MeshError, match="no log 'trainer'"):
@@ -76,7 +76,7 @@ async def test_a_component_tells_its_log(server: Any, tmp_path: Path) -> None:
         assert [line async for part in journal for line in part.lines] == ["[MAIN] Action"]
 
 
-async def test_it_goes_on_with_what_comes_and_ends_with_the_component(server: Any, tmp_path: Path) -> None:
+async def test_it_goes_on_with_what_comes_and_ends_with_the_component(server: ComponentServer, tmp_path: Path) -> None:
     file = tmp_path / "logs/trainer.log"
     file.write_text("".join(f"{i} {'x' * 1000}\n" for i in range(2000)))
     async with asyncio.timeout(20), AsyncComponentServiceClient(server.address) as client:
@@ -96,7 +96,7 @@ async def test_it_goes_on_with_what_comes_and_ends_with_the_component(server: An
             pass
 
 
-async def test_spans_of_a_component_elsewhere(server: Any, tmp_path: Path) -> None:
+async def test_spans_of_a_component_elsewhere(server: ComponentServer, tmp_path: Path) -> None:
     store = SpanStore(tmp_path / "telemetry/trainer.db", 1000)
     spans = [{"trace": f"{i:032x}", "span": f"{i:016x}", "parent": "", "service": "trainer", "name": "train", "kind": 1,
               "start": i, "end": i + 1, "status": "", "message": "", "events": [], "links": [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def turn(turn_id: str, session: str, at: float, text: str = MARK) -> turn_pb2.Tu
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path: Path) -> Iterator[Database]:
     store = Database(tmp_path / "state.db")
     yield store
     store.close()

@@ -21,7 +21,7 @@ from tests.rollouts.shapes import CONVERSATION, MAIN_SYSTEM, Request, requests
 from tests.rollouts.talk import Harness, turn
 
 
-def classes(tmp_path, name: str) -> Counter[int]:
+def classes(tmp_path: Path, name: str) -> Counter[int]:
     """Classes that a session tracker gives to the requests, each beside a conversation of its own."""
     found: Counter[int] = Counter()
     talk = [ChatMessage(role=role, content=text) for role, text in CONVERSATION]

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -108,7 +109,7 @@ async def well_behaved(victim: Victim) -> AsyncIterator[None]:
     assert max(times) < PATIENCE
 
 
-async def refused(address: str, credentials: Credentials | None, **options) -> grpc.aio.AioRpcError:
+async def refused(address: str, credentials: Credentials | None, **options: Any) -> grpc.aio.AioRpcError:
     """The error of a call that must fail."""
     async with connect(address, "prm_judge", credentials) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -32,17 +33,17 @@ class Judge(judge_pb2_grpc.JudgeServiceServicer):
     def __init__(self) -> None:
         self.closed = asyncio.Event()
 
-    async def Judge(self, request, context):
+    async def Judge(self, request: Any, context: Any) -> Any:
         if request.transition.turn.turn_id == "bug":
             raise RuntimeError("secret detail")
         raise errors.exhausted("too many at once; repeat in 2 s", retry_after=2)
 
-    async def JudgeTransitions(self, request_iterator, context):
+    async def JudgeTransitions(self, request_iterator: Any, context: Any) -> Any:
         async for _ in request_iterator:
             raise errors.invalid("transitions", [], "at least one")
         yield judge_pb2.JudgeTransitionsResponse()
 
-    async def WatchJudgements(self, request, context):
+    async def WatchJudgements(self, request: Any, context: Any) -> Any:
         try:
             yield judge_pb2.WatchJudgementsResponse(session_id="s")
             await asyncio.sleep(60)

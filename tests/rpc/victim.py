@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from openclaw_rl.launch.component import configure_logging
 from openclaw_rl.rpc.auth.tls import Credentials
@@ -19,10 +20,10 @@ from openclaw_rl.v1 import judge_pb2, judge_pb2_grpc
 
 
 class Judge(judge_pb2_grpc.JudgeServiceServicer):
-    async def Judge(self, request, context):
+    async def Judge(self, request: Any, context: Any) -> Any:
         return judge_pb2.JudgeResponse()
 
-    async def JudgeTransitions(self, request_iterator, context):
+    async def JudgeTransitions(self, request_iterator: Any, context: Any) -> Any:
         async for _ in request_iterator:
             yield judge_pb2.JudgeTransitionsResponse()
 

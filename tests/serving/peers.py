@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,7 @@ class Trainer:
                     await asyncio.wait_for(self.changed.wait(), 0.01)
 
 
-def tensors(version: int):
+def tensors(version: int) -> Iterator[Any]:
     rng = np.random.default_rng(version)
     for i in range(4):
         yield f"t{i}", "BF16", (ROWS, 1024), rng.integers(0, 0x7F00, (ROWS, 1024), np.uint16)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +38,11 @@ class Rig:
         self.turns.mark_ready(TokenPolicy(StubEngine(lambda _: [*template.encode("Hello!"), EOS]), template))
         self.forgetter = PolicyForgetter("policy_server", self.home, self.store, self.recorder, known)
 
-    def head(self, session: str):
+    def head(self, session: str) -> Any:
         return self.turns.open(options=turn_pb2.TurnOptions(session_id=session), client="c", api="test", messages=ASK,
                                metadata={})
 
-    async def answer(self, head) -> str:
+    async def answer(self, head: Any) -> str:
         async for _ in self.turns.run(head, ChatCall(messages=ASK)):
             pass
         return head.turn_id
@@ -55,7 +57,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, template: ChatTemplate):
+def rig(tmp_path: Path, template: ChatTemplate) -> Iterator[Rig]:
     rig = Rig(tmp_path, template)
     yield rig
     rig.store.close()
@@ -98,7 +100,7 @@ async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_wel
 
 
 async def test_what_is_held_in_memory_goes_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(entries, db):
+    def full(entries: Any, db: Any) -> None:
         raise MeshError(None, "DISK_FULL", "the disk is full")  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:

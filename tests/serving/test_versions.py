@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,7 @@ class FakeEngine:
         self.staged.discard(version)
 
 
-def tensors(add: int):
+def tensors(add: int) -> Iterator[Any]:
     yield "a", "BF16", (4,), np.arange(4, dtype=np.uint16) + np.uint16(add)
     yield "b", "BF16", (2,), np.zeros(2, np.uint16)
 
@@ -271,7 +272,7 @@ async def test_subscribers_see_the_newest_state(server: Server) -> None:
     assert seen[-1] == 2 and seen == sorted(set(seen))
 
 
-def state_file(**changed):
+def state_file(**changed: Any) -> str:
     good = {"active": 2, "highest": 2, "kept": [1, 2], "withdrawn": [], "activated_at": 1.7e9}
     return json.dumps(good | changed)
 

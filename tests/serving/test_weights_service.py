@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Mesh:
 
 
 @pytest.fixture
-async def mesh(tmp_path: Path, model: Path):
+async def mesh(tmp_path: Path, model: Path) -> AsyncIterator[Mesh]:
     mesh = Mesh(tmp_path, model)
     yield mesh
     await mesh.trainer.publisher.stop()
@@ -50,7 +50,7 @@ async def mesh(tmp_path: Path, model: Path):
         await mesh.line.stop()
 
 
-async def test_versions_become_active_one_after_the_other(mesh: Any) -> None:
+async def test_versions_become_active_one_after_the_other(mesh: Mesh) -> None:
     await mesh.start()
     for version in (1, 2, 3):
         mesh.trainer.offer(version)
@@ -64,7 +64,7 @@ async def test_versions_become_active_one_after_the_other(mesh: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_line_that_breaks_costs_little(mesh: Any, seed: Any) -> None:
+async def test_a_line_that_breaks_costs_little(mesh: Mesh, seed: Any) -> None:
     rng = random.Random(seed)
     cuts = [rng.randint(10_000, SIZE // 2) for _ in range(3)]
     await mesh.start(cuts)
@@ -76,7 +76,7 @@ async def test_a_line_that_breaks_costs_little(mesh: Any, seed: Any) -> None:
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-async def test_a_policy_server_killed_in_the_middle(mesh: Any, share: float) -> None:
+async def test_a_policy_server_killed_in_the_middle(mesh: Mesh, share: float) -> None:
     await mesh.start([])
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.line.bytes > share * SIZE)
@@ -86,7 +86,7 @@ async def test_a_policy_server_killed_in_the_middle(mesh: Any, share: float) -> 
     assert mesh.active == 1 and mesh.server.versions.store.verify(1) and mesh.line.bytes < 1.3 * SIZE
 
 
-async def test_a_trainer_killed_in_the_middle(mesh: Any) -> None:
+async def test_a_trainer_killed_in_the_middle(mesh: Mesh) -> None:
     await mesh.start([])
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.line.bytes > SIZE // 2)
@@ -98,7 +98,7 @@ async def test_a_trainer_killed_in_the_middle(mesh: Any) -> None:
     assert mesh.active == 1 and mesh.line.bytes < 1.3 * SIZE
 
 
-async def test_a_stopped_publisher_gives_up_and_a_new_one_goes_on(mesh: Any) -> None:
+async def test_a_stopped_publisher_gives_up_and_a_new_one_goes_on(mesh: Mesh) -> None:
     await mesh.start([])
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.line.bytes > SIZE // 2)
@@ -111,7 +111,7 @@ async def test_a_stopped_publisher_gives_up_and_a_new_one_goes_on(mesh: Any) -> 
     assert mesh.active == 1 and mesh.line.bytes < 1.3 * SIZE
 
 
-async def test_an_activation_whose_answer_was_lost(mesh: Any) -> None:
+async def test_an_activation_whose_answer_was_lost(mesh: Mesh) -> None:
     await mesh.start([])
     commit = mesh.server.versions.commit
 
@@ -129,7 +129,7 @@ async def test_an_activation_whose_answer_was_lost(mesh: Any) -> None:
     assert mesh.trainer.rejected == [] and mesh.active == 1
 
 
-async def test_versions_that_come_too_fast_are_superseded_and_a_begun_one_is_finished(mesh: Any) -> None:
+async def test_versions_that_come_too_fast_are_superseded_and_a_begun_one_is_finished(mesh: Mesh) -> None:
     mesh.trainer.write(1)
     mesh.trainer.publisher.offer(1)
     for version in (2, 3):
@@ -144,7 +144,7 @@ async def test_versions_that_come_too_fast_are_superseded_and_a_begun_one_is_fin
     assert mesh.trainer.publisher.status()["superseded"] == 3 and mesh.line.bytes < 2.2 * SIZE
 
 
-async def test_a_rollback_reaches_the_trainer_and_its_versions_are_refused(mesh: Any) -> None:
+async def test_a_rollback_reaches_the_trainer_and_its_versions_are_refused(mesh: Mesh) -> None:
     await mesh.start()
     for version in (1, 2):
         mesh.trainer.offer(version)
@@ -161,7 +161,7 @@ async def test_a_rollback_reaches_the_trainer_and_its_versions_are_refused(mesh:
     await mesh.trainer.until(lambda: mesh.active == 5)
 
 
-async def test_an_operator_who_goes_back_just_before_a_commit_has_the_last_word(mesh: Any) -> None:
+async def test_an_operator_who_goes_back_just_before_a_commit_has_the_last_word(mesh: Mesh) -> None:
     await mesh.start()
     for version in (1, 2):
         mesh.trainer.offer(version)
@@ -181,7 +181,7 @@ async def test_an_operator_who_goes_back_just_before_a_commit_has_the_last_word(
     await mesh.trainer.until(lambda: mesh.active == 4)
 
 
-async def test_going_back_and_forward_again_reaches_the_trainer(mesh: Any) -> None:
+async def test_going_back_and_forward_again_reaches_the_trainer(mesh: Mesh) -> None:
     await mesh.start()
     for version in (1, 2):
         mesh.trainer.offer(version)
@@ -191,7 +191,7 @@ async def test_going_back_and_forward_again_reaches_the_trainer(mesh: Any) -> No
         await mesh.trainer.until(lambda v=version: mesh.trainer.states[-1].active_version == v)
 
 
-async def test_a_rejected_version_is_reported_and_the_next_one_goes_on(mesh: Any) -> None:
+async def test_a_rejected_version_is_reported_and_the_next_one_goes_on(mesh: Mesh) -> None:
     await mesh.start()
     mesh.trainer.write(1, model_id="other")
     mesh.trainer.publisher.offer(1)
@@ -201,7 +201,7 @@ async def test_a_rejected_version_is_reported_and_the_next_one_goes_on(mesh: Any
     await mesh.trainer.until(lambda: mesh.active == 2)
 
 
-async def test_a_version_that_the_trainers_disk_lost(mesh: Any) -> None:
+async def test_a_version_that_the_trainers_disk_lost(mesh: Mesh) -> None:
     mesh.trainer.offer(1)
     (mesh.trainer.store.folder(1) / "model.safetensors").unlink()
     await mesh.start()
@@ -211,7 +211,7 @@ async def test_a_version_that_the_trainers_disk_lost(mesh: Any) -> None:
         mesh.trainer.publisher.offer(7)
 
 
-async def test_an_engine_that_recovers_gets_the_version(mesh: Any) -> None:
+async def test_an_engine_that_recovers_gets_the_version(mesh: Mesh) -> None:
     await mesh.start()
     mesh.server.engine.fail = True
     mesh.trainer.offer(1)
@@ -222,7 +222,7 @@ async def test_an_engine_that_recovers_gets_the_version(mesh: Any) -> None:
     assert mesh.trainer.publisher.status()["bytes_sent"] == SIZE
 
 
-async def test_a_version_that_the_policy_server_lost_is_sent_again(mesh: Any) -> None:
+async def test_a_version_that_the_policy_server_lost_is_sent_again(mesh: Mesh) -> None:
     await mesh.start()
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.trainer.activated != [])
@@ -233,14 +233,14 @@ async def test_a_version_that_the_policy_server_lost_is_sent_again(mesh: Any) ->
     await mesh.trainer.until(lambda: mesh.active == 1)
 
 
-async def test_an_api_policy_takes_no_weights(mesh: Any) -> None:
+async def test_an_api_policy_takes_no_weights(mesh: Mesh) -> None:
     await mesh.start(accepts_weights=False)
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: mesh.trainer.rejected != [])
     assert mesh.trainer.rejected[0][:2] == (1, "UNSUPPORTED") and not mesh.trainer.states[0].accepts_weights
 
 
-async def test_the_newer_of_two_streams_wins(mesh: Any) -> None:
+async def test_the_newer_of_two_streams_wins(mesh: Mesh) -> None:
     await mesh.server.start()
     async with connect(mesh.server.address) as channel:
         stub = policy_pb2_grpc.PolicyServiceStub(channel)
@@ -258,7 +258,7 @@ async def test_the_newer_of_two_streams_wins(mesh: Any) -> None:
         assert await newer.read() == grpc.aio.EOF
 
 
-async def test_watchers_see_each_change(mesh: Any) -> None:
+async def test_watchers_see_each_change(mesh: Mesh) -> None:
     await mesh.start()
     async with connect(mesh.server.address) as channel:
         watch = policy_pb2_grpc.PolicyServiceStub(channel).WatchPolicy(pb.WatchPolicyRequest())
@@ -272,7 +272,7 @@ async def test_watchers_see_each_change(mesh: Any) -> None:
     assert answer.state.active_version == 0 and [m.version for m in answer.manifests] == [0, 1]
 
 
-async def test_versions_that_cannot_be_activated(mesh: Any) -> None:
+async def test_versions_that_cannot_be_activated(mesh: Mesh) -> None:
     await mesh.start()
     with pytest.raises(MeshError, match="version 3 can't be activated: it is not kept here; those that are: 0"):
         await mesh.server.service.activate(pb.ActivateVersionRequest(version=3))
@@ -286,7 +286,7 @@ async def test_versions_that_cannot_be_activated(mesh: Any) -> None:
     assert caught.value.retryable and mesh.active == 1
 
 
-async def test_waits_for_a_policy_server_that_comes_late(mesh: Any) -> None:
+async def test_waits_for_a_policy_server_that_comes_late(mesh: Mesh) -> None:
     await mesh.trainer.publisher.start()
     mesh.trainer.offer(1)
     await mesh.trainer.until(lambda: "not known" in mesh.trainer.publisher.status()["error"])

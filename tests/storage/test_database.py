@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY, data BLOB);
 
 
 @pytest.fixture(params=["group", "strict"])
-def store(tmp_path: Path, request: pytest.FixtureRequest):
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
     store = Database(tmp_path / "new folder" / "state.db", durability=request.param, schema=SCHEMA)
     yield store
     store.close()
@@ -34,7 +34,7 @@ def count(store: Database) -> int:
     return store.query("SELECT COUNT(*) AS n FROM things")[0]["n"]
 
 
-def test_a_transaction_is_all_or_nothing(store: Any) -> None:
+def test_a_transaction_is_all_or_nothing(store: Database) -> None:
     called = []
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('a')")
@@ -55,7 +55,7 @@ def test_a_transaction_is_all_or_nothing(store: Any) -> None:
     assert count(store) == 1 and called == [1]
 
 
-def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone(store: Any) -> None:
+def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone(store: Database) -> None:
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('a')")
         with pytest.raises(RuntimeError, match="hand its connection on"), store.transaction():
@@ -63,13 +63,13 @@ def test_a_transaction_within_another_is_a_fault_that_leaves_the_outer_one_alone
     assert count(store) == 1
 
 
-def test_only_strict_mode_waits_for_the_disk_at_each_commit(store: Any) -> None:
+def test_only_strict_mode_waits_for_the_disk_at_each_commit(store: Database) -> None:
     [(level,)] = store._db.execute("PRAGMA synchronous").fetchall()
     assert level == {"group": 1, "strict": 2}[store.durability]
 
 
-def test_threads_take_turns(store: Any) -> None:
-    def work():
+def test_threads_take_turns(store: Database) -> None:
+    def work() -> None:
         for _ in range(50):
             with store.transaction() as db:
                 n = db.execute("SELECT COUNT(*) FROM things").fetchone()[0]
@@ -83,7 +83,7 @@ def test_threads_take_turns(store: Any) -> None:
     assert count(store) == 200
 
 
-def test_close_keeps_everything_and_may_be_repeated(store: Any) -> None:
+def test_close_keeps_everything_and_may_be_repeated(store: Database) -> None:
     with store.transaction() as db:
         db.execute("INSERT INTO things (data) VALUES ('a')")
     store.close()
@@ -169,7 +169,7 @@ def test_damage_that_shows_later_is_an_error_with_advice(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_full_file_is_an_error_that_passes(store: Any) -> None:
+def test_a_full_file_is_an_error_that_passes(store: Database) -> None:
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages + 5}")
     outbox_error = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,14 +25,14 @@ from openclaw_rl.v1.common_pb2 import (
 
 
 @pytest.fixture
-def store(tmp_path: Path):
+def store(tmp_path: Path) -> Iterator[Database]:
     store = Database(tmp_path / "state.db")
     yield store
     store.close()
 
 
 @pytest.fixture
-def outbox(store: Any) -> Outbox:
+def outbox(store: Database) -> Outbox:
     return Outbox(store, "turns")
 
 
@@ -49,7 +49,7 @@ def test_an_id_is_put_once(outbox: Outbox) -> None:
     assert (row.id, row.payload, outbox.stats().pending, len(woken)) == ("t1", b"first", 1, 1)
 
 
-def test_a_put_joins_the_callers_transaction(store: Any, outbox: Outbox) -> None:
+def test_a_put_joins_the_callers_transaction(store: Database, outbox: Outbox) -> None:
     woken = []
     outbox.listen(lambda: woken.append(True))
     with pytest.raises(KeyError), store.transaction() as db:
@@ -86,7 +86,7 @@ def test_settling(outbox: Outbox) -> None:
     assert outbox.settle([Ack(id="t0", status=ACK_STATUS_ACCEPTED)]) == []
 
 
-def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store: Any) -> None:
+def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store: Database) -> None:
     def note(db: sqlite3.Connection, id: str, reason: str) -> None:
         db.execute("INSERT INTO notes VALUES (?, ?)", (id, reason))
         if reason == "killed":
@@ -104,7 +104,7 @@ def test_what_follows_from_a_refusal_is_kept_with_it_or_not_at_all(store: Any) -
     assert outbox.rejected() == [tuple(row) for row in store.query("SELECT * FROM notes")] == [("t1", "bad")]
 
 
-def test_rejected_messages_are_bounded(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_messages_are_bounded(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "KEEP_REJECTED", 3)
     outbox = Outbox(store, "turns")
     for i in range(6):
@@ -113,7 +113,7 @@ def test_rejected_messages_are_bounded(store: Any, monkeypatch: pytest.MonkeyPat
     assert [id for id, _ in outbox.rejected()] == ["t5", "t4", "t3"]
 
 
-def test_a_damaged_row_is_set_aside_and_the_others_go_on(tmp_path: Path, store: Any, outbox: Outbox,
+def test_a_damaged_row_is_set_aside_and_the_others_go_on(tmp_path: Path, store: Database, outbox: Outbox,
                                                          caplog: pytest.LogCaptureFixture) -> None:
     for i in range(4):
         outbox.put(f"t{i}", b"x" * 100)
@@ -127,7 +127,7 @@ def test_a_damaged_row_is_set_aside_and_the_others_go_on(tmp_path: Path, store: 
     assert (outbox.stats().pending, outbox.stats().rejected) == (2, 2)
 
 
-def test_a_window_of_damaged_rows_is_not_the_end(tmp_path: Path, store: Any, outbox: Outbox) -> None:
+def test_a_window_of_damaged_rows_is_not_the_end(tmp_path: Path, store: Database, outbox: Outbox) -> None:
     for i in range(30):
         outbox.put(f"t{i}", b"x" * 100)
     other = sqlite3.connect(tmp_path / "state.db")
@@ -137,7 +137,7 @@ def test_a_window_of_damaged_rows_is_not_the_end(tmp_path: Path, store: Any, out
     assert [row.id for row in outbox.window(0, 10, 10**6)] == [f"t{i}" for i in range(25, 30)]
 
 
-def test_streams_of_one_store_and_of_two_stores_are_apart(tmp_path: Path, store: Any) -> None:
+def test_streams_of_one_store_and_of_two_stores_are_apart(tmp_path: Path, store: Database) -> None:
     second_store = Database(tmp_path / "b" / "state.db")
     boxes = [Outbox(store, "turns"), Outbox(store, "samples"), Outbox(second_store, "turns")]
     for i, box in enumerate(boxes):
@@ -166,7 +166,7 @@ def test_a_put_takes_well_under_a_millisecond(outbox: Outbox) -> None:
     assert sorted(costs)[250] < 0.001
 
 
-def test_an_inbox_knows_what_it_has_taken(store: Any) -> None:
+def test_an_inbox_knows_what_it_has_taken(store: Database) -> None:
     inbox = Inbox(store, "turns")
     with store.transaction() as db:
         assert inbox.accept(db, "a") and inbox.accept(db, "b") and not inbox.accept(db, "a")
@@ -180,7 +180,7 @@ def test_an_inbox_knows_what_it_has_taken(store: Any) -> None:
         assert not again.accept(db, "d")
 
 
-def test_an_inbox_forgets_only_the_oldest(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inbox_forgets_only_the_oldest(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox_module, "_PRUNE_EVERY", 10)
     inbox = Inbox(store, "turns", keep=50)
     for i in range(200):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def naive_surrogate(logprob: torch.Tensor, behaviour: float, advantage: float) -
         -clipped * advantage)
 
 
-def check(fast, naive, x: torch.Tensor) -> None:
+def check(fast: Any, naive: Any, x: torch.Tensor) -> None:
     """The same values, the same gradients, and gradients that finite differences confirm."""
     one, two = x.clone().requires_grad_(), x.clone().requires_grad_()
     values, expected = fast(one), torch.stack([naive(two[i], i) for i in range(R)])

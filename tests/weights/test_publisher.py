@@ -194,7 +194,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path):
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     store = VersionStore(tmp_path / "versions", make_base(tmp_path), "m")
     for version in (1, 2):
         store.write(manifest(version), tensors(version))
@@ -206,8 +206,8 @@ async def bench(tmp_path: Path):
 
 @pytest.mark.parametrize("credit", [1, 300, 1000, 5000])
 @pytest.mark.parametrize("progress", [True, False])
-async def test_keeps_to_the_credit(bench: Any, credit: int, progress: bool) -> None:
-    def script(peer, requests, context):
+async def test_keeps_to_the_credit(bench: Bench, credit: int, progress: bool) -> None:
+    def script(peer: Any, requests: Any, context: Any) -> Any:
         names = ("norm",) if credit == 1 else ("up", "norm")
         return takes(peer, requests, context, credit, names, progress)
 
@@ -222,14 +222,14 @@ async def test_keeps_to_the_credit(bench: Any, credit: int, progress: bool) -> N
 
 @pytest.mark.parametrize("script", [cancels, ends, wants_what_was_not_offered, wants_a_byte_beyond, is_full,
                                     is_pinned_and_has_no_word_for_it])
-async def test_tries_again_after(bench: Any, script: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tries_again_after(bench: Bench, script: Any, caplog: pytest.LogCaptureFixture) -> None:
     await bench.start(script, script, takes)
     bench.publisher.offer(1)
     assert await bench.heard() == ("activated", 1)
     assert bench.peer.streams == 3 and "Traceback" not in caplog.text and bench.publisher.status()["error"] == ""
 
 
-async def test_pauses_grow_while_a_staged_version_cannot_be_committed(bench: Any) -> None:
+async def test_pauses_grow_while_a_staged_version_cannot_be_committed(bench: Bench) -> None:
     await bench.start(*[is_full_at_the_commit] * 3, takes)
     began = time.monotonic()
     bench.publisher.offer(1)
@@ -237,13 +237,13 @@ async def test_pauses_grow_while_a_staged_version_cannot_be_committed(bench: Any
     assert bench.peer.streams == 4 and time.monotonic() - began > 0.65, "0.1, 0.2 and 0.4 s"
 
 
-async def test_is_not_confused_by_other_versions(bench: Any) -> None:
+async def test_is_not_confused_by_other_versions(bench: Bench) -> None:
     await bench.start(talks_of_another_version)
     bench.publisher.offer(1)
     assert await bench.heard() == ("activated", 1) and bench.told.empty()
 
 
-async def test_the_newest_version_goes_first_after_a_retryable_rejection(bench: Any) -> None:
+async def test_the_newest_version_goes_first_after_a_retryable_rejection(bench: Bench) -> None:
     await bench.start(is_full, takes)
     bench.publisher.offer(1)
     await bench.until(lambda: bench.peer.streams > 0)
@@ -252,7 +252,7 @@ async def test_the_newest_version_goes_first_after_a_retryable_rejection(bench: 
         assert heard == ("activated", 1)
 
 
-async def test_says_that_it_stops(bench: Any) -> None:
+async def test_says_that_it_stops(bench: Bench) -> None:
     await bench.start(says_nothing)
     bench.publisher.offer(1)
     await bench.until(lambda: len(bench.peer.got) == 1)
@@ -262,7 +262,7 @@ async def test_says_that_it_stops(bench: Any) -> None:
     assert bench.peer.got[1].abort.version == 1 and "stopping" in bench.peer.got[1].abort.reason
 
 
-async def test_a_callback_that_fails_is_logged_and_the_stream_comes_back(bench: Any,
+async def test_a_callback_that_fails_is_logged_and_the_stream_comes_back(bench: Bench,
                                                                          caplog: pytest.LogCaptureFixture) -> None:
     calls = []
 
@@ -278,7 +278,7 @@ async def test_a_callback_that_fails_is_logged_and_the_stream_comes_back(bench: 
     assert len(calls) == 2 and "a bug in the trainer" in caplog.text
 
 
-async def test_a_call_that_is_over_when_the_publisher_stops_is_no_fault(bench: Any) -> None:
+async def test_a_call_that_is_over_when_the_publisher_stops_is_no_fault(bench: Bench) -> None:
     class Over:
         async def done_writing(self) -> None:
             raise grpc.aio.InternalError("Failed execute_batch")  # what a broken connection makes of it
@@ -288,7 +288,7 @@ async def test_a_call_that_is_over_when_the_publisher_stops_is_no_fault(bench: A
     await bench.publisher._send(Over())
 
 
-async def test_a_pin_is_waited_out_on_the_same_stream(bench: Any) -> None:
+async def test_a_pin_is_waited_out_on_the_same_stream(bench: Bench) -> None:
     await bench.start(is_pinned)
     bench.publisher.offer(1)
     await bench.until(lambda: bench.publisher.status()["pinned"])
@@ -298,7 +298,7 @@ async def test_a_pin_is_waited_out_on_the_same_stream(bench: Any) -> None:
     assert [request.WhichOneof("message") for request in bench.peer.got].count("offer") == 2
 
 
-async def test_a_version_whose_differences_are_not_taken_goes_whole(bench: Any) -> None:
+async def test_a_version_whose_differences_are_not_taken_goes_whole(bench: Bench) -> None:
     values = {name: (dtype, shape, data) for name, dtype, shape, data in tensors(2)}
     values["embed"][2][0, :3] += 1
     bench.store.write(manifest(3), ((name, *rest) for name, rest in sorted(
@@ -311,7 +311,7 @@ async def test_a_version_whose_differences_are_not_taken_goes_whole(bench: Any) 
     assert bench.publisher.needed() == {3}
 
 
-async def test_a_version_that_is_taken_back_is_given_up(bench: Any) -> None:
+async def test_a_version_that_is_taken_back_is_given_up(bench: Bench) -> None:
     await bench.start(says_nothing)
     bench.publisher.offer(1)
     await bench.until(lambda: len(bench.peer.got) == 1)

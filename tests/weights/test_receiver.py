@@ -6,7 +6,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +41,7 @@ class Bench:
         self.receivers.append(self.receiver)
         self.receiver.connected()
 
-    async def say(self, **message) -> list[tuple[str, object]]:
+    async def say(self, **message: Any) -> list[tuple[str, object]]:
         answers = [answer async for answer in self.receiver.handle(policy_pb2.SyncWeightsRequest(**message))]
         return [(kind := answer.WhichOneof("message"), getattr(answer, kind)) for answer in answers]
 
@@ -68,7 +68,7 @@ class Bench:
         assert answers[-1][0] == "staged"
         assert (await self.say(commit=pb.WeightCommit(version=version)))[0][0] == "activated"
 
-    async def rejected(self, reason: str, retryable: bool = False, text: str = "", **message) -> pb.WeightRejected:
+    async def rejected(self, reason: str, retryable: bool = False, text: str = "", **message: Any) -> pb.WeightRejected:
         answers = await self.say(**message)
         assert [kind for kind, _ in answers] == ["rejected"], answers
         answer = answers[0][1]
@@ -78,7 +78,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path):
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     for receiver in bench.receivers:
@@ -92,7 +92,7 @@ def damage(offer: pb.WeightOffer, change: Callable[[pb.WeightOffer], None]) -> p
     return changed
 
 
-async def test_offer_to_activation(bench: Any) -> None:
+async def test_offer_to_activation(bench: Bench) -> None:
     need = await bench.need(bench.make(1))
     assert (list(need.tensors), need.from_byte, need.credit_bytes) == (["norm", "embed", "up"], 0, 4000)
     answers = await bench.send(need)
@@ -107,7 +107,7 @@ async def test_offer_to_activation(bench: Any) -> None:
     assert (bench.target.store.folder(1) / "config.json").exists() and not (bench.root / ".incoming").exists()
 
 
-async def test_asks_only_for_what_neither_the_active_version_nor_the_base_has(bench: Any) -> None:
+async def test_asks_only_for_what_neither_the_active_version_nor_the_base_has(bench: Bench) -> None:
     await bench.take(1)
     offer = bench.make(2, frozen=("odd", "embed", "norm"))
     assert list((await bench.need(offer)).tensors) == ["up"]
@@ -117,13 +117,13 @@ async def test_asks_only_for_what_neither_the_active_version_nor_the_base_has(be
     assert bench.target.store.verify(3)
 
 
-async def test_a_version_of_which_everything_is_there_is_staged_at_once(bench: Any) -> None:
+async def test_a_version_of_which_everything_is_there_is_staged_at_once(bench: Bench) -> None:
     bench.trainer.write(manifest(1), [], base=0)
     answers = await bench.say(offer=bench.offer(1))
     assert [kind for kind, _ in answers] == ["need", "staged"] and not answers[0][1].tensors
 
 
-async def test_tensors_that_are_not_listed_are_those_of_the_base_version(bench: Any) -> None:
+async def test_tensors_that_are_not_listed_are_those_of_the_base_version(bench: Bench) -> None:
     await bench.take(1)
     bench.trainer.write(manifest(2), [t for t in tensors(2) if t[0] == "up"], base=1)
     offer = bench.offer(2)
@@ -134,7 +134,7 @@ async def test_tensors_that_are_not_listed_are_those_of_the_base_version(bench: 
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_killed_receiver_goes_on_where_its_file_ends(bench: Any, seed: Any) -> None:
+async def test_a_killed_receiver_goes_on_where_its_file_ends(bench: Bench, seed: Any) -> None:
     rng = random.Random(seed)
     offer = bench.make(1)
     sent = 0
@@ -154,7 +154,7 @@ async def test_a_killed_receiver_goes_on_where_its_file_ends(bench: Any, seed: A
     assert answers[-1][0] == "staged" and bench.target.store.verify(1)
 
 
-async def test_what_was_damaged_on_disk_meanwhile_is_asked_for_again(bench: Any) -> None:
+async def test_what_was_damaged_on_disk_meanwhile_is_asked_for_again(bench: Bench) -> None:
     offer = bench.make(1)
     need = await bench.need(offer)
     for chunk in chunks(need, bench.trainer, 1000)[:7]:
@@ -169,7 +169,7 @@ async def test_what_was_damaged_on_disk_meanwhile_is_asked_for_again(bench: Any)
     assert (await bench.send(need))[-1][0] == "staged" and bench.target.store.verify(1)
 
 
-async def test_damage_in_a_tensor_that_was_half_there_can_be_retried(bench: Any) -> None:
+async def test_damage_in_a_tensor_that_was_half_there_can_be_retried(bench: Bench) -> None:
     offer = bench.make(1)
     todo = chunks(await bench.need(offer), bench.trainer, 1000)
     for chunk in todo[:3]:
@@ -188,7 +188,7 @@ async def test_damage_in_a_tensor_that_was_half_there_can_be_retried(bench: Any)
 
 
 @pytest.mark.parametrize("file", [".offer.json", "model.safetensors"])
-async def test_a_damaged_beginning_is_thrown_away(bench: Any, file: str) -> None:
+async def test_a_damaged_beginning_is_thrown_away(bench: Bench, file: str) -> None:
     offer = bench.make(1)
     for chunk in chunks(await bench.need(offer), bench.trainer, 1000)[:3]:
         await bench.say(chunk=chunk)
@@ -198,7 +198,7 @@ async def test_a_damaged_beginning_is_thrown_away(bench: Any, file: str) -> None
     assert need.from_byte == 0 and (await bench.send(need))[-1][0] == "staged"
 
 
-async def test_the_beginning_of_another_version_is_thrown_away(bench: Any) -> None:
+async def test_the_beginning_of_another_version_is_thrown_away(bench: Bench) -> None:
     for chunk in chunks(await bench.need(bench.make(1)), bench.trainer, 1000)[:3]:
         await bench.say(chunk=chunk)
     need = await bench.need(bench.make(2))
@@ -208,7 +208,7 @@ async def test_the_beginning_of_another_version_is_thrown_away(bench: Any) -> No
     assert bench.target.active == 2 and bench.target.store.verify(2) and 1 not in bench.target.store.versions()
 
 
-async def test_a_staged_version_outlives_the_process(bench: Any) -> None:
+async def test_a_staged_version_outlives_the_process(bench: Bench) -> None:
     offer = bench.make(1)
     await bench.send(await bench.need(offer))
     bench.start()
@@ -217,7 +217,7 @@ async def test_a_staged_version_outlives_the_process(bench: Any) -> None:
     assert (await bench.say(commit=pb.WeightCommit(version=1)))[0][0] == "activated"
 
 
-async def test_a_staged_version_that_is_damaged_is_asked_for_again(bench: Any) -> None:
+async def test_a_staged_version_that_is_damaged_is_asked_for_again(bench: Bench) -> None:
     offer = bench.make(1)
     await bench.send(await bench.need(offer))
     path = bench.target.store.folder(1) / "model.safetensors"
@@ -226,7 +226,7 @@ async def test_a_staged_version_that_is_damaged_is_asked_for_again(bench: Any) -
     assert (await bench.send(await bench.need(offer)))[-1][0] == "staged" and bench.target.store.verify(1)
 
 
-async def test_another_version_of_the_same_number_replaces_a_staged_one(bench: Any) -> None:
+async def test_another_version_of_the_same_number_replaces_a_staged_one(bench: Bench) -> None:
     await bench.send(await bench.need(bench.make(1)))
     again = bench.make(1, frozen=("odd", "up"))
     await bench.send(await bench.need(again))
@@ -234,7 +234,7 @@ async def test_another_version_of_the_same_number_replaces_a_staged_one(bench: A
     assert bench.target.store.manifest(1).digest == again.manifest.digest
 
 
-async def test_an_aborted_transfer_can_go_on(bench: Any) -> None:
+async def test_an_aborted_transfer_can_go_on(bench: Bench) -> None:
     offer = bench.make(1)
     for chunk in chunks(await bench.need(offer), bench.trainer, 1000)[:3]:
         await bench.say(chunk=chunk)
@@ -243,17 +243,17 @@ async def test_an_aborted_transfer_can_go_on(bench: Any) -> None:
     assert (await bench.need(offer)).from_byte == 3000
 
 
-async def test_an_api_model_takes_no_weights(bench: Any) -> None:
+async def test_an_api_model_takes_no_weights(bench: Bench) -> None:
     bench.target.accepts = False
     await bench.rejected("UNSUPPORTED", text="takes no weights", offer=bench.make(1))
 
 
-async def test_weights_of_another_model(bench: Any) -> None:
+async def test_weights_of_another_model(bench: Bench) -> None:
     offer = damage(bench.make(1), lambda o: setattr(o.manifest, "model_id", "other"))
     await bench.rejected("WRONG_MODEL", text="'other'", offer=offer)
 
 
-async def test_versions_that_are_not_newer(bench: Any) -> None:
+async def test_versions_that_are_not_newer(bench: Bench) -> None:
     old = bench.make(1)
     await bench.take(2)
     await bench.rejected("ALREADY_ACTIVE", offer=bench.offer(2))
@@ -264,7 +264,7 @@ async def test_versions_that_are_not_newer(bench: Any) -> None:
     assert bench.target.active == 2
 
 
-async def test_numbers_that_are_out_of_the_question(bench: Any) -> None:
+async def test_numbers_that_are_out_of_the_question(bench: Bench) -> None:
     old = bench.make(1)
     for number in (FARTHEST + 1, 2**40):
         await bench.rejected("PROTOCOL", text=f"its number is {number}, and the highest here was 0",
@@ -272,14 +272,14 @@ async def test_numbers_that_are_out_of_the_question(bench: Any) -> None:
     assert await bench.need(bench.make(FARTHEST))
 
 
-async def test_versions_after_a_rollback(bench: Any) -> None:
+async def test_versions_after_a_rollback(bench: Bench) -> None:
     bench.target.withdrawn = [4, 5]
     await bench.rejected("TOO_OLD", text="took versions up to 5 back", offer=bench.make(5))
     await bench.rejected("WRONG_BASE", text="version 5, which an operator took back", offer=bench.make(6))
     assert await bench.need(bench.make(7, parent=3))
 
 
-async def test_a_rollback_between_staging_and_commit(bench: Any) -> None:
+async def test_a_rollback_between_staging_and_commit(bench: Bench) -> None:
     await bench.send(await bench.need(bench.make(6, parent=5)))
     bench.target.withdrawn = [5]
     await bench.rejected("WRONG_BASE", commit=pb.WeightCommit(version=6))
@@ -287,7 +287,7 @@ async def test_a_rollback_between_staging_and_commit(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("base_version", [5, 9])
-async def test_a_base_version_that_is_not_here_or_was_taken_back(bench: Any, base_version: int) -> None:
+async def test_a_base_version_that_is_not_here_or_was_taken_back(bench: Bench, base_version: int) -> None:
     bench.target.withdrawn = [5]
     bench.target.store.write(manifest(5), tensors(5))
     offer = damage(bench.make(6, parent=0), lambda o: setattr(o, "base_version", base_version))
@@ -310,15 +310,15 @@ async def test_a_base_version_that_is_not_here_or_was_taken_back(bench: Any, bas
     ("DIGEST_MISMATCH", "manifest", lambda o: setattr(o.manifest, "digest", "0" * 64)),
     ("DIGEST_MISMATCH", "manifest", lambda o: setattr(o.tensors[0], "sha256", b"\0" * 32)),
 ])
-async def test_offers_that_can_never_be_taken(bench: Any, reason: str, text: str, change: Any) -> None:
+async def test_offers_that_can_never_be_taken(bench: Bench, reason: str, text: str, change: Any) -> None:
     await bench.rejected(reason, text=text, offer=damage(bench.make(1), change))
     assert not (bench.root / ".incoming").exists()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["norm", "up"])
-async def test_values_that_are_no_numbers(bench: Any, value: Any, name: str) -> None:
-    def bad():
+async def test_values_that_are_no_numbers(bench: Bench, value: Any, name: str) -> None:
+    def bad() -> Any:
         for tensor in tensors(1):
             if tensor[0] == name:
                 tensor[3].flat[-1] = value if name == "norm" else np.float32(value).view(np.uint32) >> 16
@@ -333,7 +333,7 @@ async def test_values_that_are_no_numbers(bench: Any, value: Any, name: str) -> 
     await bench.take(2)
 
 
-async def test_a_tensor_that_is_not_what_was_offered(bench: Any) -> None:
+async def test_a_tensor_that_is_not_what_was_offered(bench: Bench) -> None:
     bad = bench.make(1)
     bad.tensors[1].sha256 = b"\1" * 32
     bad.manifest.digest = manifest_digest(bad.tensors)
@@ -342,7 +342,7 @@ async def test_a_tensor_that_is_not_what_was_offered(bench: Any) -> None:
     assert [r.reason for r in rejected] == [pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH] and not rejected[0].retryable
 
 
-async def test_a_local_tensor_that_is_damaged_is_asked_for(bench: Any) -> None:
+async def test_a_local_tensor_that_is_damaged_is_asked_for(bench: Bench) -> None:
     bench.target.store.specs(0)
     path = bench.base / "model.safetensors"
     data = path.read_bytes()
@@ -361,7 +361,7 @@ async def test_a_local_tensor_that_is_damaged_is_asked_for(bench: Any) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "gone"])
 @pytest.mark.parametrize("version", [0, 2])
-async def test_what_a_damaged_file_had_comes_over_the_line(bench: Any, how: str, version: int) -> None:
+async def test_what_a_damaged_file_had_comes_over_the_line(bench: Bench, how: str, version: int) -> None:
     await bench.take(2)
     offer = bench.make(3, frozen=("odd", "norm"))
     file = bench.target.store.folder(version) / "model.safetensors"
@@ -371,7 +371,7 @@ async def test_what_a_damaged_file_had_comes_over_the_line(bench: Any, how: str,
     assert (await bench.send(need))[-1][0] == "staged"
 
 
-async def test_chunks_that_are_wrong(bench: Any) -> None:
+async def test_chunks_that_are_wrong(bench: Bench) -> None:
     offer = bench.make(1)
     todo = chunks(await bench.need(offer), bench.trainer, 1000)
     await bench.say(chunk=todo[0])
@@ -393,7 +393,7 @@ async def test_chunks_that_are_wrong(bench: Any) -> None:
     assert (await bench.send(await bench.need(offer))) == [], "all is there"
 
 
-async def test_messages_out_of_order(bench: Any) -> None:
+async def test_messages_out_of_order(bench: Bench) -> None:
     await bench.rejected("PROTOCOL", text="empty")
     await bench.rejected("PROTOCOL", text="not due", chunk=make_chunk(1, 0, b"x"))
     bench.receiver.connected()
@@ -412,10 +412,10 @@ async def test_messages_out_of_order(bench: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["append", "__init__"])
-async def test_a_full_disk(bench: Any, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk(bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = bench.make(1)
 
-    def full(*args, **kwargs):
+    def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if where == "__init__":
@@ -432,7 +432,7 @@ async def test_a_full_disk(bench: Any, where: str, monkeypatch: pytest.MonkeyPat
     assert need.from_byte == 1000 and (await bench.send(need))[-1][0] == "staged"
 
 
-async def test_a_disk_that_will_be_full(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_will_be_full(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = bench.make(1)
     missing = SENT + 3 * 2  # "odd" is copied
     monkeypatch.setattr("openclaw_rl.weights.transfer.receiver.shutil.disk_usage",
@@ -442,11 +442,11 @@ async def test_a_disk_that_will_be_full(bench: Any, monkeypatch: pytest.MonkeyPa
     assert (await bench.send(await bench.need(offer)))[-1][0] == "staged"
 
 
-async def test_a_disk_that_is_full_at_the_very_end(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_is_full_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = bench.make(1)
     need = await bench.need(offer)
 
-    def full(*args):
+    def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("openclaw_rl.weights.store.write_durably", full)
@@ -459,7 +459,7 @@ async def test_a_disk_that_is_full_at_the_very_end(bench: Any, monkeypatch: pyte
 
 @pytest.mark.parametrize("step", ["stage", "commit"])
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), OSError("read-only")])
-async def test_an_engine_that_fails_keeps_the_old_version(bench: Any, step: str, error: Any) -> None:
+async def test_an_engine_that_fails_keeps_the_old_version(bench: Bench, step: str, error: Any) -> None:
     offer = bench.make(1)
     bench.target.fail = {step: error}
     answers = await bench.send(await bench.need(offer))
@@ -473,7 +473,7 @@ async def test_an_engine_that_fails_keeps_the_old_version(bench: Any, step: str,
     assert (await bench.say(commit=pb.WeightCommit(version=1)))[0][0] == "activated"
 
 
-async def test_a_newer_offer_takes_the_place_of_a_staged_one(bench: Any) -> None:
+async def test_a_newer_offer_takes_the_place_of_a_staged_one(bench: Bench) -> None:
     await bench.send(await bench.need(bench.make(1)))
     need = await bench.need(bench.make(2))
     assert bench.target.calls[-1] == "discard 1"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ A = np.arange(6, dtype=np.uint16).reshape(2, 3)
 B = np.arange(5, dtype=np.uint16)
 
 
-def tensors(add: int = 0):
+def tensors(add: int = 0) -> Iterator[Any]:
     yield "a", "BF16", (2, 3), A + np.uint16(add)
     yield "b", "BF16", (5,), B
 
 
-def manifest(version: int, **fields) -> VersionManifest:
+def manifest(version: int, **fields: Any) -> VersionManifest:
     return VersionManifest(version=version, model_id="m", algorithm="combine", turn_ids=["t1"], **fields)
 
 
@@ -114,7 +115,7 @@ def test_base_digests_are_kept_until_a_file_changes(tmp_path: Path, base: Path,
 
 
 def test_a_half_written_version_is_not_there(tmp_path: Path) -> None:
-    def dies():
+    def dies() -> Iterator[Any]:
         yield next(tensors())
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -131,11 +132,11 @@ def test_tensors_are_not_held(tmp_path: Path) -> None:
     alive = 0
 
     class Counted(np.ndarray):
-        def __del__(self):
+        def __del__(self) -> None:
             nonlocal alive
             alive -= 1
 
-    def many():
+    def many() -> Iterator[Any]:
         nonlocal alive
         for i in range(20):
             alive += 1

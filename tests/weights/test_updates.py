@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ DENSE, SPARSE, LOW_RANK = (pb.TENSOR_ENCODING_DENSE, pb.TENSOR_ENCODING_SPARSE_Z
 
 
 @pytest.fixture
-async def rig(tmp_path: Path):
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     rig = Rig(tmp_path)
     rig.address = await rig.serve()
     yield rig
@@ -41,7 +42,7 @@ def reason(answer: policy_pb2.SyncWeightsResponse) -> str:
     return pb.WeightRejectReason.Name(answer.rejected.reason).removeprefix("WEIGHT_REJECT_REASON_")
 
 
-async def test_a_sparse_update(rig: Any) -> None:
+async def test_a_sparse_update(rig: Rig) -> None:
     rig.full_update(1)
     transfer = Transfer(rig.trainer, 1, 0)
     assert encodings(transfer) == {"a": SPARSE, "b": SPARSE, "c": DENSE, "frozen": DENSE}
@@ -54,7 +55,7 @@ async def test_a_sparse_update(rig: Any) -> None:
     assert (await rig.push(2, 1)).HasField("activated") and rig.target.store.verify(2)
 
 
-async def test_adapters(rig: Any) -> None:
+async def test_adapters(rig: Rig) -> None:
     rig.low_rank_update(1)
     transfer = Transfer(rig.trainer, 1, 0)
     assert encodings(transfer) == {"a": LOW_RANK, "b": LOW_RANK, "c": DENSE, "frozen": DENSE}
@@ -68,7 +69,7 @@ async def test_adapters(rig: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "low-rank"])
-async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig: Any, kind: str, tmp_path: Path,
+async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig: Rig, kind: str, tmp_path: Path,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
     monkeypatch.setattr(staging.os, "pwrite", disk.pwrite)
@@ -104,7 +105,7 @@ async def test_killed_at_ten_bytes_it_goes_on_from_there_each_time(rig: Any, kin
 
 
 @pytest.mark.parametrize("kind", ["sparse", "low-rank"])
-async def test_killed_while_it_decodes(rig: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_while_it_decodes(rig: Rig, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.full_update(1) if kind == "sparse" else rig.low_rank_update(1)
     sizes = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}
     disk = Disk()
@@ -119,7 +120,7 @@ async def test_killed_while_it_decodes(rig: Any, kind: str, monkeypatch: pytest.
     assert disk.written == sum(sizes[name] for name in rig.needs[0].tensors)
 
 
-async def test_other_encodings_of_a_version_that_was_begun(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_encodings_of_a_version_that_was_begun(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.full_update(1)
     sizes = {spec.name: spec.encoded_bytes for spec in Transfer(rig.trainer, 1, 0).offer().tensors}
     disk = Disk()
@@ -136,7 +137,7 @@ async def test_other_encodings_of_a_version_that_was_begun(rig: Any, monkeypatch
     assert rig.needs[2].from_byte == sizes["a"] + sizes["b"] // 2
 
 
-async def test_a_receiver_without_the_base(rig: Any) -> None:
+async def test_a_receiver_without_the_base(rig: Rig) -> None:
     rig.full_update(1)
     rig.full_update(2)
     answer = await rig.push(2, 1)
@@ -146,7 +147,7 @@ async def test_a_receiver_without_the_base(rig: Any) -> None:
     assert (await rig.push(2, None)).HasField("activated")
 
 
-async def test_a_base_that_is_damaged_at_the_receiver(rig: Any) -> None:
+async def test_a_base_that_is_damaged_at_the_receiver(rig: Rig) -> None:
     rig.full_update(1)
     await rig.push(1, 0)
     place = rig.target.store.open(1).places["a"]
@@ -161,7 +162,7 @@ async def test_a_base_that_is_damaged_at_the_receiver(rig: Any) -> None:
     assert (await rig.push(2, None)).HasField("activated") and rig.target.store.verify(2)
 
 
-async def test_a_frame_that_was_damaged_on_the_senders_disk(rig: Any) -> None:
+async def test_a_frame_that_was_damaged_on_the_senders_disk(rig: Rig) -> None:
     rig.full_update(1)
     Transfer(rig.trainer, 1, 0)
     path = rig.trainer.folder(1) / "since-0.update"
@@ -173,7 +174,7 @@ async def test_a_frame_that_was_damaged_on_the_senders_disk(rig: Any) -> None:
     assert (await rig.push(1, None)).HasField("activated")
 
 
-async def test_a_sparse_update_with_nan(rig: Any) -> None:
+async def test_a_sparse_update_with_nan(rig: Rig) -> None:
     values = rig.values["a"].copy()
     values[7, 7] = 0x7FC0
     rig.trainer.write(manifest(1), [("a", "BF16", values.shape, values)], base=0)
@@ -181,7 +182,7 @@ async def test_a_sparse_update_with_nan(rig: Any) -> None:
     assert reason(answer) == "NOT_FINITE" and not answer.rejected.retryable
 
 
-async def test_an_encoding_of_a_newer_release(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_encoding_of_a_newer_release(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.full_update(1)
     offer = Transfer.offer
     monkeypatch.setattr(Transfer, "offer", lambda self: _newer(offer(self)))
@@ -195,7 +196,7 @@ def _newer(offer: pb.WeightOffer) -> pb.WeightOffer:
 
 
 @pytest.mark.parametrize("what", ["arithmetic", "base"])
-async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig: Any, what: str,
+async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig: Rig, what: str,
                                                                              monkeypatch: pytest.MonkeyPatch,
                                                                              tmp_path: Path) -> None:
     """The receiver's float64 arithmetic gives other bits; or it has lost the base."""
@@ -221,7 +222,7 @@ async def test_where_an_update_can_not_be_used_the_publisher_sends_all_dense(rig
     assert rig.needs[-1].tensors == ["a", "b"] and rig.taken >= rig.trainer.manifest(1).total_bytes // 2
 
 
-async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_last(rig: Any) -> None:
+async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_last(rig: Rig) -> None:
     rig.full_update(1)
     rig.full_update(2)
     activated: asyncio.Queue[int] = asyncio.Queue()

@@ -16,6 +16,7 @@ from openclaw_rl.models.identity import model_id
 from openclaw_rl.rpc.auth import tls
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.serving import server as policy_server
 from openclaw_rl.serving.engines.interface import EngineInfo
 from openclaw_rl.serving.text.template import ChatTemplate
@@ -121,10 +122,8 @@ class _Forgetful:
         return ""
 
 
-async def publish(config: Path, folder: Path, base: Path, targets: list[str], version: int) -> None:
+async def publish(folder: Path, base: Path, targets: list[str], version: int) -> None:
     """Bring a version to these policy servers, as the trainer does; until killed."""
-    settings = load_config(config)
-    tls.configure(settings, Home.default(), "trainer")
     store = VersionStore(folder, base)
     heard = asyncio.Event()
     fleet = Fleet(lambda: targets[0], targets[1:], store, on_state=lambda state: heard.set(),
@@ -146,7 +145,10 @@ def main() -> None:
     elif what == "talk":
         asyncio.run(talk(args[2:], int(args[0]), args[1]))
     else:
-        asyncio.run(publish(Path(args[0]), Path(args[1]), Path(args[2]), args[4:], int(args[3])))
+        config = Path(args[0])
+        credentials = tls.credentials(load_config(config), Home.default(), "trainer")
+        with activated(Ambient(credentials=credentials, identified=True), process=True):
+            asyncio.run(publish(Path(args[1]), Path(args[2]), args[4:], int(args[3])))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +26,7 @@ STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
 
 @pytest.fixture
-def journal(tmp_path: Path):
+def journal(tmp_path: Path) -> Iterator[Journal]:
     journal = Journal(tmp_path)
     yield journal
     journal.close()
@@ -40,7 +40,7 @@ def written(folder: Path) -> list[str]:
     return [line for path in files(folder) for line in path.read_text().split("\n")[:-1]]
 
 
-def test_the_four_kinds_of_lines(journal: Any, tmp_path: Path) -> None:
+def test_the_four_kinds_of_lines(journal: Journal, tmp_path: Path) -> None:
     journal.action("abc123", 42, "MAIN", "Here you are.")
     journal.next_state("abc123", 42, "No!")
     journal.score("abc123", 42, -1, "dissatisfied")
@@ -59,21 +59,21 @@ def test_the_four_kinds_of_lines(journal: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [
     "two\nlines\r\nand \"quotes\", a \\ and a tab\t.", "\u2028 \u2029 \x85 \x0b \x0c \x1c \x7f \x00", "你好\n再见 🙂",
     "", "half a pair \ud83d", "x" * 100_000, '"\n[2026-03-16 15:30:45] [SESSION: forged] [VERSION: 1] [PRM] Score: 1'])
-def test_a_line_stays_one_line_whatever_the_text_holds(journal: Any, tmp_path: Path, text: str) -> None:
+def test_a_line_stays_one_line_whatever_the_text_holds(journal: Journal, tmp_path: Path, text: str) -> None:
     journal.action("s", 1, "MAIN", text)
     journal.flush()
     [line] = (tmp_path / time.strftime("rl_trace_%Y%m%d.log")).read_text().splitlines()  # the strictest reader
     assert json.loads(line.partition("Action: ")[2]) == text
 
 
-def test_a_session_or_word_cant_forge_lines_either(journal: Any, tmp_path: Path) -> None:
+def test_a_session_or_word_cant_forge_lines_either(journal: Journal, tmp_path: Path) -> None:
     journal.score("a] [VERSION: 9]\nb", 1, 1, "fine)\n[x]")
     journal.flush()
     [line] = written(tmp_path)
     assert "[SESSION: a\\u005d [VERSION: 9\\u005d\\nb] [VERSION: 1] [PRM] Score: 1 (fine)\\n[x\\u005d)" in line
 
 
-def test_the_version_tracker(journal: Any, tmp_path: Path) -> None:
+def test_the_version_tracker(journal: Journal, tmp_path: Path) -> None:
     journal.action("s", 7, "MAIN", "a")
     journal.next_state("s", None, "b")  # not known to the caller
     journal.action("s", 3, "MAIN", "late")
@@ -193,7 +193,7 @@ def test_threads_lose_nothing(tmp_path: Path) -> None:
         assert mine == list(range(3000))
 
 
-def test_a_file_or_folder_that_vanishes_is_made_again(journal: Any, tmp_path: Path) -> None:
+def test_a_file_or_folder_that_vanishes_is_made_again(journal: Journal, tmp_path: Path) -> None:
     journal.action("s", 1, "MAIN", "a")
     journal.flush()
     files(tmp_path)[0].unlink()
@@ -280,7 +280,7 @@ def test_a_folder_that_cant_be_written_is_a_problem_and_no_exception(tmp_path: P
     journal.close()
 
 
-def test_what_is_no_text_is_written_all_the_same(journal: Any, tmp_path: Path) -> None:
+def test_what_is_no_text_is_written_all_the_same(journal: Journal, tmp_path: Path) -> None:
     journal.action(None, 1, "main", b"bytes")  # type: ignore[arg-type]
     journal.flush()
     [line] = written(tmp_path)

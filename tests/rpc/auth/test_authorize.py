@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -40,18 +41,18 @@ RPCS = {f"/{service.full_name}/{method.name}"
 
 
 class Judge(judge_pb2_grpc.JudgeServiceServicer):
-    async def Judge(self, request, context):
+    async def Judge(self, request: Any, context: Any) -> Any:
         return judge_pb2.JudgeResponse()
 
-    async def JudgeTransitions(self, request_iterator, context):
+    async def JudgeTransitions(self, request_iterator: Any, context: Any) -> Any:
         async for _ in request_iterator:
             yield judge_pb2.JudgeTransitionsResponse()
 
-    async def WatchJudgements(self, request, context):
+    async def WatchJudgements(self, request: Any, context: Any) -> Any:
         yield judge_pb2.WatchJudgementsResponse(session_id="s")
         await asyncio.sleep(60)
 
-    async def ListJudgements(self, request, context):
+    async def ListJudgements(self, request: Any, context: Any) -> Any:
         return judge_pb2.ListJudgementsResponse()
 
 
@@ -71,7 +72,7 @@ async def server(certs: Path, keys: KeyFile, tmp_path: Path) -> AsyncIterator[Co
         yield server
 
 
-async def call(address: str, credentials, rpc: str) -> str:
+async def call(address: str, credentials: Any, rpc: str) -> str:
     """The reason of the error, "" without one."""
     async with connect(address, "prm_judge", credentials) as channel:
         judge, component = judge_pb2_grpc.JudgeServiceStub(channel), component_pb2_grpc.ComponentServiceStub(channel)
@@ -265,7 +266,7 @@ def test_a_scope_below_admin_tells_no_words_of_others() -> None:
 
 
 class Policy(policy_pb2_grpc.PolicyServiceServicer):
-    async def GetPolicy(self, request, context):
+    async def GetPolicy(self, request: Any, context: Any) -> Any:
         shown, id = caller.get()
         return policy_pb2.GetPolicyResponse(state=policy_pb2.PolicyState(
             model=f"{client_of(context)} {called_by('env_server')} {shown} {id}"))

@@ -33,7 +33,7 @@ from tests.rpc.auth.certs import acting, make_certs, reissue, secure_server, ser
 class Judge(judge_pb2_grpc.JudgeServiceServicer):
     """Streams for as long as somebody reads."""
 
-    async def WatchJudgements(self, request, context):
+    async def WatchJudgements(self, request: Any, context: Any) -> Any:
         for i in range(10_000):
             yield judge_pb2.WatchJudgementsResponse(session_id=str(i))
             await asyncio.sleep(0.01)
