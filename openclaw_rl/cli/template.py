@@ -1,4 +1,4 @@
-"""The configuration file that `init` writes: made from the models, so that it can't miss a key."""
+"""The configuration file written by `init`, generated from the models."""
 
 from __future__ import annotations
 

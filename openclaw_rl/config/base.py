@@ -50,11 +50,11 @@ class Section(BaseModel):
 
 class Component(Section):
     enabled: bool = True
-    """False: `local-start` does not start it."""
+    """false: `local-start` does not start it."""
     host: str = "127.0.0.1"
-    """Address that it listens on."""
+    """Address to listen on."""
     address: str | None = None
-    """HOST:PORT of one that runs already, of ours or of another make; nothing is started then."""
+    """HOST:PORT of a running instance, ours or a third party's; none is started then."""
     keys_port: Port | None = None
-    """A further gRPC port, with TLS, for clients that have a bearer key in place of a certificate (`openclaw-rl keys`);
-    default none. It needs security.tls."""
+    """An additional gRPC port with TLS for clients that use a bearer key instead of a certificate (`openclaw-rl keys`);
+    default: none. Requires security.tls."""

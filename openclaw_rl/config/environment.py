@@ -11,19 +11,19 @@ from openclaw_rl.config.base import Component, Float, Int, Port, Section, Size
 
 
 class SessionAwareness(Section):
-    """Which turns belong together and which of them are there to learn from."""
+    """Assignment of turns to sessions, and selection of those to learn from."""
 
     enabled: bool = True
-    """False: every turn without an explicit type is a main turn."""
+    """false: every turn without a declared type is a main turn."""
     trainable_patterns: list[str] = []
-    """Regular expressions (searched in the client's turn type and in the text of the last message) of main turns;
-    tried before `auxiliary_patterns`."""
+    """Regular expressions of main turns, searched in the declared turn type and in the last message; tried before
+    `auxiliary_patterns`."""
     auxiliary_patterns: list[str] = []
     """Regular expressions of side turns."""
     session_timeout: Float = Field(300, gt=0)
-    """Seconds without a request after which a session has ended."""
+    """Seconds without a request after which a session ends."""
     debug: bool = False
-    """Log each request's class and all the evidence for it, with its weights."""
+    """Log each request's class with all evidence and its weights."""
 
     @field_validator("trainable_patterns", "auxiliary_patterns")
     @classmethod
@@ -39,17 +39,17 @@ class SessionAwareness(Section):
 
 
 class McpConfig(Section):
-    """An MCP server whose tools are an environment of kind `tool_call`: `command` or `url`, one of them."""
+    """An MCP server as environment of kind `tool_call`: either `command` or `url`."""
 
     command: list[str] = []
-    """Program and arguments of a server that speaks over stdin and stdout; one for each lease."""
+    """Command of a server that communicates over stdin and stdout; one process per lease."""
     environment: dict[str, str] = {}
-    """Variables that it gets, beside PATH and HOME."""
+    """Environment variables passed to it, besides PATH and HOME."""
     url: str | None = None
-    """Address of a running server (streamable HTTP); one session for each lease."""
+    """Address of a running server (streamable HTTP); one session per lease."""
     sandbox: bool = True
-    """Run `command` in a sandbox: this machine's programs in /usr or the image, no network. False: as a plain process,
-    with everything that the environment server may do; only for a server that you trust."""
+    """Run `command` in a sandbox without network access. false: run it as a plain process with all rights of the
+    environment server; only for trusted servers."""
 
     @model_validator(mode="after")
     def _one(self) -> McpConfig:
@@ -59,67 +59,66 @@ class McpConfig(Section):
 
 
 class EnvironmentConfig(Section):
-    """Sandboxes of one kind, under the name that they are leased by."""
+    """Sandboxes of one kind, leased by this name."""
 
     count: Int = Field(ge=1)
-    """Most of them at once."""
+    """Maximum number of concurrent sandboxes."""
     image: str | None = None
-    """What they are made from, built by servers/environment/build-image. Default: for bubblewrap the programs of this
-    machine; docker needs one."""
+    """Image, built by servers/environment/build-image. Default: with bubblewrap the programs of this machine; required
+    with docker."""
     kind: str | None = None
-    """`terminal`, `gui`, `swe`, `tool_call`, `openenv` or a plug-in's; default: the name itself."""
+    """`terminal`, `gui`, `swe`, `tool_call`, `openenv` or a plug-in's kind; default: the environment's name."""
     backend: Literal["auto", "bubblewrap", "docker"] = "auto"
-    """What isolates them. auto: docker when an engine answers and has the image, else bubblewrap."""
+    """Isolation backend. auto: docker if an engine responds and has the image, else bubblewrap."""
     warm: Int | None = Field(None, ge=0)
-    """Sandboxes kept ready for the next lease. Default: an eighth of `count`, 8 at most."""
+    """Sandboxes kept ready for the next lease. Default: an eighth of `count`, at most 8."""
     memory: Size = 512 * 2**20
-    """Of all processes of a sandbox."""
+    """Memory limit of all processes of a sandbox."""
     disk: Size = 64 * 2**20
-    """Of the files that a sandbox may write."""
+    """Disk limit of a sandbox."""
     processes: Int = Field(128, ge=8)
-    """At once."""
+    """Maximum number of processes of a sandbox."""
     step_timeout: Float = Field(30, gt=0)
-    """Seconds for a step that names no time of its own."""
+    """Default timeout of a step in seconds."""
     tasks: Path | None = None
-    """A folder of further tasks, one YAML file each or several in one; see openclaw_rl/rollouts/tasks/README.md."""
+    """Folder with further tasks in YAML files; see openclaw_rl/rollouts/tasks/README.md."""
     url: str | None = None
-    """Kind `openenv`: address of the OpenEnv server."""
+    """Address of the OpenEnv server (kind `openenv`)."""
     mcp: McpConfig | None = None
-    """Kind `tool_call`: the MCP server whose tools are called; default: the functions of the task."""
+    """MCP server whose tools are called (kind `tool_call`); default: the functions of the task."""
 
 
 class EpisodesConfig(Section):
-    """Episodes: the policy acts in sandboxes."""
+    """Episodes of the policy in sandboxes."""
 
     max_steps: Int = Field(8, ge=1)
-    """Steps of an episode whose task names no number."""
+    """Default maximum number of steps of an episode."""
     max_tokens: Int = Field(256, ge=1)
-    """Tokens of one response at most."""
+    """Maximum tokens of a response."""
     tool_choice: Literal["auto", "required"] | None = None
-    """required: each response is a call, and the goal is followed by the form of each function's call; for models that
-    were not made to call functions. auto: the policy may write what it likes. Default: `required` for the embedded
-    model, else `auto`."""
+    """required: every response must be a call, and the goal is followed by each function's call format; for models not
+    trained on function calling. auto: free-form responses. Default: `required` for the embedded model, else `auto`."""
     temperature: Float = Field(1.0, ge=0)
-    """Of the sampling, unless the run says otherwise."""
+    """Default sampling temperature."""
     timeout: Float = Field(900, gt=0)
-    """Seconds after which an episode is broken off."""
+    """Seconds after which an episode is aborted."""
     keep: Int = Field(10_000, ge=100)
-    """Newest episodes that are remembered."""
+    """Number of latest episodes kept."""
 
 
 class EnvServerConfig(Component):
-    """Keeps sessions and sandboxes."""
+    """Manages sessions and sandboxes."""
 
     port: Port = 50052
-    """gRPC; 0 means any free one."""
+    """gRPC port; 0: any free port."""
     max_parallel: Int = Field(4, ge=1)
-    """Sandboxes at once of each kind (`terminal`, `swe`, `tool_call`, `gui`) when `environments` names none."""
+    """Maximum concurrent sandboxes of each kind (`terminal`, `swe`, `tool_call`, `gui`) if `environments` is empty."""
     environments: dict[str, EnvironmentConfig] = {}
-    """Sandboxes by name. Default: each kind that this machine has the programs for, `max_parallel` of each."""
+    """Environments by name. Default: `max_parallel` of each kind for which this machine has the programs."""
     lease_ttl: Float = Field(120, gt=0)
-    """Seconds after which a lease that nobody renews is taken back."""
+    """Seconds after which a lease expires unless renewed."""
     max_waiting: Int = Field(1000, ge=0)
-    """Requests for a lease that may wait; more are told to come again."""
+    """Maximum number of waiting lease requests; further ones are told to retry."""
     episodes: EpisodesConfig = EpisodesConfig()
 
     @field_validator("environments")

@@ -8,24 +8,24 @@ from openclaw_rl.config.base import Component, Float, Int, Port
 
 
 class PrmJudgeConfig(Component):
-    """Votes on turns."""
+    """Judges turns."""
 
     port: Port = 50053
-    """gRPC; 0 means any free one."""
+    """gRPC port; 0: any free port."""
     judge: str = "auto"
-    """`rules`, `llm` or the name of a plug-in (entry point group openclaw_rl.judges); auto: `llm` when `model` is
-    set, else `rules`."""
+    """`rules`, `llm` or a plug-in (entry point group openclaw_rl.judges); auto: `llm` if `model` is set, else
+    `rules`."""
     model: str | None = None
-    """Model of the `llm` judge: any OpenAI-compatible one."""
+    """Model of the `llm` judge, served by any OpenAI-compatible API."""
     base_url: str | None = None
-    """Of its API; default as for the policy server."""
+    """Base URL of its API; default: as for the policy server."""
     api_key_env: str | None = None
-    """Name of the variable that holds its key; default as for the policy server."""
+    """Environment variable with its API key; default: as for the policy server."""
     votes: Int | None = Field(None, ge=1, le=32)
-    """Votes on each turn; default 1 for rules, 3 for a model."""
+    """Votes per turn; default: 1 for rules, 3 for a model."""
     vote_timeout: Float = Field(30, gt=0)
-    """Seconds after which a vote has failed."""
+    """Seconds after which a vote fails."""
     workers: Int = Field(4, ge=1)
-    """Turns that are judged at the same time."""
+    """Turns judged concurrently."""
     requests_per_minute: Int | None = Field(None, ge=1)
-    """Requests to the model's API at most; turns wait meanwhile. Default: no bound."""
+    """Maximum requests per minute to the model's API; further turns wait. Default: unlimited."""

@@ -39,40 +39,40 @@ class Components(Section):
 
 
 class JournalConfig(Section):
-    """The readable trace of what happened, logs/rl_trace_YYYYMMDD.log."""
+    """Human-readable trace of events, logs/rl_trace_YYYYMMDD.log."""
 
     enabled: bool = True
-    """False: nothing is written."""
+    """false: nothing is written."""
     max_size: Size = 100 * 2**20
-    """A file that grows beyond this is rotated."""
+    """Size at which a file is rotated."""
     keep_files: Int = Field(10, ge=1)
-    """Rotated files kept; older ones are deleted."""
+    """Number of rotated files kept."""
 
 
 class TelemetryConfig(Section):
     """Traces and metrics by OpenTelemetry."""
 
     enabled: bool = True
-    """False: no spans at all. The variable OTEL_SDK_DISABLED does the same."""
+    """false: record no spans, as does the variable OTEL_SDK_DISABLED."""
     endpoint: str | None = None
-    """OTLP endpoint of a collector, such as http://127.0.0.1:4317; default: what the OTEL_EXPORTER_OTLP_* variables
-    say, else none. Spans are kept in the home folder too, for `openclaw-rl trace`."""
+    """OTLP endpoint of a collector, such as http://127.0.0.1:4317; default: from the OTEL_EXPORTER_OTLP_* variables,
+    else none. Spans are also kept in the home folder for `openclaw-rl trace`."""
     protocol: Literal["grpc", "http/protobuf"] = "grpc"
-    """Of the endpoint; OTEL_EXPORTER_OTLP_PROTOCOL comes first."""
+    """Protocol of the endpoint; OTEL_EXPORTER_OTLP_PROTOCOL takes precedence."""
     capture_content: bool = False
-    """Put message texts into spans."""
+    """Include message texts in spans."""
     keep_spans: Int = Field(200_000, ge=1000)
-    """Newest spans kept by each component in the home folder."""
+    """Number of latest spans that each component keeps in the home folder."""
     metrics_interval: Float = Field(15, gt=0)
-    """Seconds between two exports of metrics to the collector."""
+    """Interval in seconds of the export of metrics to the collector."""
 
 
 class Config(Section):
     """Configuration of a mesh."""
 
     mode: Literal["local", "local_simulate", "distributed"] = "local"
-    """`local` and `local_simulate` are the same: all four on this machine; `distributed`: each on the host that its
-    `host` names, started by `distributed-start`."""
+    """`local` and its alias `local_simulate`: all components on this machine; `distributed`: each on the host named by
+    its `host`, started by `distributed-start`."""
     session_awareness: SessionAwareness = SessionAwareness()
     components: Components = Components()
     journal: JournalConfig = JournalConfig()
@@ -81,7 +81,7 @@ class Config(Section):
     dashboard: DashboardConfig = DashboardConfig()
     distributed: DistributedConfig = DistributedConfig()
     durability: Literal["group", "strict"] = "group"
-    """What is on disk when a message is acknowledged: group survives a killed process, and loses at most the last
-    100 ms to a power loss; strict loses nothing and waits for the disk."""
+    """Durability of acknowledged messages. group: survives a killed process and loses at most the last 100 ms on a
+    power loss; strict: loses nothing, but waits for the disk."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least weight of the lines in the components' logs."""
+    """Minimum level of the components' logs."""

@@ -13,70 +13,69 @@ class SglangConfig(Section):
     """Engine `sglang`; see openclaw_rl/serving/engines/sglang/README.md."""
 
     mode: Literal["server", "in_process"] = "server"
-    """server: `workers` SGLang servers that the policy server starts and watches; in_process: one in its own
+    """server: the policy server starts and supervises `workers` SGLang servers; in_process: one engine in its own
     process."""
     addresses: list[str] = []
-    """http://HOST:PORT of SGLang servers that run already; nothing is started then, and `workers` is their number."""
+    """http://HOST:PORT of running SGLang servers; none is started then, and `workers` is their number."""
     api_key_env: str | None = None
-    """Name of the variable that holds the api-key of the servers at `addresses`; default: they have none. Servers that
-    are started here get a key of their own."""
+    """Environment variable with the API key of the servers at `addresses`; default: no key. Servers started here get
+    their own key."""
     update: Literal["auto", "tensors", "disk", "distributed"] = "auto"
-    """How new weights reach SGLang. auto: tensors where it runs on this machine, else disk, which needs a folder that
-    the server sees too."""
+    """Transport of new weights to SGLang. auto: tensors if it runs on this machine, else disk, which requires a folder
+    shared with the server."""
     tool_parser: str | None = None
-    """Name of SGLang's parser of tool calls, such as qwen25 or llama3; default: ours."""
+    """SGLang's parser for tool calls, such as qwen25 or llama3; default: ours."""
     reasoning_parser: str | None = None
-    """Name of SGLang's parser of reasoning, such as qwen3 or deepseek-r1; its text comes as `reasoning_content`."""
+    """SGLang's reasoning parser, such as qwen3 or deepseek-r1; its text is returned as `reasoning_content`."""
     tensor_parallel: Int = Field(1, ge=1)
-    """GPUs of one worker."""
+    """GPUs per worker."""
     memory_fraction: Float | None = Field(None, gt=0, lt=1)
-    """Part of the GPU's memory for weights and cache; default SGLang's own."""
+    """Fraction of GPU memory for weights and cache; default: SGLang's."""
     start_timeout: Float = Field(600, gt=0)
-    """Seconds for a worker's start."""
+    """Timeout in seconds for the start of a worker."""
     arguments: dict[str, str | int | float | bool] = {}
-    """Further arguments of SGLang's server, as its command line names them without the dashes."""
+    """Further command-line arguments of SGLang's server, named without the dashes."""
 
 
 class PolicyServerConfig(Component):
-    """Answers requests."""
+    """Serves requests."""
 
     port: Port = 30000
-    """OpenAI-compatible HTTP; 0 means any free one."""
+    """Port of the OpenAI-compatible HTTP API; 0: any free port."""
     grpc_port: Port = 50051
-    """gRPC; 0 means any free one."""
+    """gRPC port; 0: any free port."""
     model: str = Field(EMBEDDED_MODEL, min_length=1)
-    """`smollm2-135m-instruct`, the folder of a Hugging Face Llama-family model, or the name of an API model."""
+    """`smollm2-135m-instruct`, a folder with a Hugging Face Llama-family model, or the name of an API model."""
     aliases: list[str] = []
-    """Further names that requests may call the model by."""
+    """Further model names accepted in requests."""
     engine: Literal["auto", "embedded", "sglang", "openai"] = "auto"
-    """auto: `openai` for a name that is neither the embedded model nor a folder; for those `sglang` where it is
-    installed and a GPU is there, else `embedded`."""
+    """auto: `openai` if `model` is neither the embedded model nor a folder, else `sglang` if it is installed and there
+    is a GPU, else `embedded`."""
     base_url: str | None = None
-    """Of the API (engine `openai`); default OPENAI_BASE_URL, or GLM's for glm models."""
+    """Base URL of the API (engine `openai`); default: OPENAI_BASE_URL, or GLM's for glm models."""
     api_key_env: str | None = None
-    """Name of the variable that holds the API's key; default OPENAI_API_KEY, for glm models ZHIPUAI_API_KEY first."""
+    """Environment variable with the API key; default: OPENAI_API_KEY, for glm models ZHIPUAI_API_KEY first."""
     api_keys: list[str] = []
-    """Bearer keys that clients of the HTTP door must show one of; more may be in OPENCLAW_RL_API_KEYS, separated by
-    commas. None at all: the door is open (it listens on loopback)."""
+    """Bearer keys accepted by the HTTP API, in addition to OPENCLAW_RL_API_KEYS (comma-separated). Without any key the
+    API is open (on loopback only)."""
     workers: Int = Field(1, ge=1)
-    """Engine processes behind the one door (engine `sglang`; the embedded engine is always one)."""
+    """Number of engine processes (engine `sglang`; the embedded engine is always one)."""
     sglang: SglangConfig = SglangConfig()
     max_batch: Int = Field(16, ge=1, le=256)
-    """Requests that decode at the same time; others wait their turn."""
+    """Maximum number of requests decoded concurrently; others wait."""
     max_context: Int | None = Field(None, ge=128)
-    """Most tokens of prompt and response together; default what the model has, at most 4096."""
+    """Maximum tokens of prompt and response together; default: the model's limit, at most 4096."""
     max_waiting: Int = Field(256, ge=1)
-    """Requests that may wait; more are answered 429 with a time to retry after."""
+    """Maximum number of waiting requests; further ones are rejected with 429 and Retry-After."""
     max_tokens: Int = Field(512, ge=1)
-    """Tokens of a response when the request does not say."""
+    """Default maximum tokens of a response."""
     temperature: Float = Field(0.7, ge=0, le=2)
-    """When the request does not say. At 1.0 the embedded model babbles at times."""
+    """Default sampling temperature. At 1.0 the embedded model occasionally produces gibberish."""
     threads: Int = Field(1, ge=1)
     """PyTorch threads of the embedded engine."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`."""
     keep_versions: Int = Field(3, ge=1)
-    """Versions kept on disk for rollback, beside the base model and the active one."""
+    """Versions kept on disk for rollback, besides the base model and the active one."""
     weights_from: str | None = None
-    """HOST:PORT of another policy server that this one copies its versions from (a relay); default: the trainer brings
-    them."""
+    """HOST:PORT of a policy server to copy versions from (relay); default: the trainer delivers them."""

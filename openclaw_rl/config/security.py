@@ -11,38 +11,37 @@ from openclaw_rl.config.base import Int, Section, Size
 
 
 class LimitsConfig(Section):
-    """What one client of the policy server's doors may take, so that it can't starve the rest. A client is a key, or,
-    where none is needed, an address. At gRPC's `keys_port` only `requests_per_minute` and `concurrent` hold, of each
-    key."""
+    """Limits per client of the policy server, to prevent starvation of others. A client is a key or, where none is
+    required, an address. At `keys_port` (gRPC) only `requests_per_minute` and `concurrent` apply, per key."""
 
     requests_per_minute: Int = Field(600, ge=1)
-    """More are answered 429 with the time to retry after."""
+    """Requests beyond it are rejected with 429 and Retry-After."""
     concurrent: Int = Field(64, ge=1)
-    """Requests at the same time."""
+    """Maximum concurrent requests."""
     body: Size = 8 * 2**20
-    """Largest body of a request."""
+    """Maximum size of a request body."""
     connections: Int = Field(256, ge=1)
-    """Open connections of one address."""
+    """Maximum open connections per address."""
 
 
 class SecurityConfig(Section):
     """Encryption, identities and keys; see openclaw_rl/rpc/auth/SECURITY.md."""
 
     tls: Literal["auto", "on", "off"] = "auto"
-    """mTLS between the components. auto: on in mode distributed and when a component listens on more than loopback,
-    else off; `off` is refused there."""
+    """mTLS between components. auto: on in mode distributed and if a component listens on more than loopback, else off;
+    `off` is rejected there."""
     certs: Path | None = None
-    """Folder of the certificates: ca.crt, and NAME.crt and NAME.key of each component and of `operator`; default
-    certs/ in the home, which `openclaw-rl init` makes."""
+    """Folder with ca.crt, and NAME.crt and NAME.key of each component and of `operator`; default: certs/ in the home
+    folder, made by `openclaw-rl init`."""
     http_tls: Literal["auto", "on", "off"] = "auto"
-    """HTTPS at the OpenAI door. auto: as `tls`; off on a network only behind a proxy of your own."""
+    """HTTPS of the OpenAI API. auto: as `tls`; off on a network only behind your own proxy."""
     http_certificate: Path | None = None
-    """PEM file of a certificate of your own for the OpenAI door, its chain included; default the policy server's."""
+    """PEM file of your own certificate for the OpenAI API, including its chain; default: the policy server's."""
     http_key: Path | None = None
-    """PEM file of its key."""
+    """PEM file of its private key."""
     keys: Path | None = None
-    """File of the bearer keys' digests, names and scopes, which `openclaw-rl keys` writes; default keys.json in the
-    home. It is read again when it changes."""
+    """File of bearer keys (digests, names, scopes), written by `openclaw-rl keys`; default: keys.json in the home
+    folder. It is reloaded when it changes."""
     warn_days: Int = Field(30, ge=1)
-    """Days before a certificate's end from which `status` warns."""
+    """Days before a certificate's expiry from which `status` warns."""
     limits: LimitsConfig = LimitsConfig()

@@ -1,1 +1,1 @@
-"""The web panel on which an operator sees the four components work."""
+"""The web dashboard for operators of a mesh."""

@@ -1,4 +1,4 @@
-"""The web application: NiceGUI's pages inside of the guard, and the few plain routes that need no socket."""
+"""The web application: NiceGUI's pages behind the guard, and plain routes for sign-in and preferences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from openclaw_rl.dashboard.guard import THEMES, Guard
 from openclaw_rl.dashboard.i18n import LANGUAGES, t, texts
 from openclaw_rl.dashboard.pages import Page, all_pages
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _STATIC = Path(__file__).parent / "static"
 _YEAR = 365 * 86400
@@ -85,7 +85,7 @@ def _register(page: Page) -> None:
                         if inspect.isawaitable(made):
                             await made
                     except Exception:
-                        log.exception("the page %s can't be made", page.path)
+                        logger.exception("the page %s can't be made", page.path)
                         place.clear()
                         with place, layout.tag("section", "", "d-card d-empty", role="alert"):
                             layout.tag("h1", t("frame.failed"))

@@ -1,4 +1,4 @@
-"""Charts of the history that go on by themselves, each with its text: a summary, and a table on demand."""
+"""Live charts of the history, each with a text summary and a table on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard that this process runs: where the pages find the mesh, the history and the rules of access."""
+"""The dashboard of this process: mesh, history and access rules for the pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every request passes before a page sees it: is it from a page of ours, and may it read at all?
+"""Middleware that checks origin and access of every request.
 
 Refused are names that aren't this machine's (a web site that lets its name point here, DNS rebinding) and origins
 other than our own (another site's scripts and sockets). What goes out gets a content security policy: scripts only

@@ -1,4 +1,4 @@
-"""The dashboard's sentences in each language: locale/LANGUAGE.yaml, flat files of `key: text`."""
+"""Translations of the dashboard: locale/LANGUAGE.yaml, flat files of `key: text`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is around every page: skip link, header, navigation, language and theme, sign-in, and what is wrong now."""
+"""Page frame: skip link, header, navigation, language and theme, sign-in, current problems."""
 
 from __future__ import annotations
 

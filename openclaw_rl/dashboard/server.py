@@ -1,4 +1,4 @@
-"""Serves the dashboard: where it listens, with what certificate, and who is told the start link."""
+"""HTTP(S) server of the dashboard: listener, certificate, start link."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.entrypoints.openai.https import Certificate
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What several pages are made of. Texts of users, tools and models go through `data.texts` and are only ever text."""
+"""Widgets shared by pages. Texts of users, tools and models go through `data.texts` and are only ever shown as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the generated parts of pages anew: python -m openclaw_rl.docs [--check]
+"""Regenerate the generated parts of pages: python -m openclaw_rl.docs [--check]
 
 What stands before the mark in a page is written by hand and stays. Texts that lack a translation, or have one of
 another English text than there is now, are told with the digest that their entry in zh/PAGE.yaml has to have.

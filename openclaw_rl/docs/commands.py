@@ -1,4 +1,4 @@
-"""The reference of the command line, made from its own help."""
+"""Reference of the command line, generated from its help."""
 
 from __future__ import annotations
 

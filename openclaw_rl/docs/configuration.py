@@ -1,4 +1,4 @@
-"""The reference of the configuration, made from its models: it can't miss a key."""
+"""Reference of the configuration, generated from its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of generated pages in other languages: YAML files keyed by what the text is of.
+"""Translations of generated pages: YAML files keyed by the subject of a text.
 
 Each entry has the digest of the English text that it translates, so that a change of that is noticed:
 

@@ -1,4 +1,4 @@
-"""Messages as the GenAI conventions write them, for `capture_content: true`."""
+"""Messages in the form of the GenAI conventions, for `capture_content: true`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans as plain objects, for the local file, and as OTLP's JSON, for programs."""
+"""Encodings of spans: plain objects for the local file, OTLP JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ended spans on their way out: a bounded queue with a thread of its own, and a count of what it had to let go.
+"""A bounded export queue for ended spans, with a thread of its own and a count of dropped spans.
 
 Like OpenTelemetry's BatchSpanProcessor, but it counts, keeps a batch that could not be delivered for a while, and its
 end takes no longer than it is told: with a full queue and a dead collector that processor's shutdown takes half a

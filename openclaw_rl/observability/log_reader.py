@@ -1,4 +1,4 @@
-"""Reading logs: the last lines of a component's log or of the journal, then those that come, across rotations."""
+"""Read the last lines of a log or of the journal, and follow it across rotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of all components in Prometheus' terms."""
+"""Prometheus metrics of all components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of the policy server's doors: the request, and the generation of each response."""
+"""Spans of the policy server's entrypoints: the request, and the generation of each response."""
 
 from __future__ import annotations
 

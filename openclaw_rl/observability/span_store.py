@@ -1,4 +1,4 @@
-"""The newest spans of one component, in a file of its own: what `openclaw-rl trace` reads when there is no collector.
+"""Store of a component's newest spans, which `openclaw-rl trace` reads without a collector.
 
 Spans are kept as plain JSON objects (see `encoding`), found by trace, turn, session and version. Losing them costs
 nothing but the spans: the file is never waited for by a request, and it doesn't survive a power loss for sure.

@@ -1,4 +1,4 @@
-"""Spans of a turn behind its response: record, next state, votes, sample, and the version that it trained.
+"""Spans of a turn after its response: record, next state, votes, sample, and the version trained on it.
 
 Each hop's span hangs on the context that the turn carries (`Turn.trace`), so that it finds its trace after any
 restart, and a span that was lost leaves no hole in the tree.
@@ -20,7 +20,7 @@ from openclaw_rl.observability.state import current, guarded
 from openclaw_rl.v1 import trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.v1.common_pb2 import TraceContext
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CLASSES = {turn_pb2.TURN_CLASS_MAIN: "main", turn_pb2.TURN_CLASS_SIDE: "side", turn_pb2.TURN_CLASS_UNKNOWN: "unknown"}
 _KINDS = {turn_pb2.NEXT_STATE_KIND_CONTINUED: "continued", turn_pb2.NEXT_STATE_KIND_FEEDBACK: "feedback",

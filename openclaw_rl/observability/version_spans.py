@@ -1,4 +1,4 @@
-"""Spans of a version: the step that makes it, its way to a policy server, staging and activation there."""
+"""Spans of a version: training step, delivery to a policy server, staging and activation there."""
 
 from __future__ import annotations
 

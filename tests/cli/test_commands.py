@@ -97,7 +97,7 @@ def test_every_command_is_looked_at() -> None:
 def test_init_writes_a_configuration_that_is_the_default(home: Path) -> None:
     assert run("init")[0] == 0
     assert load_config(home / "config.yaml") == Config()
-    assert "# Seconds without a request after which a session has ended." in (home / "config.yaml").read_text()
+    assert "# Seconds without a request after which a session ends." in (home / "config.yaml").read_text()
     code, output = run("init")
     assert code == 1 and "--force" in output
     assert run("init", "--force")[0] == 0

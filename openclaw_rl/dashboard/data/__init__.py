@@ -1,1 +1,1 @@
-"""What the pages show, asked of the components and put together: plain functions that know no browser."""
+"""Data of the pages, collected from the components. Independent of the browser."""

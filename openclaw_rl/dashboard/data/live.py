@@ -1,4 +1,4 @@
-"""What goes on in leased sandboxes: one stream from the environment server for a lease, however many look at it."""
+"""Live views of leased sandboxes: one stream per lease, shared by all readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of the components, followed: each source once in this process, its last lines kept for whoever comes."""
+"""Followed logs of the components: one follower per source, which keeps the last lines for all readers."""
 
 from __future__ import annotations
 

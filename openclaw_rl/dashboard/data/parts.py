@@ -1,4 +1,4 @@
-"""Asking components for parts of what a page shows: one that does not answer costs its part, not the page."""
+"""Partial results: a component that does not respond costs its part of a page, not the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole story of a turn, and of a session, as far as the components keep it."""
+"""The full history of a turn or a session, as far as the components keep it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes texts of users, tools and models fit to be shown: what is in them is seen, and does nothing.
+"""Sanitise texts of users, tools and models for display.
 
 That markup is no markup is the browser's part, since texts are only ever handed over as text. Here is what is left:
 escape sequences of terminals, characters that turn the reading direction of what is around them, control characters,

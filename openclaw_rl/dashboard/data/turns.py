@@ -1,4 +1,4 @@
-"""Turns with what became of them, by filters, a page at a time."""
+"""Turns with their fates, filtered and paged."""
 
 from __future__ import annotations
 

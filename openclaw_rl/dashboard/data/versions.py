@@ -1,4 +1,4 @@
-"""Versions: which there are, what made each, what lies between two; and what an operator may do to them."""
+"""Versions: list, origin, comparison, and the operator's actions on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments: how much of each is in use, and what goes on in the leased ones, live."""
+"""Environments page: use of each type, and live views of leased sandboxes."""
 
 from __future__ import annotations
 

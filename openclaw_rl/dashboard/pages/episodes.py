@@ -1,4 +1,4 @@
-"""Episodes: runs and their groups, outcomes, and how often each task is done."""
+"""Episodes page: runs, groups, outcomes, success by task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leased sandbox, live: its terminal or its screen, and what is done in it."""
+"""Lease page: live view of a sandbox's terminal or screen, and its actions."""
 
 from __future__ import annotations
 

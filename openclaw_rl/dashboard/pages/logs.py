@@ -1,4 +1,4 @@
-"""Logs: each component's, and the journal, as they are written."""
+"""Logs page: component logs and the journal, followed."""
 
 from __future__ import annotations
 

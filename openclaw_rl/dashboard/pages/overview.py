@@ -1,4 +1,4 @@
-"""The first screen: the four components, their figures now, and how these were."""
+"""Overview page: the four components, their current figures, and charts of the history."""
 
 from __future__ import annotations
 

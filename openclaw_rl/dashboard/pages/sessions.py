@@ -1,4 +1,4 @@
-"""Sessions: those in which something happened lately, and each with its turns."""
+"""Sessions page: recently active sessions, and the turns of each."""
 
 from __future__ import annotations
 

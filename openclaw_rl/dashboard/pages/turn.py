@@ -1,4 +1,4 @@
-"""A turn's page: its whole story, and its trace as a waterfall."""
+"""Turn page: full history of a turn, and its trace as a waterfall."""
 
 from __future__ import annotations
 

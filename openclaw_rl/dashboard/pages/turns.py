@@ -1,4 +1,4 @@
-"""Turns, newest first: searched, filtered, a page at a time, and live."""
+"""Turns page: live list of turns, newest first, with search and filters."""
 
 from __future__ import annotations
 

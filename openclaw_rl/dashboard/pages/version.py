@@ -1,4 +1,4 @@
-"""A version's page: what made it, what the gate found, what it changed; and the way back to it."""
+"""Version page: origin, gate results, comparison, activation and rollback."""
 
 from __future__ import annotations
 

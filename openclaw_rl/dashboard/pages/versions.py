@@ -1,4 +1,4 @@
-"""Versions: which there are, where each comes from, how it does; and what an operator may do to them."""
+"""Versions page: tree, metrics and live scores of all versions, and the operator's actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal's files. Several processes append to the same one; each write is whole lines."""
+"""Files of the journal. Several processes append to the same one, in whole lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal's front: appending costs about a microsecond, a thread of its own does the rest."""
+"""Asynchronous writer of the journal: appending costs about a microsecond, a thread does the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.config import JournalConfig
 from openclaw_rl.observability.journal.file import JournalFile
 from openclaw_rl.observability.journal.line import Entry, bare, lines, of_session
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Bytes in memory, about; with more, whoever appends writes them out himself. An entry counts 512 and its text.
 CAPACITY = 64 * 2**20
@@ -107,7 +107,7 @@ class Journal:
                 self._drain()
                 self._file.close()
             if self._buffer:
-                log.error("journal: %d lines are lost: %s", len(self._buffer), self._failing)
+                logger.error("journal: %d lines are lost: %s", len(self._buffer), self._failing)
 
     @property
     def stats(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class Journal:
                 return  # another thread has just written it
             self._overflows += 1
             if self._overflows & (self._overflows - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-                log.warning("journal: the buffer was full (%d times so far) and was written through", self._overflows)
+                logger.warning("journal: buffer full, written through (%d times so far)", self._overflows)
             self._drain()
 
     def _run(self) -> None:
@@ -191,10 +191,10 @@ class Journal:
             self._load += sum(_ENTRY + len(entry[4]) for entry in waiting)
             self._retry_at = time.monotonic() + _RETRY
             if not self._failing:
-                log.error("journal: %s; lines wait in memory", error)
+                logger.error("journal: %s; lines wait in memory", error)
             self._failing = str(error)
         else:
             if self._failing:
-                log.warning("journal: writing again; %d lines were lost", self._lost)
+                logger.warning("journal: writing again; %d lines were lost", self._lost)
             self._failing = ""
         self._written += len(entries) - rest
