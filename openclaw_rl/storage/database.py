@@ -13,6 +13,7 @@ limit since commits never pause.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import sqlite3
@@ -123,7 +124,8 @@ class Database:
 
     async def read(self, work: Callable[..., T], *args: Any) -> T:
         """Run a function that uses `reading` or `query`, on another thread, beside the writer."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: work(*args))
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: context.run(work, *args))
 
     # For other threads
 

@@ -21,15 +21,20 @@ class Job:
 
     def __init__(self, work: Callable[..., Any], grouped: bool) -> None:
         """Args: grouped: it takes a connection and may share its transaction with others."""
-        self.work, self.grouped = work, grouped
+        self.grouped = grouped
+        self._work = work
         self._context = contextvars.copy_context()  # of who submits: spans and redaction depend on it
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()  # from here on it can't be cancelled
 
-    def run(self, *args: Any) -> None:
+    def work(self, *args: Any) -> Any:
+        """Do it, in the context of the one who submitted it."""
+        return self._context.run(self._work, *args)
+
+    def run(self) -> None:
         """Do it, and settle the future."""
         try:
-            result = self._context.run(self.work, *args)
+            result = self.work()
         except BaseException as error:
             self.future.set_exception(error)
         else:

@@ -20,6 +20,7 @@ from openclaw_rl.privacy import Target
 from openclaw_rl.rpc.errors import MeshError, failed_precondition, unavailable
 from openclaw_rl.runtime.runtime import inherited
 from openclaw_rl.training.alarms import TrainerAlarms
+from openclaw_rl.training.buffer.groups import Waiting
 from openclaw_rl.training.events import Events
 from openclaw_rl.training.forget import Forgotten
 from openclaw_rl.training.learner import CannotTrain, Learner, Skipped
@@ -28,7 +29,7 @@ from openclaw_rl.training.release.regression import Watch
 from openclaw_rl.training.release.regression_monitor import Watcher
 from openclaw_rl.training.release.version_table import ROLLED_BACK, refused
 from openclaw_rl.training.scheduler import Scheduler
-from openclaw_rl.training.store import REJECTED, TrainerStore
+from openclaw_rl.training.store import REJECTED, Pending, TrainerStore
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.replicas import Fleet
@@ -166,7 +167,7 @@ class TrainerService:
         usable = self._learner.usable()
         if (there := await self._policy_now()) is not None:  # it must be able to go back to where training does
             usable.intersection_update({0, *there.kept_versions})
-        done = await asyncio.to_thread(self._store.forget, target, usable)
+        done = await self._store.file.call(self._store.forget, target, usable)
         if self._publisher is not None:
             self._publisher.take_back(set(done.void))
         if done.void or done.waited:
@@ -293,17 +294,23 @@ class TrainerService:
     async def _turn(self, learner: Learner) -> None:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
-        self._store.settle(time.time())  # first: what is settled can be trained on before it is stale
-        self._store.drop_stale()
+
+        def look() -> tuple[int, Pending, Waiting]:
+            self._store.settle(time.time())  # first: what is settled can be trained on before it is stale
+            self._store.drop_stale()
+            return self._store.rebuilding(), self._store.pending(), self._store.waiting()
+
+        rebuilding, pending, waiting = await self._store.file.call(look)
         # What was taken back for the sake of other turns comes back at once.
-        self._scheduler.forced = self._scheduler.forced or self._store.rebuilding() > 0
-        now, pending = time.time(), self._store.pending()
-        decision = self._scheduler.decide(pending, now, self._store.waiting())
+        self._scheduler.forced = self._scheduler.forced or rebuilding > 0
+        now = time.time()
+        decision = self._scheduler.decide(pending, now, waiting)
         if decision.due:
             await self._step(learner, decision.episodes)
             return
         if self._scheduler.paused is None:
-            self._store.drop_neutral(now - NEUTRAL_INTERVALS * self._config.update_interval, NEUTRAL_LIMIT)
+            await self._store.file.call(
+                self._store.drop_neutral, now - NEUTRAL_INTERVALS * self._config.update_interval, NEUTRAL_LIMIT)
         seconds = IDLE_RELEASE if decision.wait is None else decision.wait
         if decision.wait is not None and decision.wait <= PREPARE:
             await self._on_thread(learner.prepare)

@@ -41,22 +41,28 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                           context: grpc.aio.ServicerContext) -> trainer_pb2.ListSamplesResponse:
         if len(request.turn_ids) > MAX_TURNS:
             raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {MAX_TURNS} of them")
-        return trainer_pb2.ListSamplesResponse(samples=self._store.statuses(request.turn_ids))
+        statuses = await self._store.file.read(self._store.statuses, list(request.turn_ids))
+        return trainer_pb2.ListSamplesResponse(samples=statuses)
 
     async def GetVersion(self, request: trainer_pb2.GetVersionRequest,
                          context: grpc.aio.ServicerContext) -> trainer_pb2.GetVersionResponse:
-        version = self._store.version(request.version)
-        if version is None:
+        def read() -> trainer_pb2.PolicyVersion | None:
+            version = self._store.version(request.version)
+            return None if version is None else self._translate(version, self._store.live.all())
+
+        if (version := await self._store.file.read(read)) is None:
             raise not_found("version", str(request.version), "ListVersions tells those there are")
-        live = self._store.live.all()
-        return trainer_pb2.GetVersionResponse(version=self._translate(version, live))
+        return trainer_pb2.GetVersionResponse(version=version)
 
     async def ListVersions(self, request: trainer_pb2.ListVersionsRequest,
                            context: grpc.aio.ServicerContext) -> trainer_pb2.ListVersionsResponse:
-        live = self._store.live.all()
-        found = self._store.page(request.before if request.HasField("before") else None, PAGE + 1)
-        return trainer_pb2.ListVersionsResponse(
-            versions=[self._translate(version, live) for version in found[-PAGE:]], more=len(found) > PAGE)
+        def read() -> trainer_pb2.ListVersionsResponse:
+            live = self._store.live.all()
+            found = self._store.page(request.before if request.HasField("before") else None, PAGE + 1)
+            return trainer_pb2.ListVersionsResponse(
+                versions=[self._translate(version, live) for version in found[-PAGE:]], more=len(found) > PAGE)
+
+        return await self._store.file.read(read)
 
     async def WatchTraining(self, request: trainer_pb2.WatchTrainingRequest, context: grpc.aio.ServicerContext
                             ) -> AsyncIterator[trainer_pb2.WatchTrainingResponse]:

@@ -207,11 +207,11 @@ def test_no_byte_of_it_stays_on_the_disk(rig: Rig, tmp_path: Path) -> None:
     rig.store.accept([sample("a2"), sample("a3")])
     rig.store.accept([make_sample("a3", 1, session="a", words=f"{MARK} aaaaaaaaa forged")])
     rig.forget("a")
-    rig.store.file.scrub()
+    rig.store.file.rewrite()
     assert not found(tmp_path, "a" * 9) and found(tmp_path, "b" * 9)
     assert rig.store.quarantine.count == 0
     rig.forget("b")
-    rig.store.file.scrub()
+    rig.store.file.rewrite()
     assert not found(tmp_path, MARK)
 
 

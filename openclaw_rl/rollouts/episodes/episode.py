@@ -79,7 +79,7 @@ class EpisodeDriver:
         try:
             problem = await self._acquire()
             began = time.time()
-            self._begin(began)
+            await self._begin(began)
             if problem is not None:
                 raise problem
             async with asyncio.timeout(context.settings.timeout):
@@ -99,7 +99,7 @@ class EpisodeDriver:
         finally:
             await context.pool.release(self._lease)
             if episode.HasField("started_at"):
-                self._end(error)
+                await self._end(error)
 
     async def _acquire(self) -> MeshError | None:
         """Lease a sandbox; returns the error if there is none."""
@@ -119,18 +119,18 @@ class EpisodeDriver:
                 self.episode.lease_id = self._lease
                 return None
 
-    def _begin(self, began: float) -> None:
+    async def _begin(self, began: float) -> None:
         episode = self.episode
         episode.started_at.CopyFrom(to_timestamp(began))
         try:
-            self._context.tracker.begin_episode(episode_table.EpisodeStart(
+            await self._context.store.call(self._context.tracker.begin_episode, episode_table.EpisodeStart(
                 episode.episode_id, episode.run_id, episode.group_id, self._plan.group_size, episode.type,
                 episode.task_id, episode.session_id, episode.lease_id, episode.no_train, began))
         finally:  # also on a full disk: clients count starts and ends
             self._emit(pb.EPISODE_EVENT_KIND_STARTED)
 
-    def _end(self, error: str) -> None:
-        """Note the end. Awaits nothing, since the task may be being cancelled."""
+    async def _end(self, error: str) -> None:
+        """Note the end, which is written even if the task is cancelled meanwhile."""
         episode = self.episode
         if error:
             episode.ClearField("outcome")
@@ -139,11 +139,13 @@ class EpisodeDriver:
         episode.done, ended = True, time.time()
         episode.ended_at.CopyFrom(to_timestamp(ended))
         try:
-            self._context.tracker.end_episode(episode.episode_id, episode_table.EpisodeEnd(
-                ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
+            await self._context.store.call(
+                self._context.tracker.end_episode, episode.episode_id, episode_table.EpisodeEnd(
+                    ended, episode.outcome if episode.HasField("outcome") else None, error, episode.detail))
         except Exception:  # a full disk: the next start of the component ends it
             logger.exception("the end of episode %s can't be written", episode.episode_id)
-        self._emit(pb.EPISODE_EVENT_KIND_ENDED)
+        finally:
+            self._emit(pb.EPISODE_EVENT_KIND_ENDED)
 
     def _emit(self, kind: pb.EpisodeEventKind.ValueType, action: str = "", observation: str = "") -> None:
         snapshot = pb.Episode()
@@ -172,7 +174,7 @@ class EpisodeDriver:
                     break
                 actions, results, reward, over = await self._do(answer, prompts.submission(
                     opening.tools, answer.message.content))
-                self._record_step(results, reward)
+                await self._record_step(results, reward)
                 self._emit(pb.EPISODE_EVENT_KIND_STEP, prompts.as_json(actions),
                            "\n".join(message.content for message in results))
                 if over:
@@ -206,9 +208,8 @@ class EpisodeDriver:
         episode.steps = step
         if not episode.HasField("policy_version"):
             episode.policy_version = answer.version
-        with context.store.transaction() as db:
-            there = episode_table.answered(db, episode.episode_id, answer.turn_id, step, answer.version)
-        self._require(there)
+        self._require(await context.store.run(
+            lambda db: episode_table.answered(db, episode.episode_id, answer.turn_id, step, answer.version)))
         return answer
 
     async def _do(self, answer: Answer, submission: Action | None
@@ -264,10 +265,9 @@ class EpisodeDriver:
         self._detail = ""
         return done, prompts.observation_text(done.observation, done.error)
 
-    def _record_step(self, results: Sequence[turn_pb2.ChatMessage], reward: float | None) -> None:
-        with self._context.store.transaction() as db:
-            there = episode_table.observed(db, self.episode.episode_id, results, reward)
-        self._require(there)
+    async def _record_step(self, results: Sequence[turn_pb2.ChatMessage], reward: float | None) -> None:
+        self._require(await self._context.store.run(
+            lambda db: episode_table.observed(db, self.episode.episode_id, results, reward)))
 
     def _require(self, there: bool) -> None:
         if not there:

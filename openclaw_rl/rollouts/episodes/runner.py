@@ -86,7 +86,7 @@ class Episodes:
         await warm_pool.availability.require()
         tasks = await self._pool.catalog.load(request.type)
         plans = await asyncio.to_thread(task_draw.draw_episodes, request, tasks)
-        run = self._open(request.run_id or new_id("run_"), len(plans))
+        run = await self._open(request.run_id or new_id("run_"), len(plans))
         try:
             context = RunContext(
                 run.id, request.type, self._pool, self._tracker, self._store, self._policy, self._settings,
@@ -111,11 +111,12 @@ class Episodes:
             del self._runs[run.id]
             logger.info("run %s: %d of %d episodes are over", run.id, run.ended, run.total)
 
-    def _open(self, id: str, total: int) -> _Run:
+    async def _open(self, id: str, total: int) -> _Run:
+        over = await self._store.read(self._store.query, "SELECT 1 FROM episodes WHERE run = ? LIMIT 1", (id,))
         if self._closed:
             raise unavailable("the environment server is stopping")
         is_or_was = "is" if id in self._runs else "was"
-        if id in self._runs or self._store.query("SELECT 1 FROM episodes WHERE run = ? LIMIT 1", (id,)):
+        if id in self._runs or over:
             raise failed_precondition("FAILED_PRECONDITION", (
                 f"there {is_or_was} a run {id!r}: ListEpisodes with this run_id tells its episodes; another run needs "
                 "another id"))
@@ -127,7 +128,7 @@ class Episodes:
         return LiveSession(self._policy, self._tracker, self._store, user)
 
     def page(self, request: pb.ListEpisodesRequest) -> pb.ListEpisodesResponse:
-        """List episodes, newest first; see `episode_table.page`."""
+        """List episodes, newest first; see `episode_table.page`. Blocks."""
         return episode_table.page(self._store, request)
 
 

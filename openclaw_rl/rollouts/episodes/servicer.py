@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -35,4 +36,4 @@ class EpisodeRpcs:
 
     async def ListEpisodes(self, request: pb.ListEpisodesRequest,
                            context: grpc.aio.ServicerContext) -> pb.ListEpisodesResponse:
-        return self._episodes.page(request)
+        return await asyncio.to_thread(self._episodes.page, request)
