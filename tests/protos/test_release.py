@@ -23,7 +23,8 @@ def test_release(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, ROOT / "tools/release", out], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     version = (ROOT / "protos/VERSION").read_text().strip()
-    sums = dict(reversed(line.split("  ")) for line in (out / "SHA256SUMS").read_text().splitlines())
+    lines = [line.split("  ") for line in (out / "SHA256SUMS").read_text().splitlines()]
+    sums = {name: digest for digest, name in lines}
     assert {*sums, "SHA256SUMS"} == {file.name for file in out.iterdir()}
     assert all(hashlib.sha256((out / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
     assert (out / f"openclaw_rl.v1-{version}.binpb").read_bytes() == (ROOT / "protos/openclaw_rl.v1.binpb").read_bytes()

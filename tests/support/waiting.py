@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], seconds: float = 30, what: str = "", every: float = 0.05) -> T:
+def until(condition: Callable[[], T | None], seconds: float = 30, what: str = "", every: float = 0.05) -> T:
     """Wait until a condition holds, and return its value; `what` names it in the error.
 
     Raises:
@@ -24,7 +24,7 @@ def until(condition: Callable[[], T], seconds: float = 30, what: str = "", every
     return value
 
 
-async def eventually(condition: Callable[[], T | Awaitable[T]], seconds: float = 30, what: str = "",
+async def eventually(condition: Callable[[], T | Awaitable[T | None] | None], seconds: float = 30, what: str = "",
                      every: float = 0.005) -> T:
     """Wait on the event loop until a condition, which may be a coroutine function, holds; as `until`."""
     deadline = time.monotonic() + seconds

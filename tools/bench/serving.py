@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -46,7 +47,7 @@ class Figures:
     versions: set[str] = field(default_factory=set)
 
 
-async def stream(client: httpx.AsyncClient, messages: list[dict], session: str | None, turn_type: str,
+async def stream(client: httpx.AsyncClient, messages: list[dict[str, Any]], session: str | None, turn_type: str,
                  figures: Figures) -> str:
     """One streamed answer; its pieces are timed."""
     headers = {"X-Turn-Type": turn_type} | ({"X-Session-Id": session} if session else {})
@@ -121,7 +122,7 @@ async def activated(policy: AsyncPolicyServiceClient, version: int, limit: float
                     return
 
 
-def summary(figures: Figures, elapsed: float) -> dict:
+def summary(figures: Figures, elapsed: float) -> dict[str, Any]:
     gaps = sorted(figures.gaps) or [0.0]
 
     def at(q: float) -> float:
@@ -131,7 +132,7 @@ def summary(figures: Figures, elapsed: float) -> dict:
             "gap_max_ms": at(1), "answers": figures.answers, "failures": len(figures.failures)}
 
 
-async def run(home: Home, streams: int, seconds: float, wanted: int) -> dict:
+async def run(home: Home, streams: int, seconds: float, wanted: int) -> dict[str, Any]:
     policy, trainer = read_record(home, "policy_server"), read_record(home, "trainer")
     assert policy and trainer
     control = AsyncTrainerServiceClient(trainer.address)

@@ -71,7 +71,8 @@ class _Uses(ast.NodeVisitor):
         for child in node.body:
             self.visit(child)
         self._only_types = before
-        for child in (node.test, *node.orelse):
+        self.visit(node.test)
+        for child in node.orelse:
             self.visit(child)
 
     def visit_Import(self, node: ast.Import) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -21,7 +21,7 @@ from openclaw_rl.v1 import (
 )
 
 Requests = AsyncIterator[environment_pb2.RecordTurnsRequest]
-Context = grpc.aio.ServicerContext
+Context: TypeAlias = grpc.aio.ServicerContext
 
 
 def _ids(request: environment_pb2.RecordTurnsRequest) -> list[str]:
@@ -42,8 +42,8 @@ class NeverAcks(environment_pb2_grpc.EnvironmentServiceServicer):
         await context.send_initial_metadata(())
         async for _ in requests:
             pass
-        for nothing in ():
-            yield nothing
+        return
+        yield
 
 
 class AcksOthers(environment_pb2_grpc.EnvironmentServiceServicer):
