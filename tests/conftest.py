@@ -43,6 +43,7 @@ class GroupScheduling(LoadScopeScheduling):
         return _group(nodeid.partition("::")[0])[1]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling | None:
     return GroupScheduling(config, log) if config.option.dist == "loadgroup" else None
 
