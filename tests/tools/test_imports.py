@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 from tools.structure import graph
 
 
+@functools.cache
 def defined(file: Path) -> set[str] | None:
     """Names at a module's top level; None when it makes names as they are asked for."""
     names: set[str] = set()
