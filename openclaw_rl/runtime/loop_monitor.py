@@ -2,19 +2,28 @@
 
 A timer measures how late it is called. Part of that lateness may be the machine's: while the loop's thread waits for a
 CPU that others use, nothing of ours blocks it. The kernel counts this time (schedstat), and it is subtracted. What
-is left was spent in callbacks, or in waiting for a lock, a file, or the interpreter's lock.
+is left was spent in callbacks, or in waiting for a lock, a file, or the interpreter's lock. A thread looks meanwhile at
+what the loop runs, so that the alarm can name it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from openclaw_rl.runtime.alarms import Raised
+
+logger = logging.getLogger(__name__)
+
+_PACKAGE = "openclaw_rl"
 
 #: Seconds between two ticks; a hold is measured short by up to that much.
 INTERVAL = 0.05
@@ -46,6 +55,8 @@ class LoopMonitor:
         self._alarming = _Window()
         self._scheduling = _Scheduling()
         self._timer: asyncio.TimerHandle | None = None
+        self._sampler: _Sampler | None = None
+        self._culprit = ""
         self._due = 0.0
         self._ticks = 0
 
@@ -53,12 +64,15 @@ class LoopMonitor:
         """Begin, on the running loop's thread."""
         self._scheduling.begin()
         self._schedule()
+        self._sampler = _Sampler(threading.get_ident(), lambda: time.monotonic() - self._due, self._alarm / 2)
 
     def stop(self) -> None:
         """End; the figures stay."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._sampler is not None:
+            self._sampler.stop()
         self._scheduling.close()
 
     @property
@@ -69,8 +83,8 @@ class LoopMonitor:
     def alarms(self) -> list[Raised]:
         """The alarm, while it holds."""
         longest = self._alarming.longest
-        return [("loop_blocked", f"event loop blocked for {longest * 1000:.0f} ms; every request waited meanwhile"
-                 if longest else "")]
+        return [("loop_blocked", f"event loop blocked for {longest * 1000:.0f} ms{self._culprit}; every request waited "
+                 "meanwhile" if longest else "")]
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
@@ -86,12 +100,50 @@ class LoopMonitor:
         if hold >= self._alarm:
             # Who holds the interpreter's lock may wait for a CPU, too: an overloaded machine is no fault of ours.
             if self._scheduling.all_waited() < hold / 2:
+                where = self._sampler.found if self._sampler is not None else ""
+                self._culprit = f" in {where}" if where else ""
                 self._alarming.add(hold)
+                logger.warning("event loop blocked for %.0f ms%s", hold * 1000, self._culprit)
         elif self._ticks % _LOOK_EVERY == 0:
             self._scheduling.all_waited()
         if self.observe is not None:
             self.observe(hold)
+        if self._sampler is not None:
+            self._sampler.found = ""
         self._schedule()
+
+
+class _Sampler:
+    """A thread that notes what another thread runs while that is late.
+
+    Args:
+        thread: to look at.
+        late: seconds for which it is late.
+        after: seconds from which on to look.
+
+    Attributes:
+        found: the innermost place in this package, or else of all; "" while nothing is late.
+    """
+
+    def __init__(self, thread: int, late: Callable[[], float], after: float) -> None:
+        self.found = ""
+        self._watched, self._late, self._after = thread, late, after
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loop monitor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._after / 2):
+            if not self.found and self._late() > self._after:
+                frame = sys._current_frames().get(self._watched)
+                stack = traceback.extract_stack(frame) if frame is not None else []
+                ours = [entry for entry in stack if _PACKAGE in Path(entry.filename).parts]
+                for entry in (ours or stack)[-1:]:
+                    self.found = f"{Path(entry.filename).name}:{entry.lineno} ({entry.name})"
 
 
 class _Window:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -80,17 +81,20 @@ async def test_a_loaded_machine_raises_no_alarm(busy_machine: None) -> None:
     assert monitor.longest < max(0.1, late)
 
 
-async def test_the_alarm_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_alarm_names_the_place_and_ends_by_itself(monkeypatch: pytest.MonkeyPatch,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(loop_monitor, "WINDOW", 0.2)
     monitor = LoopMonitor(interval=0.01, alarm=0.1)
     seen: list[float] = []
     monitor.observe = seen.append
     monitor.start()
     await asyncio.sleep(0.02)
-    time.sleep(0.15)  # noqa: ASYNC251
+    time.sleep(0.3)  # noqa: ASYNC251
     await asyncio.sleep(0.02)
     ((name, message),) = monitor.alarms()
-    assert name == "loop_blocked" and message.startswith("event loop blocked for 1")
+    assert name == "loop_blocked" and message.startswith("event loop blocked for ")
+    assert re.search(r" ms in test_loop_monitor\.py:\d+ \(test_the_alarm", message), message
+    assert message.split(";")[0] in caplog.messages
     await asyncio.sleep(0.5)
     assert monitor.alarms() == [("loop_blocked", "")] and monitor.recent < 0.1 < monitor.longest
     monitor.stop()
