@@ -19,7 +19,7 @@ from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.runtime.lock import AlreadyRuns, only_process
 
 
-class Clock(grpc.GenericRpcHandler):
+class Clock(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc comes without types
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         async def now(request: bytes, context: grpc.aio.ServicerContext) -> Timestamp:
             return Timestamp(seconds=7)

@@ -146,7 +146,7 @@ def test_a_model_folder_that_can_not_be_used(tmp_path: Path, model: Path, damage
 
 def test_too_little_memory_for_the_model(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "find", lambda: hardware.Hardware([], 2 * 2**30))
-    monkeypatch.setattr(memory.ModelConfig, "tensors", lambda _self: {"x": (8_000_000_000,)})
+    monkeypatch.setattr(ModelConfig, "tensors", lambda _self: {"x": (8_000_000_000,)})
     with pytest.raises(StartError, match=r"8\.00 billion weights.* 59\.6 GB .*policy_server 29\.8 GB, trainer 29\.8 "
                                          r"GB.*, and 2\.0 GB are free"):
         memory.check_memory(Config(), model, ["policy_server", "trainer"])

@@ -48,7 +48,7 @@ def serving(servicer: Foreign) -> Iterator[str]:
 
 @pytest.fixture
 def foreign() -> Iterator[str]:
-    with serving(Foreign()) as address:
+    with serving(Foreign()) as address:  # type: ignore[abstract]
         yield address
 
 
@@ -75,7 +75,7 @@ def test_another_component_at_the_address_is_told(tmp_path: Path, foreign: str) 
 
 
 def test_one_of_another_contract_is_told(tmp_path: Path) -> None:
-    with serving(Foreign("2.0")) as address:
+    with serving(Foreign("2.0")) as address:  # type: ignore[abstract]
         found = report(home_with(tmp_path, policy_server=address))["policy_server"]
     assert found.state == "FAILED" and "speaks contract 2.0, this side 1." in found.detail
 

@@ -244,7 +244,7 @@ def test_what_is_disabled_or_elsewhere_is_not_started(home: Home, console: Conso
     from tests.launch.conftest import ANY_PORT
 
     data = {name: dict(section) for name, section in ANY_PORT["components"].items()}
-    data["trainer"]["enabled"] = False  # type: ignore[assignment]
+    data["trainer"]["enabled"] = False
     data["prm_judge"]["address"] = "127.0.0.1:1"  # type: ignore[assignment]
     mesh = start.local_start(home, Config.model_validate({"components": data}), console)
     assert mesh["policy_server"].state == mesh["env_server"].state == "RUNNING"

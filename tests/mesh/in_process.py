@@ -27,7 +27,8 @@ def tiny_model(folder: Path) -> Path:
     config = LlamaConfig(vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024,
                          tie_word_embeddings=True, bos_token_id=0, eos_token_id=1, pad_token_id=1)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

@@ -24,6 +24,7 @@ from openclaw_rl.v1 import judge_pb2_grpc
 JUDGE = "openclaw_rl.v1.JudgeService"
 
 
+
 def running() -> pb.ComponentStatus:
     return pb.ComponentStatus(state=pb.COMPONENT_STATE_RUNNING, detail="at work")
 
@@ -81,7 +82,8 @@ async def test_health_of_the_alarms_can_be_watched(tmp_path: Path, monkeypatch: 
         return result
 
     server = ComponentServer("prm_judge", "127.0.0.1", 0, Home(tmp_path).create(), status)
-    server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, judge_pb2_grpc.JudgeServiceServicer(), JUDGE)
+    servicer = judge_pb2_grpc.JudgeServiceServicer()  # type: ignore[abstract]  # nobody calls it
+    server.add(judge_pb2_grpc.add_JudgeServiceServicer_to_server, servicer, JUDGE)
     await server.start()
     serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
     try:
@@ -108,7 +110,7 @@ def test_a_component_runs_once_in_a_home(tmp_path: Path, monkeypatch: pytest.Mon
             "with only_process(Home(Path(sys.argv[1])), 'trainer'): print('mine', flush=True); sys.stdin.read()")
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout.readline() == "mine\n"
+        assert other.stdout is not None and other.stdout.readline() == "mine\n"
         text = f"trainer of .* runs already, as pid {other.pid}: .*home of its own"
         with pytest.raises(AlreadyRuns, match=text), only_process(home, "trainer"):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_who_connects_for_another_machine_takes_the_token_that_is_here(tmp_path:
     asked = ray_node.variables(str(tmp_path))
     (tmp_path / ray_node.TOKEN_FILE).write_text("x")
     environ: dict[str, str] = {}
-    monkeypatch.setattr(cluster.os, "environ", environ)
+    monkeypatch.setattr(os, "environ", environ)
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(StepError, match="Ray is not installed"):
         cluster.do("nodes", "10.0.0.1:6379", asked, "m")

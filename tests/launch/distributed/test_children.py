@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return bool(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 
 
 def test_an_agent_runs_what_it_is_told(home: Home) -> None:
@@ -83,7 +83,12 @@ def test_one_that_fails_is_tried_again_and_tells_why(home: Home) -> None:
 def test_a_restart_makes_no_second_process(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """When its thread does not end in time, being about to start it."""
     going, began = threading.Event(), list[int]()
-    monkeypatch.setattr(children.Child, "_supervise", lambda self: (began.append(1), going.wait()))
+
+    def supervise(child: children.Child) -> None:
+        began.append(1)
+        going.wait()
+
+    monkeypatch.setattr(children.Child, "_supervise", supervise)
     child = children.Child("trainer", home, "10.0.0.4")
     monkeypatch.setattr(child._thread, "join", lambda timeout: None)
     child.state.state = "BACKOFF"
@@ -100,7 +105,7 @@ def test_a_process_that_ends_while_it_is_looked_at() -> None:
         def status(self) -> str:
             raise psutil.NoSuchProcess(1)
 
-    assert not ray_node._runs(Ended())  # type: ignore[arg-type]
+    assert not ray_node._runs(Ended())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's PR_SET_PDEATHSIG")
