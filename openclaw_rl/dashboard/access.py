@@ -1,4 +1,4 @@
-"""Who may see the dashboard, and who may act through it.
+"""Access control of the dashboard.
 
     reads   figures, states, versions          this machine's own people; a key with scope read or admin; the start link
     words   what users said: turns, logs, ...  this machine's own people; a key with scope admin; the start link
@@ -35,7 +35,7 @@ from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 from openclaw_rl.serving.entrypoints.openai.limits import take
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds that a session lasts.
 SESSION_SECONDS = 7 * 86400
@@ -103,7 +103,7 @@ class Visitor:
             NotAllowed: they may not.
         """
         if not self.acts:
-            raise NotAllowed("this needs the admin key: sign in")
+            raise NotAllowed("this action requires an admin key: sign in")
 
     @property
     def _key(self) -> Key | None:
@@ -138,7 +138,7 @@ class Access:
             try:
                 self._ended.update({str(number): float(ends) for number, ends in parse_json(self.ended.read_text())})
             except (OSError, ValueError, TypeError) as error:  # nobody can tell who signed out: all must sign in again
-                log.warning("%s can't be read (%s): all sessions of the dashboard end", self.ended, error)
+                logger.warning("cannot read %s (%s): all dashboard sessions end", self.ended, error)
                 self.secret = secrets.token_bytes(32)
 
     def visitor(self, cookie: str, address: str, proxied: bool = False, host: str = "") -> Visitor:
@@ -168,9 +168,9 @@ class Access:
             # Only what fails counts: behind a proxy all have one address, and nobody may lock the others out.
             take(self._limiter, place, f"address {place}")
             self._limiter.give_back(place)
-            log.warning("a wrong key was tried at the dashboard from %s", place)
+            logger.warning("invalid dashboard key from %s", place)
             raise ApiError(401, "invalid key", code="invalid_api_key")
-        log.info("the key %s signed in at the dashboard from %s", key.name, place)
+        logger.info("dashboard sign-in with key %s from %s", key.name, place)
         return self._cookie(key.id)
 
     def sign_out(self, cookie: str) -> None:
@@ -192,8 +192,8 @@ class Access:
                 json.dump(list(self._ended.items()), out)
             made.replace(self.ended)
         except OSError as error:
-            log.warning("%s can't be written (%s): after a restart the session that was ended would be good again",
-                        self.ended, error.strerror)
+            logger.warning("cannot write %s (%s): the session that was ended becomes valid again after a restart",
+                           self.ended, error.strerror)
 
     def session(self, cookie: str) -> Session | None:
         """The session of a cookie; None when we didn't make it, or it is over."""
@@ -240,7 +240,7 @@ def secret_in(folder: Path) -> bytes:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             out.write(made)
     except OSError as error:
-        log.warning("%s can't be written (%s): a restart of the dashboard ends its sessions", file, error.strerror)
+        logger.warning("cannot write %s (%s): dashboard sessions will not survive a restart", file, error.strerror)
     return made
 
 

@@ -85,7 +85,7 @@ def _register(page: Page) -> None:
                         if inspect.isawaitable(made):
                             await made
                     except Exception:
-                        logger.exception("the page %s can't be made", page.path)
+                        logger.exception("cannot render the page %s", page.path)
                         place.clear()
                         with place, layout.tag("section", "", "d-card d-empty", role="alert"):
                             layout.tag("h1", t("frame.failed"))

@@ -91,13 +91,13 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         name = host_name(host)
         if len(headers.getlist("host")) != 1 or not self.known(name):
-            return PlainTextResponse(f"The dashboard isn't known by the name {host[:200]!r}. Open it by an address of "
-                                     "this machine, or put the name into dashboard.names.\n", 421)
+            return PlainTextResponse(f"The dashboard is not known by the name {host[:200]!r}. Open it by an address of "
+                                     "this machine, or add the name to dashboard.names.\n", 421)
         if origin is not None and not self._own(origin, host):
-            return PlainTextResponse("Another site's page asked for this.\n", 403)
+            return PlainTextResponse("Cross-site request rejected.\n", 403)
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not (
                 headers.get("sec-fetch-mode") == "navigate" and scope.get("method") == "GET"):
-            return PlainTextResponse("Another site's page asked for this.\n", 403)
+            return PlainTextResponse("Cross-site request rejected.\n", 403)
         client = scope.get("client") or ("", 0)
         proxied = self._named or any(name in headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
         visitor = self._access.visitor(cookies.get(self.cookie, ""), str(client[0]), proxied, name)
@@ -109,7 +109,7 @@ class Guard:
         if scope["type"] == "http" and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
             query = scope.get("query_string", b"").decode("latin-1")
             return RedirectResponse("/login?next=" + quote(path + (f"?{query}" if query else ""), safe=""), 303)
-        return PlainTextResponse("A key is needed: sign in at /login.\n", 401)
+        return PlainTextResponse("A key is required: sign in at /login.\n", 401)
 
     def known(self, name: str) -> bool:
         """Whether a host name is ours. An address can't be made to point elsewhere, so any of them may be."""

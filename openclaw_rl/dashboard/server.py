@@ -64,9 +64,9 @@ def listen(config: Config, home: Home, host: str, port: int, plain: bool = False
         bound.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(f"port {port} of {host} is in use, perhaps by another dashboard: open "
-                              f"http://{host}:{port}, or choose another one with --port (0: any free one)") from None
-        raise ConfigError(f"the dashboard can't listen on {host}:{port}: {error.strerror or error}; --host and --port "
-                          "choose another address") from None
+                              f"http://{host}:{port}, or choose another port with --port (0: any free port)") from None
+        raise ConfigError(f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}; choose another "
+                          "address with --host and --port") from None
     return Listener(bound, host, bound.getsockname()[1], found)
 
 
@@ -86,10 +86,10 @@ def certificate(config: Config, home: Home, host: str, plain: bool) -> Certifica
         if crt is not None and key is not None and Path(crt).expanduser().exists():
             return Certificate(crt.expanduser(), key.expanduser(), security.warn_days)
     if identity.is_loopback(host):
-        raise ConfigError(f"security.tls is on, and there is no certificate in {folder}: `openclaw-rl init` makes one")
-    raise ConfigError(f"on {host} others on the network could read keys and words that are sent in clear text: "
-                      "`openclaw-rl init` makes certificates, security.http_certificate names one of your own, "
-                      "--plain-http does without, behind a proxy of yours that speaks HTTPS")
+        raise ConfigError(f"security.tls is on, but {folder} has no certificate: `openclaw-rl init` creates one")
+    raise ConfigError(f"plain HTTP on {host} would expose keys and messages to the network: run `openclaw-rl init` for "
+                      "certificates, set security.http_certificate to your own, or use --plain-http behind an HTTPS "
+                      "proxy")
 
 
 def build(config: Config, home: Home, listener: Listener) -> Dashboard:

@@ -54,7 +54,7 @@ class Collector:
         try:
             self._rates.seed(self._history.series)
         except Exception:  # the first minute's counts are missing, and no more
-            logger.exception("earlier figures can't be used")
+            logger.exception("cannot use earlier figures")
         async with asyncio.TaskGroup() as group:
             for name in COMPONENTS:
                 group.create_task(self._follow(name))
@@ -71,7 +71,7 @@ class Collector:
             try:
                 self.take(time.time())
             except Exception:  # one figure that can't be made must not end them all
-                logger.exception("figures could not be taken")
+                logger.exception("cannot record figures")
             due = max(due + self._interval, time.monotonic() - self._interval)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 

@@ -56,7 +56,7 @@ async def _record(component: str, config: Config, home: Home) -> None:
             await mesh.close()
             await asyncio.to_thread(history.close)
     except Exception:
-        logger.exception("the history is not recorded")
+        logger.exception("cannot record history")
 
 
 async def _wait_for_lock(component: str, home: Home) -> int:

@@ -156,8 +156,8 @@ class SpanQueue(SpanProcessor):
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
         if error and not self.error:
-            logger.warning("spans can't be delivered to %s, which costs nothing but the spans: %s", self._name, error)
+            logger.warning("cannot deliver spans to %s: %s", self._name, error)
         elif self.error and not error:
-            logger.info("spans are delivered to %s again", self._name)
+            logger.info("delivering spans to %s again", self._name)
         self.error = error
         return error

@@ -62,7 +62,7 @@ def guarded(function: Callable[P, R]) -> Callable[P, R | None]:
         except Exception:
             if function.__qualname__ not in telemetry.failed:
                 telemetry.failed.add(function.__qualname__)
-                logger.exception("a span is lost, and all else goes on (told once)")
+                logger.exception("a span was lost (logged once)")
             return None
 
     return call

@@ -48,7 +48,7 @@ def setup(component: str, config: TelemetryConfig, home: Home, exporter: SpanExp
     try:
         _set_up(component, config, home, exporter)
     except Exception:
-        logger.exception("telemetry can't be set up; everything works without")
+        logger.exception("cannot set up telemetry; continuing without")
 
 
 def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanExporter | None) -> None:
@@ -92,7 +92,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
     state.tracer = provider.get_tracer("openclaw_rl", importlib.metadata.version("openclaw-rl"))
     runtime.current().telemetry = state
     if state.endpoint:
-        logger.info("spans go to %s", state.endpoint)
+        logger.info("exporting spans to %s", state.endpoint)
 
 
 def endpoint(signal: str, config: TelemetryConfig) -> str:

@@ -32,12 +32,12 @@ def test_a_port_that_is_in_use_is_told_with_what_to_do(home: Home) -> None:
 
 
 def test_an_address_that_is_not_ours_is_told(home: Home) -> None:
-    with pytest.raises(ConfigError, match=r"can't listen on 192\.0\.2\.1:0"):
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:0"):
         listen(Config(), home, "192.0.2.1", 0, plain=True)
 
 
 def test_on_a_network_it_speaks_https_or_is_told_not_to(home: Home) -> None:
-    with pytest.raises(ConfigError, match=r"clear text.*--plain-http"):
+    with pytest.raises(ConfigError, match=r"plain HTTP on .*--plain-http"):
         listen(Config(), home, "0.0.0.0", 0)
     listener = listen(Config(), home, "0.0.0.0", 0, plain=True)
     assert listener.url == f"http://127.0.0.1:{listener.port}"

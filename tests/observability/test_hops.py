@@ -270,7 +270,7 @@ def test_a_fault_of_ours_costs_the_span_alone(tracing: Tracing, monkeypatch: pyt
     monkeypatch.setattr(turn_spans.context, "emit", lambda *args, **kwargs: 1 / 0)
     for _ in range(3):
         turn_spans.recorded(turn("a", [user("hi")], "Hello"))
-    assert sum("a span is lost" in text for text in caplog.messages) == 1
+    assert sum("a span was lost" in text for text in caplog.messages) == 1
 
 
 def test_a_forgotten_sample_is_not_remembered(tracing: Tracing) -> None:

@@ -100,7 +100,7 @@ def test_a_dead_collector_costs_nothing_but_the_spans(tmp_path: Path, protocol: 
         began = time.monotonic()
         telemetry.shutdown()
         assert time.monotonic() - began < 2.5
-    assert sum("can't be delivered" in text for text in caplog.messages) == 1
+    assert sum("cannot deliver spans" in text for text in caplog.messages) == 1
 
 
 def test_a_home_that_can_not_be_written(tmp_path: Path) -> None:

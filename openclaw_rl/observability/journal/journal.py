@@ -107,7 +107,7 @@ class Journal:
                 self._drain()
                 self._file.close()
             if self._buffer:
-                logger.error("journal: %d lines are lost: %s", len(self._buffer), self._failing)
+                logger.error("journal: %d lines lost: %s", len(self._buffer), self._failing)
 
     @property
     def stats(self) -> dict[str, int]:
@@ -195,6 +195,6 @@ class Journal:
             self._failing = str(error)
         else:
             if self._failing:
-                logger.warning("journal: writing again; %d lines were lost", self._lost)
+                logger.warning("journal: writing again; %d lines lost", self._lost)
             self._failing = ""
         self._written += len(entries) - rest
