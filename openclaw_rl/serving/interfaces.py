@@ -1,7 +1,6 @@
-"""What the doors (HTTP, gRPC) need of a policy, and the words that go between them.
+"""Types that pass between entrypoints, chat service and policies.
 
-A door turns its request into a `ChatCall`, runs it, and turns the events back: one `Start`, any number of `Delta`s,
-one `End`.
+An entrypoint turns a request into `ChatCall`s and runs them; each gives one `Start`, any number of `Delta`s, one `End`.
 """
 
 from __future__ import annotations
@@ -9,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from opentelemetry.trace import Span
+
 from openclaw_rl.v1 import turn_pb2
 
 
 @dataclass(slots=True)
 class ChatCall:
-    """One request for one response."""
+    """A request for one response."""
 
     messages: list[turn_pb2.ChatMessage] = field(default_factory=list)
     tools: list[turn_pb2.ToolDefinition] = field(default_factory=list)
@@ -22,19 +23,19 @@ class ChatCall:
     parallel_tool_calls: bool = True  #: False: the response ends with its first call
     sampling: turn_pb2.SamplingParams = field(default_factory=turn_pb2.SamplingParams)
     logprobs: bool = False  #: report each token's log-probability
-    prompt: str | None = None  #: text to continue as it is; then `messages` are for the record only
-    prompt_ids: list[int] | None = None  #: token ids to continue; the same
-    prompt_ids_field: str = "prompt_ids"  #: what the request calls them
+    prompt: str | None = None  #: text to continue as it is; `messages` are then for the record only
+    prompt_ids: list[int] | None = None  #: token ids to continue; likewise
+    prompt_ids_field: str = "prompt_ids"  #: their name in the request, for errors
     min_version: int | None = None  #: lowest policy version that may answer
     exact_version: int | None = None  #: the only policy version that may answer
-    session: str = ""  #: that it belongs to, once that is known
-    background: bool = False  #: live requests come first
-    seconds: float | None = None  #: until the caller's deadline; None when it set none
+    session: str = ""  #: id, once it is known
+    background: bool = False  #: live requests are admitted first
+    seconds: float | None = None  #: until the caller's deadline; None: no deadline
     extra: dict[str, Any] = field(default_factory=dict)  #: the request's other fields, for an API model
 
 
-def pinned(options: turn_pb2.TurnOptions) -> dict[str, Any]:
-    """The policy versions that may answer, as fields of a ChatCall: those that the client's options name."""
+def version_limits(options: turn_pb2.TurnOptions) -> dict[str, Any]:
+    """The `ChatCall` fields for the policy versions that the client accepts."""
     return {name: getattr(options, name) for name in ("min_version", "exact_version") if options.HasField(name)}
 
 
@@ -50,7 +51,7 @@ class SampledToken(Protocol):
 
 @dataclass(slots=True)
 class Start:
-    """The first token is there. `version`: the policy version that made it."""
+    """The first token has come. `version`: the policy version that produced it."""
 
     version: int
     prompt_tokens: int
@@ -58,18 +59,18 @@ class Start:
 
 @dataclass(slots=True)
 class Delta:
-    """What is new: text, complete tool calls, the tokens that came (also those whose text is held back)."""
+    """New text, complete tool calls, and the tokens behind them (also those whose text is held back)."""
 
     text: str = ""
     tool_calls: list[turn_pb2.ToolCall] = field(default_factory=list)
-    reasoning: str = ""  #: what a reasoning parser told from the text
+    reasoning: str = ""  #: text that a reasoning parser set apart
     tokens: list[SampledToken] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] = field(default_factory=list)  #: of OpenAI's shape, when asked for
+    logprobs: list[dict[str, Any]] = field(default_factory=list)  #: in OpenAI's shape, when requested
 
 
 @dataclass(slots=True)
 class End:
-    """The response is complete, and recorded."""
+    """The response is complete and recorded."""
 
     finish_reason: turn_pb2.FinishReason.ValueType
     message: turn_pb2.ChatMessage
@@ -81,22 +82,29 @@ class End:
 Event = Start | Delta | End
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from."""
+
+    client: str  #: opaque digest of key, address and user
+    payer: str  #: shares one place in the engine's queue: a key's id, or an address; empty: `client`
+    api: str  #: such as "chat.completions" or "grpc.chat"
+    span: Span | None = None  #: the request's span; None when it is not traced
+
+
 @dataclass(slots=True)
 class RequestContext:
-    """Who asks for a turn, and where it belongs. All choices of a request share it."""
+    """An accepted request. All its choices share it."""
 
     turn_id: str  #: of the first choice
     session_id: str
     session_source: turn_pb2.SessionSource.ValueType
     options: turn_pb2.TurnOptions
-    client: str
-    api: str
+    origin: Origin
     metadata: dict[str, str]
     requested_at: float  #: seconds since the epoch
-    open_choices: int = 1  #: choices that haven't ended yet
-    span: Any = None  #: the request's span; None when it is not traced
-    payer: str = ""  #: who shares one place in the queue for the engine; empty: `client`
+    open_choices: int = 1  #: choices that have not ended yet
 
     def choice_id(self, index: int) -> str:
-        """The turn's id of a choice: the request's own for the first one."""
+        """The turn id of a choice; the first choice has the request's own."""
         return f"{self.turn_id}-{index}" if index else self.turn_id

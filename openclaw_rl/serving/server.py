@@ -132,7 +132,7 @@ class PolicyComponent(Component):
         self._board.engine, self._board.problems = engine, versions.problems
         self._forgetter.versions = versions
         if self._api is None:
-            turns.queue = FairQueue(settings.max_batch * max(1, len(getattr(engine, "workers", ()))),
+            turns.queue = FairQueue(settings.max_batch * max(1, len(engine.status().workers)),
                                     settings.max_waiting)
         turns.mark_ready(policy)
         logger.info("%s is ready: model %s, version %d", NAME, turns.model, turns.version)

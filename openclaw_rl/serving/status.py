@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms
 from openclaw_rl.serving.chat_service import ChatService
-from openclaw_rl.serving.engines.interface import EngineError
+from openclaw_rl.serving.engines.interface import Engine, EngineStatus
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.event_recorder import TurnRecorder
 from openclaw_rl.storage.database import Database
@@ -22,7 +21,7 @@ class StatusReporter:
     def __init__(self, turns: ChatService, recorder: TurnRecorder, outbox: Outbox, store: Database) -> None:
         self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
         self._alarms = Alarms()
-        self.engine: Any = None  #: whose `stats` are told, once it is there
+        self.engine: Engine | None = None  #: once it has started
         self.problems: list[str] = []  #: of the versions on disk
         self.weights: WeightsService | None = None  #: once it is there
         self.relay: WeightRelay | None = None  #: brings the versions, where the trainer does not
@@ -40,8 +39,7 @@ class StatusReporter:
         self._alarms.report(status, [
             *(("state_damaged", problem) for problem in self._store.problems),
             *(("versions_damaged", problem) for problem in self.problems),
-            *(("engine_worker_out", problem) for problem in getattr(self.engine, "worker_problems", ())),
-            ("api_failing", getattr(self.engine, "problem", "")),
+            *self._engine().alarms,
             *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),
             ("turns_not_written", recorder.problem), *self.door(), *(self.weights.alarms() if self.weights else []),
             *outbox_alarms(stats, "env_server", self._outbox.last_rejected)])
@@ -58,9 +56,14 @@ class StatusReporter:
 
     def _workers(self) -> str:
         """How many of an engine's workers answer; empty for an engine that has none."""
-        workers = getattr(self.engine, "workers", [])
+        workers = self._engine().workers
+        if self.engine is None or not workers:
+            return ""
         serving = sum(worker.state == "serving" for worker in workers)
-        return f"{serving} of {len(workers)} {self.engine.info.name} workers serve" if workers else ""
+        return f"{serving} of {len(workers)} {self.engine.info.name} workers serve"
+
+    def _engine(self) -> EngineStatus:
+        return self.engine.status() if self.engine is not None else EngineStatus()
 
     def _source(self) -> str:
         """Where the versions come from, unless it is the trainer."""
@@ -72,10 +75,7 @@ class StatusReporter:
 
     def gauges(self) -> dict[str, float]:
         """Momentary figures by name."""
-        try:
-            stats = dict(self.engine.stats()) if hasattr(self.engine, "stats") else {}  # an API has none
-        except EngineError:  # stopped already
-            stats = {}
+        stats = self._engine().gauges
         queue = self._turns.queue
         queued = float(queue.waiting) if queue else 0.0
         return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "tokens_per_s": 0.0,

@@ -23,11 +23,12 @@ from openclaw_rl.serving.engines.interface import (
     Sampling,
     TokenEngine,
 )
-from openclaw_rl.serving.engines.sglang.parsers import NamedToolParser, Parsers, ReasoningSplitter
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, SampledToken, Start
 from openclaw_rl.serving.text.detokenizer import Detokenizer, StopTexts
 from openclaw_rl.serving.text.hermes_tools import ToolParser
+from openclaw_rl.serving.text.parsers import NamedToolParser, Parsers, ReasoningSplitter
 from openclaw_rl.serving.text.template import ChatTemplate, Prompt, TooLong
+from openclaw_rl.serving.validation import check_sampling, check_version
 from openclaw_rl.v1 import common_pb2, turn_pb2
 
 OURS = Parsers()
@@ -308,45 +309,6 @@ class _Reader:
     def _named(self, index: int, logprob: float) -> dict[str, Any]:
         data = self._tokens.table[index] if index < len(self._tokens.table) else b""
         return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0), "bytes": list(data)}
-
-
-def check_version(active: int, call: ChatCall) -> None:
-    """Whether the active version may answer.
-
-    Raises:
-        MeshError: FAILED_PRECONDITION, retryable, naming the active version.
-    """
-    if call.exact_version is not None and call.exact_version != active:
-        wanted = f"exactly version {call.exact_version}"
-    elif call.min_version is not None and active < call.min_version:
-        wanted = f"version {call.min_version} or newer"
-    else:
-        return
-    raise errors.MeshError(
-        errors.CATALOGUE["VERSION_NOT_ACTIVE"][0], "VERSION_NOT_ACTIVE",
-        f"the request wants {wanted}; version {active} is active", retry_after=1.0,
-        metadata={"active_version": str(active)})
-
-
-def check_sampling(sampling: turn_pb2.SamplingParams) -> None:
-    """Check the ranges that hold for every engine, of the fields that are set.
-
-    Raises:
-        MeshError: INVALID_ARGUMENT, naming each bad field, its value and what is allowed.
-    """
-    rules: tuple[tuple[Any, bool, str], ...] = (
-        ("temperature", 0 <= sampling.temperature <= 2, "from 0 to 2"),
-        ("top_p", 0 < sampling.top_p <= 1, "above 0, at most 1"),
-        ("max_tokens", sampling.max_tokens >= 1, "at least 1"),
-        ("top_logprobs", 0 <= sampling.top_logprobs <= 20, "from 0 to 20"))
-    bad = [errors.invalid(name, getattr(sampling, name), allowed).violations[0]
-           for name, fine, allowed in rules if sampling.HasField(name) and not fine]
-    if len(sampling.stop) > 16:
-        bad.append(("stop", f"{len(sampling.stop)} texts; at most 16"))
-    bad += [(f"stop[{i}]", "is empty; a stop text has at least one character")
-            for i, stop in enumerate(sampling.stop) if not stop]
-    if bad:
-        raise errors.invalid_many(bad)
 
 
 def _prompt_field(call: ChatCall) -> str:

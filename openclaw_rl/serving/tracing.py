@@ -1,4 +1,4 @@
-"""The span of a generation, from what the desk knows of it."""
+"""The span of a generation, as the chat service knows it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.common_pb2 import TraceContext
 
 
-def generated(head: RequestContext, call: ChatCall, choice: int, transcript: Transcript,
+def generated(context: RequestContext, call: ChatCall, choice: int, transcript: Transcript,
               reason: turn_pb2.FinishReason.ValueType, model: str, active: int) -> TraceContext | None:
-    """A response has ended, whole or not: its span, and the context that the turn carries on. A request that leaves
-    no record has a span too, without its messages. `active`: the version that answers now, for one without tokens."""
-    ids = transcript.prompt_ids
+    """Write the span of a response that has ended, whole or not.
+
+    A request that leaves no record has a span too, without its messages.
+
+    Args:
+        active: the version that answers now, for a response without tokens.
+
+    Returns:
+        The context that the turn carries on.
+    """
+    ids, options, origin = transcript.prompt_ids, context.options, context.origin
     return request_spans.generated(
-        head.span, turn_id=head.choice_id(choice), session_id=head.session_id, api=head.api, model=model,
-        messages=call.messages, response=None if head.options.no_record else transcript.message,
+        origin.span, turn_id=context.choice_id(choice), session_id=context.session_id, api=origin.api, model=model,
+        messages=call.messages, response=None if options.no_record else transcript.message,
         sampling=call.sampling, finish_reason=reason, prompt_tokens=None if ids is None else len(ids),
         completion_tokens=len(transcript.response_ids), spans=transcript.spans,
-        version=transcript.version if transcript.first_token_at else active, began=head.requested_at,
-        first_token_at=transcript.first_token_at,
-        episode=head.options.episode if head.options.HasField("episode") else None)
+        version=transcript.version if transcript.first_token_at else active, began=context.requested_at,
+        first_token_at=transcript.first_token_at, episode=options.episode if options.HasField("episode") else None)

@@ -79,7 +79,7 @@ def _hosts(home: Home, patch: pytest.MonkeyPatch) -> None:
     (_gpus, "gpus: 8, found 0 GPUs", "what would fit"),
     (_disk, "free and needs", "OPENCLAW_RL_HOME"),
     (_api_key, "there is no key for it: set OPENAI_API_KEY in the environment", "set OPENAI_API_KEY"),
-    (_door, "lets others on the network in, and there is no key", "openclaw-rl keys add"),
+    (_door, "is reachable from the network, and there is no key", "openclaw-rl keys add"),
     (_hosts, "belongs to a mesh on several hosts", "openclaw-rl stop-all"),
 ], ids=lambda value: value.__name__ if callable(value) else "")
 def test_messages_at_the_start(cause: Callable[[Home, pytest.MonkeyPatch], None], said: str, cure: str, home: Home,

@@ -33,8 +33,8 @@ from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from tests.reward.factory import transition
 from tests.reward.fake_api import FakeApi, error, serve
-from tests.serving.test_upstream import Api, chunk
-from tests.serving.test_upstream import api as stream_api
+from tests.serving.engines.test_openai import Api, chunk
+from tests.serving.engines.test_openai import api as stream_api
 from tests.support.waiting import eventually
 
 KEY = "sk-marker-of-the-calls"

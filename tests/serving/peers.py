@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
-from openclaw_rl.serving.engines.interface import EngineInfo, Pause, WeightsError
+from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, WeightsError
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
@@ -53,6 +53,9 @@ class FakeEngine:
 
     def discard(self, version: int) -> None:
         self.staged.discard(version)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus()
 
 
 class Servicer(policy_pb2_grpc.PolicyServiceServicer):

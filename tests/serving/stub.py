@@ -11,6 +11,7 @@ from openclaw_rl.serving.engines.interface import (
     EngineBusy,
     EngineError,
     EngineInfo,
+    EngineStatus,
     Finished,
     Pause,
     PromptTooLong,
@@ -113,5 +114,5 @@ class StubEngine:
     def discard(self, version: int) -> None:
         pass
 
-    def stats(self) -> dict[str, float]:
-        return {"running": self.running, "waiting": 0, "tokens_per_s": 0.0}
+    def status(self) -> EngineStatus:
+        return EngineStatus({"running": self.running, "waiting": 0, "tokens_per_s": 0.0})

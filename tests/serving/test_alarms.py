@@ -14,7 +14,7 @@ from openclaw_rl.serving.versions.trainer_claim import REMEMBERED, TrainerClaim
 from openclaw_rl.v1 import component_pb2
 from openclaw_rl.weights.identity import identity
 from tests.serving.peers import Server, Trainer
-from tests.serving.test_turns import Rig
+from tests.serving.test_chat_service import Rig
 
 
 async def test_two_trainers_do_not_take_a_policy_server_from_each_other(tmp_path: Path, model: Path) -> None:

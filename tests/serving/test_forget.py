@@ -15,7 +15,7 @@ from openclaw_rl.serving import conversations
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.forget import PolicyForgetter
-from openclaw_rl.serving.interfaces import ChatCall
+from openclaw_rl.serving.interfaces import ChatCall, Origin, RequestContext
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
 from openclaw_rl.storage.database import Database
@@ -38,14 +38,14 @@ class Rig:
         self.turns.mark_ready(TokenPolicy(StubEngine(lambda _: [*template.encode("Hello!"), EOS]), template))
         self.forgetter = PolicyForgetter("policy_server", self.home, self.store, self.recorder, known)
 
-    def head(self, session: str) -> Any:
-        return self.turns.open(options=turn_pb2.TurnOptions(session_id=session), client="c", api="test", messages=ASK,
-                               metadata={})
+    def open(self, session: str) -> RequestContext:
+        return self.turns.open(Origin(client="c", payer="", api="test"), turn_pb2.TurnOptions(session_id=session),
+                               ASK, {})
 
-    async def answer(self, head: Any) -> str:
-        async for _ in self.turns.run(head, ChatCall(messages=ASK)):
+    async def answer(self, context: RequestContext) -> str:
+        async for _ in self.turns.run(context, ChatCall(messages=ASK)):
             pass
-        return head.turn_id
+        return context.turn_id
 
     async def forget(self, session: str, **fields: object) -> component_pb2.ForgetResponse:
         request = component_pb2.ForgetRequest(session_id=session, **fields)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def rig(tmp_path: Path, template: ChatTemplate) -> Iterator[Rig]:
 
 
 async def test_everything_of_the_session_goes_and_nothing_else(rig: Rig, tmp_path: Path) -> None:
-    ann = [await rig.answer(rig.head("ann")) for _ in range(3)]
+    ann = [await rig.answer(rig.open("ann")) for _ in range(3)]
     rig.outbox.settle([common_pb2.Ack(id=ann[0], status=common_pb2.ACK_STATUS_REJECTED, reason="no")])
     await rig.turns.feedback(turn_pb2.Feedback(turn_id=ann[1], session_id="ann", comment=MARK))
     (rig.home.logs / "policy_server.log").write_text(f"event {ann[0]} is lost\nother\n")
@@ -74,7 +74,7 @@ async def test_everything_of_the_session_goes_and_nothing_else(rig: Rig, tmp_pat
     assert done.removed["conversations"] == 1
     assert not rig.waiting() and not rig.outbox.rejected()
     assert not found(tmp_path, MARK) and not found(tmp_path, "ann")
-    bob = await rig.answer(rig.head("bob"))
+    bob = await rig.answer(rig.open("bob"))
     again = await rig.forget("ann", turn_ids=ann)
     assert set(again.turn_ids) == set(ann) and not again.removed["turns"] and rig.waiting() == [bob]
     assert rig.turns._index.match("c", [*ASK, turn_pb2.ChatMessage(role="assistant", content="Hello!")]) == "bob"
@@ -82,7 +82,7 @@ async def test_everything_of_the_session_goes_and_nothing_else(rig: Rig, tmp_pat
 
 async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_welcome(
         rig: Rig, template: ChatTemplate, tmp_path: Path) -> None:
-    late = rig.head("ann")
+    late = rig.open("ann")
     await rig.forget("ann")
     await rig.answer(late)
     await rig.turns.feedback(turn_pb2.Feedback(session_id="ann", comment="now"))
@@ -94,7 +94,7 @@ async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_wel
     event.turn.requested_at.FromSeconds(int(time.time()) - 100)
     await again.recorder.turn(event.turn)
     assert len(again.waiting()) == 1
-    new = await again.answer(again.head("ann"))
+    new = await again.answer(again.open("ann"))
     assert new in again.waiting()
     again.store.close()
 
@@ -105,7 +105,7 @@ async def test_what_is_held_in_memory_goes_too(rig: Rig, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         patch.setattr(rig.recorder, "_write", full)
-        ann, bob = await rig.answer(rig.head("ann")), await rig.answer(rig.head("bob"))
+        ann, bob = await rig.answer(rig.open("ann")), await rig.answer(rig.open("bob"))
     assert rig.recorder.problem
     assert list((await rig.forget("ann")).turn_ids) == [ann]
     rig.recorder.retry()
@@ -113,7 +113,7 @@ async def test_what_is_held_in_memory_goes_too(rig: Rig, monkeypatch: pytest.Mon
 
 
 async def test_versions_are_asked_for_again_while_there_are_none(rig: Rig) -> None:
-    await rig.answer(rig.head("ann"))
+    await rig.answer(rig.open("ann"))
     with pytest.raises(MeshError) as error:
         await rig.forget("ann", versions=[3])
     assert error.value.retryable and not rig.waiting()

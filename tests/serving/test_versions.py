@@ -8,14 +8,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from openclaw_rl.rpc.errors import MeshError
-from openclaw_rl.serving.engines.interface import EngineInfo, Pause, WeightsError
+from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, WeightsError
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.store import VersionStore
@@ -48,6 +47,9 @@ class FakeEngine:
 
     def discard(self, version: int) -> None:
         self.staged.discard(version)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus()
 
 
 def tensors(add: int) -> Iterator[Any]:
@@ -361,7 +363,7 @@ async def test_a_folder_that_cannot_be_written(tmp_path: Path, base: Path) -> No
 
 
 async def test_an_api_model_has_version_0_only(tmp_path: Path) -> None:
-    versions = PolicyVersions(tmp_path, None, SimpleNamespace(info=FakeEngine(False).info))
+    versions = PolicyVersions(tmp_path, None, FakeEngine(accepts_weights=False))
     await versions.start()
     state = versions.state()
     assert not state.accepts_weights and list(state.kept_versions) == [0] and state.active_version == 0

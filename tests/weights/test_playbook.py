@@ -25,8 +25,8 @@ from openclaw_rl.weights.format.digest import manifest_digest
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 from openclaw_rl.weights.transfer.sender import Transfer, base_for
-from tests.serving.test_upstream import Api, chunk
-from tests.serving.test_upstream import api as api
+from tests.serving.engines.test_openai import Api, chunk
+from tests.serving.engines.test_openai import api as api
 from tests.weights.support import chunks
 
 SHORT = "Answer in one short sentence."
@@ -149,7 +149,7 @@ async def test_a_version_changes_the_prompt_and_goes_back(bench: Bench, api: Api
     await bench.versions.activate(2, "test")
     restarted = PolicyVersions(bench.folder, bench.base, again)  # type: ignore[arg-type]
     await restarted.start()
-    assert again.active_version == 2 and "metric" in again._text and again.stats()["playbook_entries"] == 2
+    assert again.active_version == 2 and "metric" in again._text and again.status().gauges["playbook_entries"] == 2
     await again.stop()
 
 

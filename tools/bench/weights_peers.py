@@ -17,7 +17,7 @@ import google_crc32c
 import grpc
 
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
-from openclaw_rl.serving.engines.interface import EngineInfo, Pause, Sampling, Token
+from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, Sampling, Token
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, weights_pb2
@@ -103,6 +103,9 @@ class NoEngine:
     async def activate(self, version: int) -> Pause:
         self.active_version = version
         return Pause(ms=0.0, steps=0)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus()
 
 
 @dataclass

@@ -17,7 +17,7 @@ from openclaw_rl.models.config import ModelError
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.engines.interface import EngineError, TokenEngine
-from openclaw_rl.serving.engines.sglang.parsers import Parsers
+from openclaw_rl.serving.text.parsers import Parsers
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy
 

@@ -1,22 +1,22 @@
-"""The interface of an engine that works on token ids, and the words that go through it.
+"""The interface of engines, and the types that pass through it.
 
 An engine owns the model's weights and nothing else: no text, no templates, no sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 
 class EngineError(Exception):
-    """The engine can't do what was asked; the text says why, in words fit for the client."""
+    """The engine can't do what was asked; the text says why and is fit for clients."""
 
 
 class EngineBusy(EngineError):
-    """So many requests wait already that another one isn't taken; try again after `retry_after` seconds."""
+    """The queue is full; try again after `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class PromptTooLong(EngineError):
 
 
 class WeightsError(EngineError):
-    """A version's weights can't be used: files missing, shapes or names that aren't the model's, not staged."""
+    """A version's weights can't be used: missing files, wrong names or shapes, or not staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Sampling:
     seed: int | None = None  #: the same seed, prompt and version draw the same tokens; None draws a fresh one
     stop_token_ids: tuple[int, ...] = ()  #: end the response as the model's own end tokens do
     top_logprobs: int = 0  #: likeliest alternatives to report with each token, 0 to 20
-    background: bool = False  #: prompts of other requests are read first, where the engine has a say in it
+    background: bool = False  #: other requests' prompts are prefilled first, where the engine can choose
 
     def __post_init__(self) -> None:
         for name, allowed, fine in (
@@ -84,7 +84,7 @@ class Finished:
 
 @dataclass(slots=True)
 class Pause:
-    """What an activation cost the running responses."""
+    """The cost of an activation to running responses."""
 
     ms: float  #: milliseconds between two decode steps that the swap took
     steps: int  #: decode steps that were held up by it: 0 when nothing decoded, else 1
@@ -115,11 +115,59 @@ class WorkerInfo:
     detail: str  #: why it does not serve; empty while it does
 
 
-class TokenEngine(Protocol):
-    """An engine. All methods are called on one event loop and return quickly, or await."""
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """How an engine is."""
 
-    info: EngineInfo
-    active_version: int
+    gauges: Mapping[str, float] = field(default_factory=dict)  #: and counters: running, waiting, tokens_total, ...
+    workers: Sequence[WorkerInfo] = ()  #: empty for an engine that has none
+    alarms: Sequence[tuple[str, str]] = ()  #: (name, message); an empty message is none
+
+
+class Engine(Protocol):
+    """An engine that serves policy versions. Methods are called on one event loop and return quickly, or await."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it serves."""
+        ...
+
+    @property
+    def active_version(self) -> int:
+        """The version that new responses begin with."""
+        ...
+
+    async def stage(self, version: int, folder: Path) -> None:
+        """Load a version beside the active one while responses go on.
+
+        Args:
+            folder: of the version, or the base model's own for a way back to version 0.
+
+        Raises:
+            WeightsError: the files can't be read or aren't of this model.
+        """
+
+    async def activate(self, version: int) -> Pause:
+        """Make a staged version the active one; the one before is freed.
+
+        Raises:
+            WeightsError: the version isn't staged.
+        """
+        ...
+
+    def discard(self, version: int) -> None:
+        """Drop a staged version that isn't active; unknown versions are fine."""
+
+    def status(self) -> EngineStatus:
+        """Its state now. Never raises, also after a stop."""
+        ...
+
+
+class TokenEngine(Engine, Protocol):
+    """An engine that works on token ids.
+
+    It stages `folder`/model.safetensors (or its shards), and activates between two decode steps.
+    """
 
     async def start(self) -> None:
         """Load the model as version 0. Raises EngineError when it can't."""
@@ -149,28 +197,4 @@ class TokenEngine(Protocol):
 
         Raises as `generate` does; a text may fill the whole context.
         """
-        ...
-
-    async def stage(self, version: int, folder: Path) -> None:
-        """Load `folder`/model.safetensors (or its shards) beside the active weights while decoding goes on.
-
-        The folder of a version, or the base model's own folder for a way back to version 0.
-
-        Raises:
-            WeightsError: the file can't be read or isn't of this model.
-        """
-
-    async def activate(self, version: int) -> Pause:
-        """Make a staged version the active one between two decode steps; the one before is freed.
-
-        Raises:
-            WeightsError: the version isn't staged.
-        """
-        ...
-
-    def discard(self, version: int) -> None:
-        """Forget a staged version that isn't active; unknown versions are fine."""
-
-    def stats(self) -> dict[str, float]:
-        """Gauges and counters: running, waiting, tokens_total, steps_total, requests_total, tokens_per_s, ..."""
         ...

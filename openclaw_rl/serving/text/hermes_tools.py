@@ -10,24 +10,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from openclaw_rl.rpc.messages import well_formed
-from openclaw_rl.runtime.json import parse_json, parse_json_prefix
+from openclaw_rl.runtime.json import parse_json_prefix
 from openclaw_rl.serving.text.detokenizer import overlap
+from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _BARE_LIMIT = 64  # characters within which a bare JSON call has shown its "name"
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
-
-
-def tool_json(tool: turn_pb2.ToolDefinition) -> dict[str, Any]:
-    """A tool as OpenAI's API has it."""
-    parameters = parse_json(tool.parameters_json) if tool.parameters_json else {"type": "object", "properties": {}}
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description,
-                                             "parameters": parameters}}
 
 
 def describe(tools: Sequence[turn_pb2.ToolDefinition]) -> str:

@@ -19,6 +19,7 @@ from openclaw_rl.rpc import errors
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.text import hermes_tools as hermes
 from openclaw_rl.serving.text.detokenizer import TokenBytes
+from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
 
 #: For models that come without a template: a plain transcript.
@@ -102,7 +103,7 @@ class ChatTemplate:
         try:
             text = self._template.render(
                 messages=stand_ins.put(self._conversation(messages, offered)), add_generation_prompt=True,
-                documents=None, tools=stand_ins.put([hermes.tool_json(tool) for tool in offered]) or None,
+                documents=None, tools=stand_ins.put([tool_json(tool) for tool in offered]) or None,
                 **self._names)
         except (TemplateError, TypeError, KeyError, RecursionError) as error:
             raise errors.invalid("messages", ", ".join(message.role for message in messages),

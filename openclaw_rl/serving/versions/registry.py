@@ -12,7 +12,7 @@ from typing import Any
 
 from openclaw_rl.rpc.errors import failed_precondition
 from openclaw_rl.rpc.messages import to_timestamp
-from openclaw_rl.serving.engines.interface import EngineError, Pause, TokenEngine, WorkerInfo
+from openclaw_rl.serving.engines.interface import Engine, EngineError, Pause, WorkerInfo
 from openclaw_rl.serving.versions.version_state import VersionState, VersionStateFile
 from openclaw_rl.v1.policy_pb2 import (
     ENGINE_WORKER_STATE_OUT,
@@ -45,7 +45,7 @@ class PolicyVersions:
         keep: versions kept for a way back, beside the base model and the active one.
     """
 
-    def __init__(self, folder: Path, base: Path | None, engine: TokenEngine, keep: int = 3) -> None:
+    def __init__(self, folder: Path, base: Path | None, engine: Engine, keep: int = 3) -> None:
         self.problems: list[str] = []
         self._file = VersionStateFile(folder)
         self._root = folder / "versions"
@@ -98,7 +98,7 @@ class PolicyVersions:
             model=info.model, model_id=info.model_id, engine=info.name, context_length=info.context_length,
             vocab_size=info.vocab_size, activated_at=to_timestamp(record.activated_at),
             accepts_weights=info.accepts_weights, pinned=record.pinned_at is not None,
-            workers=[_worker(worker) for worker in getattr(self._engine, "workers", ())])
+            workers=[_worker(worker) for worker in self._engine.status().workers])
 
     @property
     def pin(self) -> str:

@@ -16,9 +16,7 @@ from openclaw_rl.rpc.channel import COMMON_OPTIONS
 from openclaw_rl.rpc.errors import MeshError, failed_precondition, invalid, invalid_many, not_found
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import new_id, now
-from openclaw_rl.serving.chat_service import check_id
-from openclaw_rl.serving.entrypoints.openai.messages import check_messages, check_tool_choice, check_tools
-from openclaw_rl.serving.token_policy import check_sampling
+from openclaw_rl.serving.validation import check_id, check_messages, check_sampling, check_tool_choice, check_tools
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc, environment_pb2, policy_pb2_grpc, turn_pb2
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.common_pb2 import VersionSpan

@@ -98,25 +98,25 @@ async def test_requests_join_and_leave_in_the_middle(engine: EmbeddedEngine) -> 
         await anext(first)
     await first.aclose()
     assert await asyncio.gather(*joined) == expected
-    await eventually(lambda: engine.stats()["running"] == 0)
+    await eventually(lambda: engine.status().gauges["running"] == 0)
 
 
 async def test_a_cancelled_request_leaves_at_once(engine: EmbeddedEngine) -> None:
     task = asyncio.create_task(ids(engine, PROMPTS[0], Sampling(temperature=2, seed=3, max_tokens=900)))
-    await eventually(lambda: engine.stats()["tokens_total"] > 2)
+    await eventually(lambda: engine.status().gauges["tokens_total"] > 2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await eventually(lambda: engine.stats()["running"] == 0)
-    assert engine.stats()["tokens_total"] < 900
+    await eventually(lambda: engine.status().gauges["running"] == 0)
+    assert engine.status().gauges["tokens_total"] < 900
 
 
 async def test_an_abandoned_iterator_is_cleaned_up(engine: EmbeddedEngine) -> None:
     async for _ in engine.generate(PROMPTS[0], Sampling(temperature=2, seed=3, max_tokens=900)):
         break
     gc.collect()
-    await eventually(lambda: engine.stats()["running"] == 0)
-    assert engine.stats()["tokens_total"] < 900
+    await eventually(lambda: engine.status().gauges["running"] == 0)
+    assert engine.status().gauges["tokens_total"] < 900
 
 
 async def test_a_long_prompt_does_not_hold_up_the_others(engine: EmbeddedEngine, held: SimpleNamespace) -> None:
@@ -163,7 +163,7 @@ async def test_a_live_prompt_overtakes_one_of_the_background(engine: EmbeddedEng
     await eventually(lambda: sum(map(sum, held.pieces)) >= 64)  # its prompt is being read
     tasks.append(asyncio.create_task(answer("behind too", PROMPTS[1], quiet)))
     tasks.append(asyncio.create_task(answer("live", live)))
-    await eventually(lambda: engine.stats()["waiting"] == 1)
+    await eventually(lambda: engine.status().gauges["waiting"] == 1)
     going[0].cancel()  # a slot before both becomes free while neither prompt is complete
     await asyncio.gather(going[0], return_exceptions=True)
     tasks.append(asyncio.create_task(answer("more", more)))
@@ -183,7 +183,7 @@ async def test_more_requests_than_slots_wait_their_turn(tiny: Path) -> None:
     for stream in running:
         await anext(stream)
     waiting = [asyncio.create_task(ids(engine, prompt)) for prompt in PROMPTS[:3]]
-    await eventually(lambda: engine.stats()["waiting"] == 3)
+    await eventually(lambda: engine.status().gauges["waiting"] == 3)
     with pytest.raises(EngineBusy, match="3 requests wait already"):
         await ids(engine, PROMPTS[0])
     waiting[1].cancel()
@@ -257,7 +257,7 @@ async def test_a_failing_request_fails_alone(engine: EmbeddedEngine, held: Simpl
 
     held.before = fail
     good = asyncio.create_task(ids(engine, PROMPTS[0], Sampling(temperature=0, max_tokens=60)))
-    await eventually(lambda: engine.stats()["running"] == 1)
+    await eventually(lambda: engine.status().gauges["running"] == 1)
     with pytest.raises(EngineError, match="the engine failed: MemoryError"):
         await ids(engine, [99] * 10)
     assert await good == expected

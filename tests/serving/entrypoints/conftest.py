@@ -78,7 +78,7 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
     """Opens doors with settings of their own."""
     async with AsyncExitStack() as stack:
         async def open_one(api_keys: tuple[str, ...] = (), ready: bool = True, ring: KeyRing | None = None,
-                           patience: ClientTimeouts | None = None, **limits: Any) -> Door:
+                           timeouts: ClientTimeouts | None = None, **limits: Any) -> Door:
             engine = StubEngine(lambda _prompt: [EOS])
             store = Database(tmp_path / "state.db", "group", SCHEMA)
             stack.callback(store.close)
@@ -90,8 +90,8 @@ async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[Ope
             fixed = Config.model_validate({"components": {"policy_server": {"api_keys": api_keys}}})
             metrics = Metrics()
             access = Access(ring or KeyRing.of(fixed, Home(tmp_path / "home"), {}), settings)
-            http = HttpServer("127.0.0.1", 0, connections=settings.connections, patience=patience)
-            http.start(create_app(desk, client_digest, access, metrics), metrics.refused, access.free)
+            http = HttpServer("127.0.0.1", 0, connections=settings.connections, timeouts=timeouts)
+            http.start(create_app(desk, client_digest, access, metrics), metrics.refused, access.unlimited)
             stack.push_async_callback(http.stop)
             door = Door(http.address, engine, template, desk, outbox, access)
             door.says("Hello there!")

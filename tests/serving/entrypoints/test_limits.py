@@ -97,7 +97,7 @@ async def test_keys_are_nowhere_to_be_read(open_door: OpenDoor, file: KeyFile, c
     texts = [(await ask(door, key)).text for key in (shown, shown[:-1], shown + "x")]
     async with door.http() as http:
         texts.append((await http.get("/metrics", headers=bearer(shown))).text)
-        monkeypatch.setattr(door.desk, "open", lambda **_: 1 / 0)
+        monkeypatch.setattr(door.desk, "open", lambda *_: 1 / 0)
         texts.append((await ask(door, shown)).text)
     seen = "\n".join([*texts, caplog.text, *(str(event) for event in door.events())])
     assert "ZeroDivisionError" in seen and "Hello" in seen and shown[4:-1] not in seen

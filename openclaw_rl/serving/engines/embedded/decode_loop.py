@@ -157,7 +157,7 @@ class DecodeLoop:
             self._changed.notify()
 
     def stats(self) -> dict[str, float]:
-        """See TokenEngine.stats."""
+        """Gauges and counters; see EngineStatus."""
         now = time.monotonic()
         recent = [(at, count) for at, count in list(self._recent) if at > now - _RATE_SECONDS]
         span = max(now - recent[0][0], 1.0) if recent else 1.0

@@ -29,6 +29,7 @@ from openclaw_rl.serving.engines.interface import (
     EngineBusy,
     EngineError,
     EngineInfo,
+    EngineStatus,
     Finished,
     Pause,
     PromptTooLong,
@@ -176,9 +177,10 @@ class EmbeddedEngine:
         """Forget a staged version; see TokenEngine.discard."""
         self._staged.pop(version, None)
 
-    def stats(self) -> dict[str, float]:
-        """Gauges and counters; see TokenEngine.stats."""
-        return self._running().stats() | {"staged": len(self._staged)}
+    def status(self) -> EngineStatus:
+        """Gauges and counters; see Engine.status."""
+        gauges = self._decoding.stats() if self._decoding else {}
+        return EngineStatus(gauges | {"staged": len(self._staged)})
 
     def _running(self) -> DecodeLoop:
         if not self._decoding:

@@ -21,12 +21,12 @@ from openclaw_rl.models.api_calls import Names
 from openclaw_rl.models.api_endpoints import ApiModel, check_credentials
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import well_formed
-from openclaw_rl.serving.engines.interface import EngineInfo, Pause, WeightsError
-from openclaw_rl.serving.entrypoints.openai.messages import message_json
+from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, WeightsError
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, Start
 from openclaw_rl.serving.text.detokenizer import WholePairs
-from openclaw_rl.serving.text.hermes_tools import tool_json
-from openclaw_rl.serving.token_policy import Transcript, check_sampling, check_version
+from openclaw_rl.serving.text.openai_json import message_json, tool_json
+from openclaw_rl.serving.token_policy import Transcript
+from openclaw_rl.serving.validation import check_sampling, check_version
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from openclaw_rl.weights import playbook
@@ -123,9 +123,10 @@ class UpstreamPolicy:
         """See TokenEngine.discard."""
         self._staged.pop(version, None)
 
-    def stats(self) -> dict[str, float]:
-        """Gauges: instructions in the active playbook, and requests that were tried again."""
-        return {"playbook_entries": float(len(self._active.entries)), "api_retries": float(self.retries)}
+    def status(self) -> EngineStatus:
+        """Instructions in the active playbook, retried requests, and whether the API fails; see Engine.status."""
+        return EngineStatus({"playbook_entries": float(len(self._active.entries)), "api_retries": float(self.retries)},
+                            alarms=[("api_failing", self.problem)])
 
     def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
         filled = turn_pb2.SamplingParams()

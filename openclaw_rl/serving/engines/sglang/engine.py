@@ -17,13 +17,13 @@ from openclaw_rl.models.identity import model_id
 from openclaw_rl.serving.engines.interface import (
     EngineError,
     EngineInfo,
+    EngineStatus,
     Finished,
     Pause,
     PromptTooLong,
     Sampling,
     Token,
     WeightsError,
-    WorkerInfo,
 )
 from openclaw_rl.serving.engines.sglang import checkpoint as checkpoints
 from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
@@ -77,16 +77,6 @@ class SglangEngine:
     def active_version(self) -> int:
         """The version that new responses begin with."""
         return self._manager.active.version
-
-    @property
-    def workers(self) -> list[WorkerInfo]:
-        """The workers and what they do."""
-        return [worker.info() for worker in self._manager.workers]
-
-    @property
-    def worker_problems(self) -> list[str]:
-        """A sentence for each worker that is out."""
-        return self._manager.problems()
 
     async def start(self) -> None:
         """Start or find the servers; be back when one of them serves the base model. The others follow.
@@ -195,8 +185,12 @@ class SglangEngine:
         if staged is not None:
             self._manager.forget(staged[0])
 
-    def stats(self) -> dict[str, float]:
-        """Gauges and counters; see TokenEngine.stats."""
+    def status(self) -> EngineStatus:
+        """Gauges, workers, and an alarm for each worker that is out; see Engine.status."""
+        return EngineStatus(self._gauges(), [worker.info() for worker in self._manager.workers],
+                            [("engine_worker_out", problem) for problem in self._manager.problems()])
+
+    def _gauges(self) -> dict[str, float]:
         now = time.monotonic()
         while self._recent and self._recent[0] < now - _RATE_SECONDS:
             self._recent.popleft()

@@ -1,4 +1,4 @@
-"""PolicyService over gRPC: translate, call, translate back."""
+"""PolicyService over gRPC: translates between its messages and the chat service."""
 
 from __future__ import annotations
 
@@ -6,26 +6,34 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 import grpc
+from opentelemetry.trace import Span
 
-from openclaw_rl.observability import request_spans as traces
+from openclaw_rl.observability import request_spans
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.auth.authorize import called_by, caller
 from openclaw_rl.rpc.auth.callers import client_of
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
-from openclaw_rl.serving.entrypoints.openai.messages import check_messages, check_tool_choice, check_tools
-from openclaw_rl.serving.interfaces import ChatCall, End, RequestContext, SampledToken, Start, pinned
+from openclaw_rl.serving.interfaces import ChatCall, End, Origin, RequestContext, SampledToken, Start, version_limits
 from openclaw_rl.serving.token_policy import TokenPolicy
+from openclaw_rl.serving.validation import check_messages, check_tool_choice, check_tools
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
 from openclaw_rl.weights.identity import TRAINER_KEY
 
 
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
-    """The policy server's RPCs. `scorer` and `weights` are None until the policy is ready."""
+    """The policy server's RPCs.
 
-    def __init__(self, turns: ChatService) -> None:
-        self._turns = turns
-        self.scorer: TokenPolicy | None = None  #: None also for an API model
+    Callers are authenticated, limited and authorized by the server's interceptors, which also send errors.
+
+    Attributes:
+        scorer: None until the policy is ready, and for an API model.
+        weights: None until the policy is ready.
+    """
+
+    def __init__(self, service: ChatService) -> None:
+        self._service = service
+        self.scorer: TokenPolicy | None = None
         self.weights: WeightsService | None = None
 
     async def Chat(self, request: policy_pb2.ChatRequest,
@@ -33,16 +41,16 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         messages, tools = list(request.messages), list(request.tools)
         check_messages(messages)
         check_tools(tools)
-        call = ChatCall(**pinned(request.turn), messages=messages, tools=tools, sampling=request.sampling,
+        call = ChatCall(**version_limits(request.turn), messages=messages, tools=tools, sampling=request.sampling,
                         tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining(),
                         parallel_tool_calls=request.parallel_tool_calls or not request.HasField("parallel_tool_calls"))
-        head = self._open(request.turn, context, "grpc.chat", messages, dict(request.metadata))
-        async with _traced(head, context, "Chat"), aclosing(self._turns.run(head, call)) as events:
+        async with self._opened(context, "Chat", request.turn, messages, dict(request.metadata)) as opened, \
+                aclosing(self._service.run(opened, call)) as events:
             async for event in events:
                 if isinstance(event, Start):
                     yield policy_pb2.ChatResponse(start=policy_pb2.ChatStart(
-                        turn_id=head.turn_id, session_id=head.session_id, policy_version=event.version,
-                        model=self._turns.model))
+                        turn_id=opened.turn_id, session_id=opened.session_id, policy_version=event.version,
+                        model=self._service.model))
                 elif isinstance(event, End):
                     yield policy_pb2.ChatResponse(end=policy_pb2.ChatEnd(
                         generation=_generation_end(event), message=event.message))
@@ -56,9 +64,9 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         options.CopyFrom(request.turn)
         if not options.session_id:
             options.no_record = True
-        call = ChatCall(**pinned(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
-        head = self._open(options, context, "grpc.generate", [], {})
-        async with _traced(head, context, "Generate"), aclosing(self._turns.run(head, call)) as events:
+        call = ChatCall(**version_limits(options), prompt_ids=list(request.prompt_ids), sampling=request.sampling)
+        async with self._opened(context, "Generate", options, [], {}) as opened, \
+                aclosing(self._service.run(opened, call)) as events:
             async for event in events:
                 if isinstance(event, End):
                     yield policy_pb2.GenerateResponse(end=_generation_end(event))
@@ -68,8 +76,8 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def Score(self, request: policy_pb2.ScoreRequest,
                     context: grpc.aio.ServicerContext) -> policy_pb2.ScoreResponse:
-        if not self._turns.ready:
-            raise errors.unavailable(self._turns.state, retry_after=2.0)
+        if not self._service.ready:
+            raise errors.unavailable(self._service.state, retry_after=2.0)
         if self.scorer is None:
             raise errors.failed_precondition("NO_WEIGHTS", "the policy is an API model: it scores no tokens")
         logprobs, version = await self.scorer.score(
@@ -79,7 +87,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     async def SubmitFeedback(self, request: policy_pb2.SubmitFeedbackRequest,
                              context: grpc.aio.ServicerContext) -> policy_pb2.SubmitFeedbackResponse:
         request.feedback.client = client_of(context)
-        return policy_pb2.SubmitFeedbackResponse(feedback_id=await self._turns.feedback(request.feedback))
+        return policy_pb2.SubmitFeedbackResponse(feedback_id=await self._service.feedback(request.feedback))
 
     async def SyncWeights(self, request_iterator: AsyncIterator[policy_pb2.SyncWeightsRequest],
                           context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.SyncWeightsResponse]:
@@ -110,42 +118,40 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             async for response in responses:
                 yield response
 
-    def _open(self, options: turn_pb2.TurnOptions, context: grpc.aio.ServicerContext, api: str,
-              messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> RequestContext:
-        """Take a request from whoever asks, or from those for whom the environment server does."""
-        client, payer = client_of(context), caller.get()[1]
-        if not called_by("env_server"):  # of others it is no more than a claim
-            options.ClearField("episode")
-            options.ClearField("on_behalf_of")
-        if options.HasField("on_behalf_of"):
-            client, payer = options.on_behalf_of.client, options.on_behalf_of.key_id
-        head = self._turns.open(options=options, client=client, api=api, messages=messages, metadata=metadata)
-        head.payer = payer
-        return head
+    @asynccontextmanager
+    async def _opened(self, context: grpc.aio.ServicerContext, method: str, options: turn_pb2.TurnOptions,
+                      messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> AsyncIterator[RequestContext]:
+        """Open a request and trace it to its end, in the trace that the caller's metadata names."""
+        span = request_spans.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
+        status = "CANCELLED"
+        try:
+            origin = _origin(context, f"grpc.{method.lower()}", options, span)
+            yield self._service.open(origin, options, messages, metadata)
+            status = "OK"
+        except errors.MeshError as error:
+            status = error.code.name
+            raise
+        except Exception:
+            status = "INTERNAL"
+            raise
+        finally:
+            request_spans.answered(span, status)
 
     def _weights(self) -> WeightsService:
         if self.weights is None:
-            raise errors.unavailable(self._turns.state, retry_after=2.0)
+            raise errors.unavailable(self._service.state, retry_after=2.0)
         return self.weights
 
 
-@asynccontextmanager
-async def _traced(head: RequestContext, context: grpc.aio.ServicerContext, method: str) -> AsyncIterator[None]:
-    """The request's span, in the trace that the caller's metadata names."""
-    head.span = traces.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
-    traces.opened(head.span, head.turn_id, head.session_id)
-    status = "CANCELLED"
-    try:
-        yield
-        status = "OK"
-    except errors.MeshError as error:
-        status = error.code.name
-        raise
-    except Exception:
-        status = "INTERNAL"
-        raise
-    finally:
-        traces.answered(head.span, status)
+def _origin(context: grpc.aio.ServicerContext, api: str, options: turn_pb2.TurnOptions, span: Span | None) -> Origin:
+    """The calling client, or the one on whose behalf the environment server calls."""
+    client, payer = client_of(context), caller.get()[1]
+    if not called_by("env_server"):  # from anybody else it is only a claim
+        options.ClearField("episode")
+        options.ClearField("on_behalf_of")
+    if options.HasField("on_behalf_of"):
+        client, payer = options.on_behalf_of.client, options.on_behalf_of.key_id
+    return Origin(client=client, payer=payer, api=api, span=span)
 
 
 def _token(token: SampledToken) -> policy_pb2.TokenChunk:

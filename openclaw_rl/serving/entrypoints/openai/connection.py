@@ -1,7 +1,9 @@
-"""One connection to the HTTP door: uvicorn's protocol, with bounds on what a client may take and on its patience.
+"""A connection to the HTTP entrypoint: uvicorn's protocol with limits on time and size.
 
-uvicorn leaves these to a proxy in front of it: how long a request may take to arrive, how long its head may be, how
-many requests may wait on one connection, and what becomes of a client that reads no answer.
+uvicorn leaves these limits to a proxy in front of it: how long a request may take to arrive, how long its headers may
+be, how many requests may be pipelined, and what happens to a client that reads no response. It has no public interface
+for them, so its protocol classes are subclassed: pyproject.toml caps its version, and test_uvicorn.py names what is
+relied on.
 """
 
 from __future__ import annotations
@@ -20,52 +22,52 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 
-#: Most bytes of a request line and its headers together, most headers, and most requests ahead of their answers.
+#: Limits: bytes of a request line with its headers, number of headers, pipelined requests.
 HEAD_BYTES, HEADERS, PIPELINE = 64 * 2**10, 100, 16
-_CHUNKS, _CHUNK_BYTES = 1000, 64  # from how many on they must have so many bytes on average
-_DISCARDED = 4 * 2**20  # bytes of a refused request that are still read, so that its sender sees the answer
+_CHUNKS, _CHUNK_BYTES = 1000, 64  # beyond so many chunks, bytes they must have on average
+_DISCARDED = 4 * 2**20  # bytes still read of a refused request, so that its sender sees the response
 
 
 @dataclass(frozen=True)
 class ClientTimeouts:
-    """How long the door waits for clients, in seconds."""
+    """Time limits for clients, in seconds."""
 
     handshake: float = 10.0  #: for the first byte and the TLS handshake
     head: float = 15.0  #: for a whole request line with its headers
-    body: float = 30.0  #: for a body, and one second more for each `body_rate` bytes that came
+    body: float = 30.0  #: for a body, plus one second for each `body_rate` bytes received
     body_rate: int = 4 * 2**10
-    write: float = 60.0  #: for a client that reads nothing while an answer is sent to it
+    write: float = 60.0  #: for a client that does not read its response
     idle: int = 75  #: between two requests
-    linger: float = 3.0  #: for the other end to close
+    linger: float = 3.0  #: for the peer to close
 
 
 class Connection(HttpToolsProtocol):
-    """A client's connection. `HttpServer` calls `watch` every now and then."""
+    """A client's connection. `HttpServer` calls `check_timeouts` periodically."""
 
-    patience = ClientTimeouts()
-    on_lost: Callable[[], None] = staticmethod(lambda: None)  #: the connection is gone
-    on_refused: Callable[[str], None] = staticmethod(lambda _why: None)  #: with a word for the metrics
+    timeouts = ClientTimeouts()
+    on_lost: Callable[[], None] = staticmethod(lambda: None)  #: called when the connection is lost
+    on_refused: Callable[[str], None] = staticmethod(lambda _why: None)  #: called with a reason for the metrics
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._awaited: Literal["head", "body"] | None = "head"
-        self._since = time.monotonic()  # of what is awaited
-        self._head = self._raw = self._body = 0  # bytes: of headers, of a head that isn't complete, of a body
+        self._since = time.monotonic()  # when waiting for it began
+        self._head = self._raw = self._body = 0  # bytes: of headers, of an incomplete head, of a body
         self._begun = self._chunks = 0  # requests, and chunks of a body
         self._headers_done = False
-        self._open: deque[RequestResponseCycle] = deque()  # requests whose answers aren't complete, the oldest first
-        self._stuck_since: float | None = None  # the client doesn't read
-        self._closed_at: float | None = None  # by us; what was written is still to be read
+        self._open: deque[RequestResponseCycle] = deque()  # requests without a complete response, oldest first
+        self._stuck_since: float | None = None  # the client stopped reading
+        self._closed_at: float | None = None  # by us; written data may still be unread
         self._refused_at: float | None = None
         self._discarded = 0
-        self._refusal = ApiError(400, "This is not HTTP as it should be.", code="bad_http")
+        self._refusal = ApiError(400, "The request is not valid HTTP.", code="bad_http")
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.flow = _Flow(transport, lambda: bool(self.pipeline))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for cycle in self._open:  # uvicorn tells the last one only
+        for cycle in self._open:  # uvicorn notifies the last one only
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
@@ -80,13 +82,13 @@ class Connection(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         if self._awaited is None and not self._open:
-            self._await("head")  # also for what begins no request, such as empty lines without end
+            self._await("head")  # also for data that begins no request, such as endless empty lines
         begun = self._begun
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Some clients offer HTTP/2 or the like with every request. It is answered as if they didn't; the parser
-            # takes what follows for the other protocol, so it is given the request again.
+            # Some clients offer HTTP/2 or the like with every request. The offer is ignored; the parser takes what
+            # follows for the other protocol, so it is fed the request again without the offer.
             head = self._without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
             self.data_received(head + data[upgrade.args[0]:])
@@ -99,7 +101,7 @@ class Connection(HttpToolsProtocol):
             if self._raw > HEAD_BYTES:
                 self._refuse(_TOO_LONG)
 
-    # What httptools calls
+    # Callbacks of httptools
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -109,7 +111,7 @@ class Connection(HttpToolsProtocol):
         if self._awaited is None:
             self._await("head")
         if len(self._open) >= PIPELINE:
-            self._stop(ApiError(400, f"More than {PIPELINE} requests wait on this connection for their answers.",
+            self._stop(ApiError(400, f"More than {PIPELINE} requests wait on this connection for their responses.",
                                 code="too_many_pipelined"))
 
     def on_url(self, url: bytes) -> None:
@@ -119,7 +121,7 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._headers_done:
-            return  # trailers, behind a body: they must not become headers of a request that is being answered
+            return  # trailers after a body must not become headers of the running request
         super().on_header(name, value)
         self._head += len(name) + len(value) + 4
         if self._head + len(self.url) > HEAD_BYTES or len(self.headers) > HEADERS:
@@ -140,12 +142,12 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
         if self.cycle.response_complete and self._body > _DISCARDED:
-            self.transport.abort()  # it goes on sending what was refused
+            self.transport.abort()  # it keeps sending a refused request
             return
         super().on_body(body)
 
     def on_chunk_header(self) -> None:
-        """A chunk of a body begins. Each costs time, however small it is."""
+        """Count the chunks of a body: each costs time, however small."""
         self._chunks += 1
         if self._chunks > _CHUNKS and self._body < _CHUNK_BYTES * self._chunks:
             self._stop(ApiError(400, f"The body's chunks are too small: at least {_CHUNK_BYTES} bytes on average are "
@@ -163,7 +165,7 @@ class Connection(HttpToolsProtocol):
             self._closed_at = time.monotonic()
         super().on_response_complete()
 
-    # The client's pace
+    # Pace of the client
 
     def pause_writing(self) -> None:
         self._stuck_since = time.monotonic()
@@ -177,32 +179,32 @@ class Connection(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._closed_at = time.monotonic()
 
-    def watch(self, now: float) -> None:
-        """End the connection if its client has used up what patience there is."""
-        patience = self.patience
+    def check_timeouts(self, now: float) -> None:
+        """Close the connection if its client has exceeded a time limit."""
+        timeouts = self.timeouts
         if self._refused_at is not None:
-            if now - self._refused_at > patience.linger:
+            if now - self._refused_at > timeouts.linger:
                 self.transport.abort()
         elif self._closed_at is not None:
-            if now - self._closed_at > patience.write:
+            if now - self._closed_at > timeouts.write:
                 self.transport.abort()
-        elif self._stuck_since is not None and now - self._stuck_since > patience.write:
+        elif self._stuck_since is not None and now - self._stuck_since > timeouts.write:
             self.on_refused("slow_reader")
             self.transport.abort()
         elif self._awaited is not None and self.flow.read_paused:
-            self._since, self._body = now, 0  # it is we who don't read
-        elif self._awaited == "head" and now - self._since > patience.head:
-            if not self._begun and not self._raw:  # it said nothing, so there is nothing to answer
+            self._since, self._body = now, 0  # we paused reading
+        elif self._awaited == "head" and now - self._since > timeouts.head:
+            if not self._begun and not self._raw:  # it sent nothing, so there is nothing to respond to
                 self._refused_at = now
                 self.transport.close()
                 return
-            self._refuse(ApiError(408, f"The request did not arrive within {patience.head:g} s.",
+            self._refuse(ApiError(408, f"The request did not arrive within {timeouts.head:g} s.",
                                   code="request_timeout"))
-        elif self._awaited == "body" and now - self._since > patience.body + self._body / patience.body_rate:
+        elif self._awaited == "body" and now - self._since > timeouts.body + self._body / timeouts.body_rate:
             self._refuse(ApiError(408, "The request's body arrives too slowly.", code="request_timeout"))
 
     def _without_upgrade(self) -> bytes:
-        """The request's head as it would be if its client offered no other protocol."""
+        """Rebuild the request's head without the offer of another protocol."""
         lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + self.parser.get_http_version().encode()]
         for name, value in self.headers:
             if name == b"connection":
@@ -215,12 +217,12 @@ class Connection(HttpToolsProtocol):
         self._awaited, self._since, self._body, self._chunks = what, time.monotonic(), 0, 0
 
     def _stop(self, refusal: ApiError) -> None:
-        """Out of the parser."""
+        """Abort parsing with a refusal."""
         self._refusal = refusal
         raise ValueError(refusal.code)
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer and close. Where an answer has begun or is to come first, there is nothing left to say."""
+        """Respond and close; just close where a response has begun or another one is due first."""
         self.on_refused(error.code or "")
         self._refused_at = time.monotonic()
         asked = list(self._open)
@@ -238,13 +240,13 @@ class Connection(HttpToolsProtocol):
                              b"connection: close\r\n\r\n" % (error.status, HTTPStatus(error.status).phrase.encode(),
                                                              len(body)) + body)
         if self.transport.can_write_eof():
-            self.transport.write_eof()  # and read on for a while: closing at once could take the answer with it
+            self.transport.write_eof()  # and keep reading: closing at once could discard the response
         else:
             self.transport.close()
 
 
 class _Flow(FlowControl):
-    """Reads nothing more while requests wait in the pipeline."""
+    """Flow control that pauses reading while requests wait in the pipeline."""
 
     def __init__(self, transport: Any, full: Callable[[], bool]) -> None:
         super().__init__(transport)
@@ -256,4 +258,4 @@ class _Flow(FlowControl):
 
 
 _TOO_LONG = ApiError(431, f"The request line and its headers are too long: at most {HEAD_BYTES} bytes and {HEADERS} "
-                          "headers are taken.", code="headers_too_large")
+                          "headers are accepted.", code="headers_too_large")

@@ -1,4 +1,4 @@
-"""The HTTP door as the configuration wants it: address, HTTPS, keys and limits together."""
+"""The HTTP entrypoint: address, HTTPS, keys and limits from the configuration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class HttpEntrypoint:
 
     Args:
         environ: for OPENCLAW_RL_API_KEYS.
-        mounted: it has no port: `start` gives an application for another program's web server, whose matter the address
-            and HTTPS are; keys, where there are any, and limits are asked for all the same.
+        mounted: open no port; `start` returns an application for another program's web server, which is responsible
+            for address and HTTPS. Keys and limits apply all the same.
 
     Raises:
-        ConfigError: others on the network could come in without a key or without HTTPS, or keys or certificate can't
+        ConfigError: it would be reachable from a network without a key or without HTTPS, or keys or certificate can't
             be used; the text says what to do.
         OSError: it can't listen; the text names the address.
     """
@@ -46,47 +46,47 @@ class HttpEntrypoint:
         self._access = Access(self._ring, limits, closed=not identity.is_loopback(settings.host))
         self._http = None if mounted else HttpServer(
             settings.host, settings.port, self._certificate.context if self._certificate else None, limits.connections)
-        self._watch: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.address = self._http.address if self._http else ""  #: http://HOST:PORT or https://HOST:PORT
 
-    def start(self, desk: ChatService, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
-        """Serve; see `create_app`. Returns the application."""
-        app = create_app(desk, client_digest, self._access, metrics)
+    def start(self, service: ChatService, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
+        """Serve, and return the application; see `create_app`."""
+        app = create_app(service, client_digest, self._access, metrics)
         if self._http is not None:
-            self._http.start(app, metrics.refused, self._access.free)
-        self._watch = asyncio.create_task(self._access.watch(), name="revoked keys")
+            self._http.start(app, metrics.refused, self._access.unlimited)
+        self._watching = asyncio.create_task(self._access.watch(), name="revoked keys")
         return app
 
     async def stop(self) -> None:
-        """Stop serving; responses that still run are cancelled."""
-        if self._watch is not None:
-            self._watch.cancel()
+        """Stop serving; running responses are cancelled."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._http is not None:
             await self._http.stop()
 
     def alarms(self) -> list[tuple[str, str]]:
-        """What is wrong with keys or certificate (name, message)."""
+        """Problems with keys or certificate (name, message)."""
         return [("keys_unusable", self._ring.problem),
                 ("http_certificate", self._certificate.problem if self._certificate else "")]
 
 
 def check_keys(config: Config, home: Home, environ: Mapping[str, str] = os.environ) -> KeyRing:
-    """The keys of a mesh.
+    """Load the keys of a mesh.
 
     Raises:
-        ConfigError: they can't be used, or the door is on a network and there is none.
+        ConfigError: they can't be used, or there is none and the entrypoint is reachable from a network.
     """
     host = config.components.policy_server.host
     ring = KeyRing.of(config, home, environ)
     if not identity.is_loopback(host) and not any(not key.dead() for key in ring.all()):
-        raise ConfigError(f"components.policy_server.host: {host} lets others on the network in, and there is no key "
-                          "that they could be asked for: make one with `openclaw-rl keys add NAME --scope chat` (in "
+        raise ConfigError(f"components.policy_server.host: {host} is reachable from the network, and there is no key "
+                          "to ask for: make one with `openclaw-rl keys add NAME --scope chat` (in "
                           f"the home {home.root}), or listen on 127.0.0.1 only")
     return ring
 
 
 def https_certificate(config: Config, home: Home) -> Certificate | None:
-    """The door's certificate; None where it speaks plain HTTP.
+    """Load the entrypoint's certificate; None for plain HTTP.
 
     Raises:
         ConfigError: there is none, or it can't be used.
@@ -110,5 +110,5 @@ def https_certificate(config: Config, home: Home) -> Certificate | None:
         return Certificate(certificate, key, security.warn_days)
     except ConfigError as error:
         where = "" if own[0] else ("; `openclaw-rl init` makes certificates, security.http_certificate names one of "
-                                   "your own, security.http_tls: off does without, behind a proxy of your own")
-        raise ConfigError(f"the HTTP door on {host} needs HTTPS, and {error}{where}") from None
+                                   "your own, security.http_tls: off disables HTTPS, behind your own proxy")
+        raise ConfigError(f"the HTTP entrypoint on {host} needs HTTPS, and {error}{where}") from None

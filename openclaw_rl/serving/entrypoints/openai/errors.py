@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, so that its SDKs raise what their users expect."""
+"""Errors in OpenAI's shape, so that its SDKs raise the exceptions their users expect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.OUT_OF_RANGE: 400,
     grpc.StatusCode.UNAUTHENTICATED: 401, grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.ALREADY_EXISTS: 409,
-    # The SDKs repeat a 409 on their own: right for a version that may become active in a moment.
+    # The SDKs retry a 409, which suits a version that may become active in a moment.
     grpc.StatusCode.FAILED_PRECONDITION: 409, grpc.StatusCode.ABORTED: 409,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429, grpc.StatusCode.UNIMPLEMENTED: 501,
     grpc.StatusCode.UNAVAILABLE: 503, grpc.StatusCode.DEADLINE_EXCEEDED: 504,
@@ -29,7 +29,7 @@ class ApiError(Exception):
     Attributes:
         status: HTTP status.
         message, type, param, code: the fields of OpenAI's error body; `param` names the bad field.
-        headers: more headers, such as Retry-After.
+        headers: further headers, such as Retry-After.
     """
 
     def __init__(self, status: int, message: str, *, type: str | None = None, param: str | None = None,
@@ -44,14 +44,14 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """The whole response."""
+        """The HTTP response."""
         return Response(orjson.dumps(self.body()), self.status, self.headers, "application/json")
 
 
 def from_mesh(error: MeshError) -> ApiError:
-    """The same error for an HTTP client. An API model's own HTTP status is kept (metadata `http_status`)."""
+    """Convert a mesh error. An API model's own HTTP status is kept (metadata `http_status`)."""
     status = int(error.metadata.get("http_status", 0)) or (
-        400 if error.reason == "NO_WEIGHTS" else _STATUS.get(error.code, 500))  # repeating it would not help
+        400 if error.reason == "NO_WEIGHTS" else _STATUS.get(error.code, 500))  # a retry would not help
     headers = {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     code = {"CONTEXT_TOO_LONG": "context_length_exceeded", "INVALID_ARGUMENT": "invalid_value",
             "RESOURCE_EXHAUSTED": "rate_limit_exceeded"}.get(error.reason, error.reason.lower())
@@ -60,7 +60,7 @@ def from_mesh(error: MeshError) -> ApiError:
 
 
 def wrong_type(param: str, value: Any, expected: str) -> ApiError:
-    """400: a field of another JSON type."""
+    """400: a field has the wrong JSON type."""
     shown = repr(value)
     if len(shown) > 60:
         shown = shown[:57] + "..."
@@ -69,7 +69,7 @@ def wrong_type(param: str, value: Any, expected: str) -> ApiError:
 
 
 def wrong_value(param: str, value: Any, allowed: str) -> ApiError:
-    """400: a field of the right type with a value that is not allowed; `allowed` completes "must be ..."."""
+    """400: a field has a value that is not allowed; `allowed` completes "must be ..."."""
     shown = repr(value)
     if len(shown) > 60:
         shown = shown[:57] + "..."
@@ -78,13 +78,13 @@ def wrong_value(param: str, value: Any, allowed: str) -> ApiError:
 
 
 def missing(param: str, why: str = "") -> ApiError:
-    """400: a required field is not there."""
+    """400: a required field is missing."""
     return ApiError(400, f"Missing required parameter: '{param}'." + (f" {why}" if why else ""), param=param,
                     code="missing_required_parameter")
 
 
 def json_type(value: Any) -> str:
-    """A value's JSON type, with its article."""
+    """The JSON type of a value, with its article."""
     names = {bool: "a boolean", int: "an integer", float: "a decimal", str: "a string", list: "an array",
              dict: "an object"}
     return names.get(type(value), "null")

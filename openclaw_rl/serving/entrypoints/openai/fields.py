@@ -1,4 +1,4 @@
-"""Reading JSON objects field by field; a wrong type is an error that names field, value and what is allowed."""
+"""JSON objects read field by field; errors name the field, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wro
 
 
 def parse_object(body: bytes | bytearray) -> dict[str, Any]:
-    """A request's body as a JSON object.
+    """Parse a request body as a JSON object.
 
     Raises:
         ApiError: 400, not UTF-8, not JSON, or not an object.
@@ -26,7 +26,7 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
 
 
 class Fields:
-    """One JSON object. Null counts as absent, as in OpenAI's API; every name that was asked for is in `known`."""
+    """A JSON object. Null counts as absent, as in OpenAI's API; `known` has every name that was read."""
 
     def __init__(self, data: dict[str, Any], path: str = "") -> None:
         self.data = data
@@ -34,11 +34,11 @@ class Fields:
         self._path = path
 
     def name(self, key: str) -> str:
-        """The field's full name, as errors have it."""
+        """The full name of a field, for errors."""
         return f"{self._path}.{key}" if self._path else key
 
     def get(self, key: str) -> Any:
-        """The value as it is; None when absent."""
+        """The raw value; None when absent."""
         self.known.add(key)
         return self.data.get(key)
 
@@ -46,8 +46,8 @@ class Fields:
         """A string."""
         return self._typed(key, str, "a string")
 
-    def needed_text(self, key: str) -> str:
-        """A string that must be there."""
+    def required_text(self, key: str) -> str:
+        """A required string."""
         return self._typed(key, str, "a string", required=True)
 
     def flag(self, key: str) -> bool | None:
@@ -85,7 +85,7 @@ class Fields:
         return float(value)
 
     def rest(self) -> dict[str, Any]:
-        """The fields that nobody asked for."""
+        """The fields that were not read."""
         return {key: value for key, value in self.data.items() if key not in self.known}
 
     def _typed(self, key: str, kind: type, expected: str, required: bool = False) -> Any:
@@ -98,7 +98,7 @@ class Fields:
 
 
 def objects(items: list[Any], path: str) -> list[Fields]:
-    """The elements of an array that must all be objects."""
+    """Return the elements of an array, all of which must be objects."""
     for i, item in enumerate(items):
         if not isinstance(item, dict):
             raise wrong_type(f"{path}[{i}]", item, "an object")

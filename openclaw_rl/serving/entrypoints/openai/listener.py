@@ -1,4 +1,4 @@
-"""Takes connections: so many of one address and in all, with a bound on the time that a TLS handshake takes."""
+"""Accepts connections, with limits per address and in total and a time limit for TLS handshakes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from openclaw_rl.serving.entrypoints.openai.connection import ClientTimeouts, Co
 
 logger = logging.getLogger(__name__)
 
-_TLS_RECORD = b"\x16"  # how a handshake begins
-_RESERVED = 256  # files that the process needs beside connections
-_SPOKEN_PLAINLY = (b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+_TLS_RECORD = b"\x16"  # the first byte of a handshake
+_RESERVED = 256  # files that the process needs for other things
+_HTTPS_NEEDED = (b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
                    b"content-length: %d\r\n\r\n%s")
 _TOO_MANY = (b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\n"
              b"retry-after: 1\r\ncontent-length: 123\r\n\r\n"
@@ -30,7 +30,7 @@ _PLAIN_BODY = (b'{"error":{"message":"This port speaks HTTPS: use https:// in th
 
 
 def client_address(host: str) -> str:
-    """What counts as one address: an IPv6 client has at least a /64 of them."""
+    """The address that limits count by: the /64 network of an IPv6 client."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -43,29 +43,30 @@ def client_address(host: str) -> str:
 
 
 class Listener:
-    """Accepts on a listening socket until it is closed. The interface is the part of asyncio.Server that uvicorn uses.
+    """Accepts on a listening socket until it is closed. It has the part of asyncio.Server's interface that uvicorn
+    uses.
 
     Args:
-        make: a new connection's protocol.
-        tls: gives the context for the next connection; None for plain HTTP.
-        per_address: most open connections of one address; see `client_address`.
-        refused: is told of connections that weren't taken, with a word for the metrics.
-        free: whether an address may have any number of them.
+        make: makes a connection's protocol.
+        tls: returns the context for the next connection; None for plain HTTP.
+        per_address: open connections of one address, at most; see `client_address`.
+        refused: called for each connection that is refused, with a reason for the metrics.
+        unlimited: whether an address may have any number of them.
     """
 
     def __init__(self, listening: socket.socket, make: Callable[[], Connection],
-                 tls: Callable[[], ssl.SSLContext] | None, per_address: int, patience: ClientTimeouts,
-                 refused: Callable[[str], None], free: Callable[[str], bool]) -> None:
+                 tls: Callable[[], ssl.SSLContext] | None, per_address: int, timeouts: ClientTimeouts,
+                 refused: Callable[[str], None], unlimited: Callable[[str], bool]) -> None:
         listening.setblocking(False)
         self._socket, self._make, self._tls = listening, make, tls
-        self._per_address, self._patience, self._refused, self._free = per_address, patience, refused, free
+        self._per_address, self._timeouts, self._refused, self._unlimited = per_address, timeouts, refused, unlimited
         self._most = _room_for_connections()
         self._open: Counter[str] = Counter()
         self._arriving: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept(), name="http accept")
 
     def close(self) -> None:
-        """Take no more; those that are here stay, those that have not shown themselves go."""
+        """Accept no more; established connections stay, those still in their handshake are dropped."""
         self._accepting.cancel()
         for task in self._arriving:
             task.cancel()
@@ -81,14 +82,14 @@ class Listener:
                 client, peer = await loop.sock_accept(self._socket)
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    logger.error("no connection can be taken: %s", error.strerror)
+                    logger.error("can't accept connections: %s", error.strerror)
                     self._refused("no_files")
-                    await asyncio.sleep(0.5)  # some will have ended
+                    await asyncio.sleep(0.5)  # until some have closed
                 elif self._socket.fileno() < 0:
                     return
                 continue
             address = client_address(peer[0])
-            many = self._open[address] >= self._per_address and not self._free(address)
+            many = self._open[address] >= self._per_address and not self._unlimited(address)
             if many or self._open.total() >= self._most:
                 self._refused("connections")
                 if self._tls is None:
@@ -97,68 +98,68 @@ class Listener:
                 client.close()
             else:
                 self._open[address] += 1
-                task = asyncio.create_task(self._arrive(client, self._leaver(address)))
+                task = asyncio.create_task(self._arrive(client, self._releaser(address)))
                 self._arriving.add(task)
                 task.add_done_callback(self._arriving.discard)
-            await asyncio.sleep(0)  # others have their turn also while there is one connection after the other
+            await asyncio.sleep(0)  # let others run during a burst of connections
 
-    async def _arrive(self, client: socket.socket, leave: Callable[[], None]) -> None:
+    async def _arrive(self, client: socket.socket, release: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def make() -> Connection:
             connection = self._make()
-            connection.on_lost = leave
+            connection.on_lost = release
             return connection
 
         try:
-            _keep_alive(client, self._patience)
+            _keep_alive(client, self._timeouts)
             if self._tls is None:
                 await loop.connect_accepted_socket(make, client)
                 return
-            async with asyncio.timeout(self._patience.handshake):
+            async with asyncio.timeout(self._timeouts.handshake):
                 first = await _peek(client)
             if first == _TLS_RECORD:
                 await loop.connect_accepted_socket(make, client, ssl=self._tls(),
-                                                   ssl_handshake_timeout=self._patience.handshake,
-                                                   ssl_shutdown_timeout=self._patience.linger)
+                                                   ssl_handshake_timeout=self._timeouts.handshake,
+                                                   ssl_shutdown_timeout=self._timeouts.linger)
                 return
             if first:
-                await self._say_https(client)
+                await self._tell_https(client)
         except (OSError, TimeoutError):  # also ssl.SSLError
             self._refused("handshake")
         except BaseException:
-            leave()
+            release()
             client.close()
             raise
-        leave()
+        release()
         client.close()
 
-    async def _say_https(self, client: socket.socket) -> None:
+    async def _tell_https(self, client: socket.socket) -> None:
         self._refused("https_needed")
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._patience.linger):
-            await loop.sock_sendall(client, _SPOKEN_PLAINLY % (len(_PLAIN_BODY), _PLAIN_BODY))
+        async with asyncio.timeout(self._timeouts.linger):
+            await loop.sock_sendall(client, _HTTPS_NEEDED % (len(_PLAIN_BODY), _PLAIN_BODY))
             client.shutdown(socket.SHUT_WR)
             for _ in range(64):
                 if not await loop.sock_recv(client, 2**16):
                     break
 
-    def _leaver(self, address: str) -> Callable[[], None]:
-        left = False
+    def _releaser(self, address: str) -> Callable[[], None]:
+        released = False
 
-        def leave() -> None:
-            nonlocal left
-            if not left:
-                left = True
+        def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
                 self._open[address] -= 1
                 if not self._open[address]:
                     del self._open[address]
 
-        return leave
+        return release
 
 
 async def _peek(client: socket.socket) -> bytes:
-    """The first byte, which stays to be read; empty when the client has closed."""
+    """Return the first byte without consuming it; empty when the client has closed."""
     loop = asyncio.get_running_loop()
     client.setblocking(False)
     while True:
@@ -172,18 +173,18 @@ async def _peek(client: socket.socket) -> bytes:
             loop.remove_reader(client.fileno())
 
 
-def _keep_alive(client: socket.socket, patience: ClientTimeouts) -> None:
-    """Find out when the other machine is gone without a word, also while it waits for an answer."""
+def _keep_alive(client: socket.socket, timeouts: ClientTimeouts) -> None:
+    """Detect a peer that vanished, also while it waits for a response."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3),
-                        ("TCP_USER_TIMEOUT", int(patience.write * 1000))):
+                        ("TCP_USER_TIMEOUT", int(timeouts.write * 1000))):
         if hasattr(socket, name):
             with contextlib.suppress(OSError):
                 client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _room_for_connections() -> int:
-    """Connections that fit into the process's limit of open files, which is raised as far as it goes."""
+    """Raise the limit of open files as far as possible; returns the connections that fit into it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
     if soft != resource.RLIM_INFINITY and soft < wanted:

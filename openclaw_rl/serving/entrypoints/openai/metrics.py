@@ -1,4 +1,4 @@
-"""What /metrics tells, in a registry of its own."""
+"""Prometheus metrics of the HTTP entrypoint."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ _SECONDS = (.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 class Metrics:
-    """Counters and histograms of the HTTP door, and gauges that are asked for when somebody looks."""
+    """Counters and histograms of requests, and gauges that are read at each scrape."""
 
     def __init__(self, gauges: Callable[[], dict[str, float]] = dict,
                  alarms: Callable[[], Iterable[str]] = tuple) -> None:
         """
         Args:
-            gauges: momentary figures by name.
-            alarms: names of the policy server's alarms that hold now.
+            gauges: returns current values by name.
+            alarms: returns the names of the policy server's active alarms.
         """
         self._registry = CollectorRegistry()
-        self._requests = Counter("openclaw_requests", "Requests by door and HTTP status; 499: the client went away.",
+        self._requests = Counter("openclaw_requests", "Requests by API and HTTP status; 499: the client disconnected.",
                                  ("api", "status"), registry=self._registry)
         self._clients = Counter("openclaw_client_requests", "Requests by the name of the client's key (empty without "
                                 "one) and HTTP status.", ("client", "status"), registry=self._registry)
-        self._refused = Counter("openclaw_connections_refused", "Connections that were refused or ended, by reason.",
+        self._refused = Counter("openclaw_connections_refused", "Connections refused or closed, by reason.",
                                 ("reason",), registry=self._registry)
         self._tokens = Counter("openclaw_tokens", "Tokens by kind.", ("kind",), registry=self._registry)
-        self._first = Histogram("openclaw_first_token_seconds", "From the request to its first token.",
+        self._first = Histogram("openclaw_first_token_seconds", "Time from request to first token.",
                                 registry=self._registry, buckets=_SECONDS)
-        self._total = Histogram("openclaw_response_seconds", "From the request to the end of its response.",
+        self._total = Histogram("openclaw_response_seconds", "Time from request to the end of the response.",
                                 registry=self._registry, buckets=_SECONDS)
         self._registry.register(_Gauges(gauges))
         self._registry.register(_Alarms(alarms))
         observe_registry(self._registry)
 
     def answered(self, api: str, status: int, seconds: float) -> None:
-        """A request has ended."""
+        """Count a request that has ended."""
         self._requests.labels(api, str(status)).inc()
         self._total.observe(seconds)
 
     def client(self, name: str, status: int) -> None:
-        """A client was answered. `name`: its key's, never the key."""
+        """Count a response to a client. `name`: of its key, never the key itself."""
         self._clients.labels(name, str(status)).inc()
 
     def refused(self, reason: str) -> None:
-        """A connection was refused, or ended for what its client did."""
+        """Count a connection that was refused, or closed because of its client."""
         self._refused.labels(reason).inc()
 
     def first_token(self, seconds: float) -> None:
-        """The first token is there."""
+        """Observe the time to a first token."""
         self._first.observe(seconds)
 
     def tokens(self, usage: dict[str, int]) -> None:
-        """A response is complete."""
+        """Count the tokens of a complete response."""
         self._tokens.labels("prompt").inc(usage["prompt_tokens"])
         self._tokens.labels("completion").inc(usage["completion_tokens"])
 
     def text(self) -> bytes:
-        """Prometheus' text format."""
+        """Render all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -76,7 +76,7 @@ class _Gauges(Collector):
 
 
 class _Alarms(Collector):
-    """The same names and labels as the figures that components export by OTLP."""
+    """Alarms, with the names and labels that components export by OTLP."""
 
     def __init__(self, alarms: Callable[[], Iterable[str]]) -> None:
         self._alarms = alarms
@@ -86,7 +86,7 @@ class _Alarms(Collector):
         degraded = GaugeMetricFamily("openclaw_component_degraded", "1 while a component has an alarm, else 0.",
                                      labels=("component",))
         degraded.add_metric(("policy_server",), float(bool(names)))
-        alarm = GaugeMetricFamily("openclaw_alarm", "1 for each alarm that a component has now.",
+        alarm = GaugeMetricFamily("openclaw_alarm", "1 for each active alarm of a component.",
                                   labels=("component", "name"))
         for name in names:
             alarm.add_metric(("policy_server", name), 1.0)

@@ -1,4 +1,4 @@
-"""Bodies of responses: OpenAI's chat and text completions, whole and in chunks."""
+"""Response bodies of OpenAI's chat and text completions, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from openclaw_rl.serving.entrypoints.openai.messages import call_json
 from openclaw_rl.serving.interfaces import Delta, End
+from openclaw_rl.serving.text.openai_json import call_json
 from openclaw_rl.v1 import turn_pb2
 
 _REASONS: dict[turn_pb2.FinishReason.ValueType, str] = {
@@ -19,7 +19,7 @@ DONE = b"data: [DONE]\n\n"
 class ChatReply:
     """One response of /v1/chat/completions.
 
-    A chunk is put together from bytes that were made once: only the text itself is encoded for each token.
+    Chunks are assembled from bytes made once: only the text itself is encoded for each token.
     """
 
     kind = "chat.completion"
@@ -27,7 +27,11 @@ class ChatReply:
 
     def __init__(self, turn_id: str, session_id: str, model: str, created: int, choices: int, n: int,
                  logprobs: bool, include_usage: bool = False) -> None:
-        """Args: choices: responses; n: how many of them belong to each prompt."""
+        """
+        Args:
+            choices: number of responses.
+            n: responses of each prompt.
+        """
         self.head = {"id": self.prefix + turn_id, "created": created, "model": model, "session_id": session_id}
         self.logprobs, self._n = logprobs, n
         self._usage_null = {"usage": None} if include_usage else {}
@@ -41,7 +45,7 @@ class ChatReply:
         return self._event(choice, {"role": "assistant", "content": ""}, None, None)
 
     def chunk(self, choice: int, delta: Delta) -> bytes:
-        """A chunk; empty when there is nothing to show yet."""
+        """A chunk; empty when there is nothing to send yet."""
         if not delta.tool_calls and not self.logprobs and not delta.reasoning:
             if not delta.text:
                 return b""
@@ -63,12 +67,12 @@ class ChatReply:
         return self._event(choice, {}, None, _REASONS.get(end.finish_reason, "stop"))
 
     def usage_chunk(self, ends: list[End]) -> bytes:
-        """The chunk behind the last one, for who asked for it."""
+        """The usage chunk, for clients that requested it."""
         return b"data: " + orjson.dumps({**self.head, "object": f"{self.kind}.chunk", "choices": [],
                                          "usage": usage(ends, self._n)}) + b"\n\n"
 
     def note(self, choice: int, delta: Delta) -> None:
-        """Keep what a whole response needs of a delta."""
+        """Collect what an unstreamed response needs of a delta."""
         if delta.logprobs:
             self._tokens[choice].extend(delta.logprobs)
 
@@ -94,7 +98,7 @@ class ChatReply:
         return b"data: %b,\"choices\":[%b]}\n\n" % (self._chunk, orjson.dumps(body))
 
     def _around(self, choice: int) -> tuple[bytes, bytes]:
-        """What comes before and behind the text in a chunk that has nothing else."""
+        """The bytes before and after the text of a chunk without anything else."""
         before = b"data: %b,\"choices\":[{\"index\":%d,\"delta\":{\"content\":" % (self._chunk, choice)
         return before, b"},\"finish_reason\":null,\"logprobs\":null}]}\n\n"
 
@@ -109,7 +113,7 @@ class CompletionReply(ChatReply):
         self._echo = echo
         self._offset = [len(text) for text in echo]
         super().__init__(*args, **kwargs)
-        # Chunks of this endpoint have the name of the whole.
+        # Chunks of this endpoint have the same `object` as the whole response.
         self._chunk = orjson.dumps({**self.head, "object": self.kind, **self._usage_null})[:-1]
 
     def opening(self, choice: int) -> bytes:
@@ -139,7 +143,7 @@ class CompletionReply(ChatReply):
         return b"data: %b,\"choices\":[%b]}\n\n" % (self._chunk, orjson.dumps(body))
 
     def _old_logprobs(self, choice: int, tokens: list[dict[str, Any]]) -> dict[str, Any]:
-        """The older shape: parallel lists."""
+        """Log-probabilities in the older shape: parallel lists."""
         offsets = []
         for token in tokens:
             offsets.append(self._offset[choice])
@@ -150,6 +154,6 @@ class CompletionReply(ChatReply):
 
 
 def usage(ends: list[End], n: int) -> dict[str, int]:
-    """Tokens of a request: each prompt once, all responses; `n` responses belong to each prompt."""
+    """Token usage of a request, each prompt counted once; `n`: responses of each prompt."""
     prompt, completion = sum(end.prompt_tokens for end in ends[::n]), sum(end.completion_tokens for end in ends)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

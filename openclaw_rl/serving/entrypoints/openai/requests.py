@@ -1,4 +1,4 @@
-"""Bodies of requests: checked, and turned into calls. Unknown fields are ignored, as OpenAI-compatible servers do."""
+"""Request bodies, checked and turned into calls. Unknown fields are ignored, as OpenAI-compatible servers do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wrong_type, wrong_value
 from openclaw_rl.serving.entrypoints.openai.fields import Fields
-from openclaw_rl.serving.entrypoints.openai.messages import check_tool_choice, parse_messages, parse_tools
-from openclaw_rl.serving.interfaces import ChatCall, pinned
+from openclaw_rl.serving.entrypoints.openai.messages import parse_messages, parse_tools
+from openclaw_rl.serving.interfaces import ChatCall, version_limits
+from openclaw_rl.serving.validation import check_tool_choice
 from openclaw_rl.v1 import turn_pb2
 
 MOST_CHOICES = 8
@@ -21,7 +22,7 @@ _INT64 = 2**63
 
 @dataclass(slots=True)
 class ApiRequest:
-    """A request as the door works on it."""
+    """A parsed request."""
 
     calls: list[ChatCall]  #: one for each choice, in order
     options: turn_pb2.TurnOptions
@@ -32,11 +33,11 @@ class ApiRequest:
     user: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     logprobs: bool = False
-    echo: list[str] = field(default_factory=list)  #: completions: what comes before each choice's text
+    echo: list[str] = field(default_factory=list)  #: text completions: the prompt to repeat before each choice
 
 
 def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
-    """Body of /v1/chat/completions.
+    """Parse the body of /v1/chat/completions.
 
     Raises:
         ApiError, MeshError: 400 naming the field, its value and what is allowed.
@@ -56,7 +57,7 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
     parallel = fields.flag("parallel_tool_calls")
     call = ChatCall(messages=messages, tools=tools, tool_choice=check_tool_choice(_tool_choice(fields), tools),
                     parallel_tool_calls=parallel is not False, sampling=sampling, logprobs=request.logprobs,
-                    **pinned(request.options))
+                    **version_limits(request.options))
     request.n = fields.integer("n", 1, MOST_CHOICES) or 1
     call.extra = fields.rest()
     if data.get("response_format"):
@@ -66,7 +67,7 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
 
 
 def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
-    """Body of /v1/completions: a prompt of text or token ids, or several of them.
+    """Parse the body of /v1/completions: a prompt of text or token ids, or several of them.
 
     Raises:
         ApiError, MeshError: as `parse_chat`.
@@ -84,7 +85,7 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiReq
         raise wrong_value("echo", True, "left out when logprobs are wanted: the prompt has none")
     request.n = fields.integer("n", 1, MOST_CHOICES) or 1
     for i, prompt in enumerate(_prompts(fields)):
-        call = ChatCall(sampling=sampling, logprobs=request.logprobs, **pinned(request.options))
+        call = ChatCall(sampling=sampling, logprobs=request.logprobs, **version_limits(request.options))
         if isinstance(prompt, str):
             call.prompt = prompt
             call.messages = [turn_pb2.ChatMessage(role="user", content=prompt)]
@@ -99,7 +100,7 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiReq
 
 
 def parse_feedback(data: dict[str, Any]) -> turn_pb2.Feedback:
-    """Body of /v1/feedback: {turn_id or session_id, rating and/or score and/or comment}.
+    """Parse the body of /v1/feedback: {turn_id or session_id, rating and/or score and/or comment}.
 
     Raises:
         ApiError: 400 naming the field; 422 when rating and score contradict each other.
@@ -126,7 +127,7 @@ def parse_feedback(data: dict[str, Any]) -> turn_pb2.Feedback:
 
 
 def _common(fields: Fields, headers: Mapping[str, str]) -> ApiRequest:
-    """What both completion endpoints have: stream, user, and what an agent says of the turn."""
+    """Parse the fields that both completion endpoints share."""
     session = _label(headers.get("x-session-id")) or (fields.text("session_id") or "").strip()
     turn_type = _label(headers.get("x-turn-type")) or (fields.text("turn_type") or "").strip()
     done = _label(headers.get("x-session-done")).lower() in _TRUE
@@ -153,8 +154,8 @@ def _common(fields: Fields, headers: Mapping[str, str]) -> ApiRequest:
 
 
 def _label(value: str | None) -> str:
-    """A header's text: HTTP hands bytes over as Latin-1, clients mean UTF-8. Other bytes stay apart: two ids must
-    never become one."""
+    """Decode a header: HTTP passes bytes as Latin-1 where clients mean UTF-8. Other bytes stay as they are, so that two
+    ids never become one."""
     value = value or ""
     try:
         return value.encode("latin-1").decode().strip()
@@ -163,7 +164,7 @@ def _label(value: str | None) -> str:
 
 
 def _version(headers: Mapping[str, str], name: str) -> int | None:
-    """A header that names a policy version; None when it is absent or empty."""
+    """Parse a header with a policy version; None when it is absent or empty."""
     text = (headers.get(name.lower()) or "").strip()
     if not text:
         return None
@@ -214,11 +215,11 @@ def _tool_choice(fields: Fields) -> str:
     kind = named.text("type") or "function"
     if kind != "function":
         raise wrong_value("tool_choice.type", kind, "function")
-    return Fields(named.object("function", required=True) or {}, "tool_choice.function").needed_text("name")
+    return Fields(named.object("function", required=True) or {}, "tool_choice.function").required_text("name")
 
 
 def _choices(call: ChatCall, count: int) -> list[ChatCall]:
-    """The call for each choice; with a seed each draws its own, repeatable tokens."""
+    """Return a call for each choice; with a seed, each draws its own reproducible tokens."""
     calls = []
     for i in range(count):
         sampling = copy.copy(call.sampling)

@@ -46,7 +46,7 @@ async def make(tiny: Path, tmp_path: Path, fakes: list[FakeSglang]) -> AsyncIter
                                   tmp_path / "sglang", tmp_path / "logs")
             stack.push_async_callback(engine.stop)
             await engine.start()
-            await eventually(lambda: all(worker.state != "starting" for worker in engine.workers))
+            await eventually(lambda: all(worker.state != "starting" for worker in engine.status().workers))
             return engine
 
         yield make

@@ -66,7 +66,7 @@ async def test_a_long_prompt_and_a_full_queue_are_refused(make: Make, fakes: lis
     with pytest.raises(PromptTooLong):
         await respond(engine, [1] * 128)
     running = [asyncio.create_task(respond(engine, [1], 10)) for _ in range(2)]
-    await eventually(lambda: engine.stats()["waiting"] == 1)
+    await eventually(lambda: engine.status().gauges["waiting"] == 1)
     with pytest.raises(EngineBusy):
         await respond(engine, [1])
     await asyncio.gather(*running)
@@ -88,7 +88,7 @@ async def test_an_update_pauses_in_place_and_reads_the_version_back(make: Make, 
     engine = await make(fakes[0])
     before = len(fakes[0].calls)
     responses = [asyncio.create_task(respond(engine, [i + 1], 100)) for i in range(8)]
-    await eventually(lambda: engine.stats()["tokens_total"] > 40)
+    await eventually(lambda: engine.status().gauges["tokens_total"] > 40)
     await engine.stage(3, other)
     pause = await engine.activate(3)
     assert engine.active_version == 3 and pause.steps == 1
@@ -156,7 +156,7 @@ async def test_a_refused_update_leaves_the_old_version_and_no_response_fails(
         make: Make, fakes: list[FakeSglang], other: Path, refused: str) -> None:
     engine = await make(fakes[0])
     running = asyncio.create_task(respond(engine, [1], 100))
-    await eventually(lambda: engine.stats()["tokens_total"] > 3)
+    await eventually(lambda: engine.status().gauges["tokens_total"] > 3)
     fakes[0].refuse[refused] = 1
     await engine.stage(1, other)
     with pytest.raises(WeightsError, match=r"version 1 is not active.*shapes do not fit"):
@@ -176,11 +176,11 @@ async def test_a_server_that_does_not_take_the_version_is_found(make: Make, fake
     fakes[0].forget_version = True
     await engine.stage(1, other)
     await engine.activate(1)
-    assert [worker.state for worker in engine.workers] == ["out", "serving"]
-    assert "says that it serves '0'" in engine.worker_problems[0]
+    assert [worker.state for worker in engine.status().workers] == ["out", "serving"]
+    assert "says that it serves '0'" in engine.status().alarms[0][1]
     fakes[0].forget_version = False
-    await eventually(lambda: engine.workers[0].state == "serving")
-    assert engine.workers[0].version == 1
+    await eventually(lambda: engine.status().workers[0].state == "serving")
+    assert engine.status().workers[0].version == 1
 
 
 async def test_a_worker_that_fails_an_update_is_brought_back_while_the_other_serves(
@@ -190,11 +190,11 @@ async def test_a_worker_that_fails_an_update_is_brought_back_while_the_other_ser
     await engine.stage(1, other)
     await engine.activate(1)
     assert engine.active_version == 1
-    assert [worker.state for worker in engine.workers] == ["serving", "out"]
+    assert [worker.state for worker in engine.status().workers] == ["serving", "out"]
     before = len(fakes[1].requests())
     for _ in range(3):
         assert {token.version for token in await respond(engine, [1])} == {1}
-    await eventually(lambda: not engine.worker_problems)
+    await eventually(lambda: not engine.status().alarms)
     assert fakes[1].version == "1"
     assert len(fakes[1].requests()) == before
 
@@ -202,15 +202,15 @@ async def test_a_worker_that_fails_an_update_is_brought_back_while_the_other_ser
 async def test_a_response_goes_on_elsewhere_when_its_worker_dies(make: Make, fakes: list[FakeSglang]) -> None:
     engine = await make(*fakes)
     responses = [asyncio.create_task(respond(engine, [i], 60, session=f"s{i}")) for i in range(6)]
-    await eventually(lambda: fakes[0].running > 0 and fakes[1].running > 0 and engine.stats()["tokens_total"] > 30)
+    await eventually(lambda: fakes[0].running > 0 and fakes[1].running > 0 and engine.status().gauges["tokens_total"] > 30)
     await fakes[0].stop()
     for i, response in enumerate(await asyncio.gather(*responses)):
         assert [token.id for token in response] == [i + 1 + at for at in range(60)]  # none lost, none twice
-    await eventually(lambda: engine.workers[0].state == "out")
-    assert engine.stats()["workers_serving"] == 1
+    await eventually(lambda: engine.status().workers[0].state == "out")
+    assert engine.status().gauges["workers_serving"] == 1
     fakes[0].version = "default"  # it is started anew, with the base model
     await fakes[0].start()
-    await eventually(lambda: engine.workers[0].state == "serving")
+    await eventually(lambda: engine.status().workers[0].state == "serving")
     assert fakes[0].version == "0"
 
 
@@ -218,15 +218,15 @@ async def test_a_response_waits_for_the_only_worker_to_come_back(make: Make, fak
     engine = await make(fakes[0])
     fakes[0].break_after = 5
     assert [token.id for token in await respond(engine, [0], 12)] == list(range(1, 13))
-    assert engine.stats()["continued_total"] == 1
+    assert engine.status().gauges["continued_total"] == 1
 
 
 async def test_a_server_that_somebody_else_updates_is_taken_out(make: Make, fakes: list[FakeSglang]) -> None:
     engine = await make(*fakes)
     fakes[0].refuse["/pause_generation"] = 2
     fakes[0].version = "theirs"
-    await eventually(lambda: engine.workers[0].state == "out")
-    await eventually(lambda: engine.workers[0].state == "serving")
+    await eventually(lambda: engine.status().workers[0].state == "out")
+    await eventually(lambda: engine.status().workers[0].state == "serving")
     assert fakes[0].version == "0"
 
 
@@ -251,7 +251,7 @@ async def test_stopping_ends_what_runs(make: Make, fakes: list[FakeSglang]) -> N
     engine: SglangEngine = await make(fakes[0], max_batch=1)
     fakes[0].delay = 0.05
     tasks = [asyncio.create_task(respond(engine, [1], 100)) for _ in range(2)]
-    await eventually(lambda: engine.stats()["waiting"] == 1)
+    await eventually(lambda: engine.status().gauges["waiting"] == 1)
     await engine.stop()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(result, EngineError)

@@ -104,9 +104,9 @@ async def test_a_chat_streams_and_agrees_with_the_embedded_engine(engine: Sglang
 async def test_eight_responses_go_on_through_updates(engine: SglangEngine, newer: Path, folder: Path) -> None:
     prompts = [[1, 504, 260, 3575, 282 + i] for i in range(8)]
     before = await engine.score(prompts[0])
-    made = engine.stats()["tokens_total"]
+    made = engine.status().gauges["tokens_total"]
     responses = [asyncio.create_task(respond(engine, prompt, 60, temperature=1.0)) for prompt in prompts]
-    await eventually(lambda: engine.stats()["tokens_total"] > made + 24 and engine.stats()["running"] == 8, 60)
+    await eventually(lambda: engine.status().gauges["tokens_total"] > made + 24 and engine.status().gauges["running"] == 8, 60)
     await engine.stage(1, newer)
     pause = await engine.activate(1)
     assert pause.steps == 1
@@ -124,18 +124,18 @@ async def test_a_killed_server_comes_back_with_the_active_version(engine: Sglang
         await engine.activate(1)
     ids = [1, 504, 260, 3575, 282]
     score = await engine.score(ids)
-    made = engine.stats()["tokens_total"]
+    made = engine.status().gauges["tokens_total"]
     running = asyncio.create_task(respond(engine, ids, 40, temperature=1.0))
-    await eventually(lambda: engine.stats()["tokens_total"] > made + 3, 60)
+    await eventually(lambda: engine.status().gauges["tokens_total"] > made + 3, 60)
     process = engine._manager.workers[0].process
     assert process and process.pid
     os.kill(process.pid, signal.SIGKILL)
-    await eventually(lambda: engine.workers[0].state == "out", 30)
-    assert engine.worker_problems
+    await eventually(lambda: engine.status().workers[0].state == "out", 30)
+    assert engine.status().alarms
     tokens = await running  # goes on from where it was
     assert len(tokens) == 40 or tokens[-1].id in engine.info.eos_ids
     assert {token.version for token in tokens} == {1}
-    assert engine.workers[0].state == "serving" and engine.workers[0].version == 1
+    assert engine.status().workers[0].state == "serving" and engine.status().workers[0].version == 1
     assert await engine.score(ids) == score
 
 

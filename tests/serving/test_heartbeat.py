@@ -9,21 +9,20 @@ from openclaw_rl.serving.heartbeat import SessionHeartbeat
 from openclaw_rl.serving.interfaces import ChatCall
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.v1 import turn_pb2
-from tests.serving.test_turns import ASK, Rig
+from tests.serving.test_chat_service import ASK, ORIGIN, Rig
 
 
-async def test_sessions_with_a_long_response_are_told_of(tmp_path: Path, template: ChatTemplate) -> None:
+async def test_sessions_with_a_response_in_progress_get_heartbeats(tmp_path: Path, template: ChatTemplate) -> None:
     rig = Rig(tmp_path, template)
-    presence = SessionHeartbeat(rig.recorder, session_timeout=40.0)
-    turns = ChatService(rig.recorder, "stub", presence=presence)
+    heartbeat = SessionHeartbeat(rig.recorder, session_timeout=40.0)
+    turns = ChatService(rig.recorder, "stub", heartbeat=heartbeat)
     assert rig.turns._policy is not None
     turns.mark_ready(rig.turns._policy)
     rig.engine.gate = asyncio.Event()
 
     async def ask(session: str, no_record: bool = False) -> None:
-        head = turns.open(options=turn_pb2.TurnOptions(session_id=session, no_record=no_record), client="c",
-                          api="test", messages=ASK, metadata={})
-        async for _ in turns.run(head, ChatCall(messages=ASK)):
+        context = turns.open(ORIGIN, turn_pb2.TurnOptions(session_id=session, no_record=no_record), ASK, {})
+        async for _ in turns.run(context, ChatCall(messages=ASK)):
             pass
 
     async with asyncio.TaskGroup() as group:
@@ -33,9 +32,9 @@ async def test_sessions_with_a_long_response_are_told_of(tmp_path: Path, templat
             while rig.engine.running < 3:  # noqa: ASYNC110  it is no event
                 await asyncio.sleep(0.005)
         begin = time.monotonic()
-        assert [presence.tell(begin + seconds) for seconds in (5, 11, 15, 22)] == [0, 1, 0, 1]
+        assert [heartbeat.send_due(begin + seconds) for seconds in (5, 11, 15, 22)] == [0, 1, 0, 1]
         rig.engine.gate.set()
-    assert presence.tell(begin + 1000) == 0
+    assert heartbeat.send_due(begin + 1000) == 0
     told = [event.session_active.session_id for event in rig.events() if event.HasField("session_active")]
     assert told == ["s", "s"]
     assert sum(event.HasField("turn") for event in rig.events()) == 2

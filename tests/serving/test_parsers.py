@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from openclaw_rl.serving.engines.sglang.parsers import NamedToolParser, Parsers, ReasoningSplitter
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End
+from openclaw_rl.serving.text.parsers import NamedToolParser, Parsers, ReasoningSplitter
 from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy, Transcript
 from openclaw_rl.v1 import turn_pb2

@@ -13,7 +13,7 @@ from openclaw_rl.serving import event_recorder as recorder_module
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
-from openclaw_rl.serving.interfaces import ChatCall, End
+from openclaw_rl.serving.interfaces import ChatCall, End, Origin
 from openclaw_rl.serving.rates import RateMeter
 from openclaw_rl.serving.status import StatusReporter
 from openclaw_rl.serving.text.template import ChatTemplate
@@ -23,6 +23,7 @@ from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, turn_pb2
 from tests.serving.stub import EOS, StubEngine
 
+ORIGIN = Origin(client="c", payer="", api="test")
 ASK = [turn_pb2.ChatMessage(role="user", content="Hi")]
 
 
@@ -36,9 +37,9 @@ class Rig:
         self.turns.mark_ready(TokenPolicy(self.engine, template))
 
     async def ask(self, **options: object) -> End:
-        head = self.turns.open(options=turn_pb2.TurnOptions(**options), client="c", api="test",  # type: ignore[arg-type]
-                               messages=ASK, metadata={})
-        events = [event async for event in self.turns.run(head, ChatCall(messages=ASK))]
+        asked = turn_pb2.TurnOptions(**options)  # type: ignore[arg-type]
+        context = self.turns.open(ORIGIN, asked, ASK, {})
+        events = [event async for event in self.turns.run(context, ChatCall(messages=ASK))]
         assert isinstance(events[-1], End)
         return events[-1]
 

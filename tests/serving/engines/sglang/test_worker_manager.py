@@ -72,10 +72,10 @@ async def test_a_process_that_hangs_is_started_anew(tiny: Path, tmp_path: Path, 
     try:
         process: Any = engine._manager.workers[0].process
         running = asyncio.create_task(respond(engine, [1], 80))
-        await eventually(lambda: engine.stats()["tokens_total"] > 3)
+        await eventually(lambda: engine.status().gauges["tokens_total"] > 3)
         process.server.hangs = True
         assert len(await asyncio.wait_for(running, 20)) == 80
-        assert process.starts == 2 and engine.workers[0].state == "serving"
+        assert process.starts == 2 and engine.status().workers[0].state == "serving"
     finally:
         await engine.stop()
 
@@ -87,9 +87,9 @@ async def test_a_response_leaves_a_server_that_hangs(make: Make, fakes: list[Fak
     fakes[0].hangs = True
     for response in await asyncio.wait_for(asyncio.gather(*responses), 20):
         assert len(response) == 60
-    assert engine.workers[0].state == "out"
+    assert engine.status().workers[0].state == "out"
     fakes[0].hangs = False
-    await eventually(lambda: engine.workers[0].state == "serving")
+    await eventually(lambda: engine.status().workers[0].state == "serving")
 
 
 async def test_a_server_that_was_left_paused_goes_on(make: Make, fakes: list[FakeSglang]) -> None:
@@ -110,7 +110,7 @@ async def test_checkpoints_go_while_a_worker_is_out(make: Make, fakes: list[Fake
                                                     tmp_path: Path) -> None:
     engine = await make(*fakes)
     await fakes[1].stop()
-    await eventually(lambda: engine.workers[1].state == "out")
+    await eventually(lambda: engine.status().workers[1].state == "out")
     for version in (1, 2, 3):
         await engine.stage(version, other)
         await engine.activate(version)
@@ -185,7 +185,7 @@ async def test_an_update_that_fails_in_an_unexpected_way_takes_the_worker_out(
     await engine.stage(1, other)
     with pytest.raises(EngineError, match="first"):
         await engine.activate(1)
-    await eventually(lambda: engine.workers[0].state == "serving")
+    await eventually(lambda: engine.status().workers[0].state == "serving")
     assert not fails and engine.active_version == 0
 
 
@@ -193,7 +193,7 @@ async def test_all_that_there_is_room_for_may_wait_during_an_update(make: Make, 
     engine = await make(fakes[0], max_batch=4, max_waiting=1)
     engine._manager.workers[0].updating = True
     waiting = [asyncio.create_task(respond(engine, [1])) for _ in range(4)]
-    await eventually(lambda: engine.stats()["waiting"] == 4)
+    await eventually(lambda: engine.status().gauges["waiting"] == 4)
     engine._manager.workers[0].updating = False
     engine._changed()
     await asyncio.gather(*waiting)

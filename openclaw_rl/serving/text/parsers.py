@@ -14,7 +14,7 @@ from typing import Any
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.serving.text.detokenizer import TokenBytes
-from openclaw_rl.serving.text.hermes_tools import tool_json
+from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
 
 
