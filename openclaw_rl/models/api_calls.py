@@ -1,7 +1,6 @@
-"""Calls of OpenAI-compatible APIs: which errors may pass, how long to wait, what to tell, how many a minute.
+"""Calls of OpenAI-compatible APIs: retries, rate limits and error messages.
 
-One place for all that calls such an API: the policy, the judge `llm` and the playbook's writer. The key is in no text
-that is made here.
+Used by the policy, the judge `llm` and the playbook's writer. No message made here contains the key.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from openclaw_rl.models.api_endpoints import ApiModel, is_glm
 
 #: A minute, in seconds.
 _MINUTE = 60.0
-#: Seconds for a connection.
+#: Timeout of a connection, seconds.
 _CONNECT = 10.0
 _backoff = wait_random_exponential(multiplier=0.5, max=8)
-#: Codes of a 429 that no waiting helps against.
+#: Codes of a 429 that waiting does not cure.
 _NO_CREDIT = ("insufficient_quota", "billing_hard_limit_reached")
 
-#: Said of an answer that is something else, such as a web page.
+#: The message for a response of another kind, such as a web page.
 NO_COMPLETION = "the answer is no chat completion; check base_url (it often ends with /v1)"
 
 _T = TypeVar("_T")
@@ -39,42 +38,42 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How a user calls the settings of an API, for messages."""
+    """Names of an API's settings, for messages."""
 
     model: str  #: such as "components.prm_judge.model"
     base_url: str  #: such as "components.prm_judge.base_url"
-    key: str  #: the variable, or variables, that hold the key
+    key: str  #: the variables that may hold the key
 
     @classmethod
     def of(cls, section: str, model: str, api_key_env: str | None) -> Names:
-        """Those of a section of the configuration."""
+        """The names in a section of the configuration."""
         key = api_key_env or ("ZHIPUAI_API_KEY or OPENAI_API_KEY" if is_glm(model) else "OPENAI_API_KEY")
         return cls(f"{section}.model", f"{section}.base_url", key)
 
 
 class Budget:
-    """At most so many requests in any 60 seconds; who asks for more waits, first come, first served.
+    """A limit of requests in any 60 seconds; further callers wait, first come, first served.
 
     Args:
-        per_minute: requests; None: no bound.
-        clock: seconds that only grow.
+        per_minute: requests; None: unlimited.
+        clock: monotonic seconds.
     """
 
     def __init__(self, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute = per_minute
-        self.waiting = 0  #: callers of `take` that wait now
+        self.waiting = 0  #: callers waiting in `take`
         self._clock = clock
-        self._places: deque[float] = deque(maxlen=per_minute)  # when the newest were or are to be made
+        self._places: deque[float] = deque(maxlen=per_minute)  # times of the newest requests, past or scheduled
 
     @property
     def wait(self) -> float:
-        """Seconds until one that is asked for now may be made."""
+        """Seconds until a new request may be made."""
         if self.per_minute is None or len(self._places) < self.per_minute:
             return 0.0
         return max(0.0, self._places[0] + _MINUTE - self._clock())
 
     async def take(self) -> None:
-        """Wait until one more request may be made. It counts, also when the caller is cancelled meanwhile."""
+        """Wait until a request may be made. It counts even if the caller is cancelled meanwhile."""
         if self.per_minute is None:
             return
         seconds = self.wait
@@ -88,11 +87,12 @@ class Budget:
 
 
 async def call(work: Callable[[], Awaitable[_T]], seconds: float) -> _T:
-    """Await `work`, again after a rate limit, a time-out, a broken connection or a server's error, while that can end
-    within so many seconds: a wait that would go beyond them is not begun.
+    """Await `work`, with retries after rate limits, time-outs, broken connections and server errors.
+
+    A wait that would exceed `seconds` in total is not begun.
 
     Raises:
-        openai.OpenAIError, httpx.TransportError: what `work` raised the last time.
+        openai.OpenAIError, httpx.TransportError: from the last attempt.
     """
     retrying = AsyncRetrying(retry=retry_if_exception(may_pass), wait=_wait, stop=stop_before_delay(seconds),
                              reraise=True)
@@ -103,7 +103,7 @@ async def call(work: Callable[[], Awaitable[_T]], seconds: float) -> _T:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether trying again soon can help."""
+    """Whether a retry can help."""
     if isinstance(error, openai.RateLimitError):
         return error.code not in _NO_CREDIT
     return isinstance(error, (openai.APIConnectionError, openai.InternalServerError, openai.ConflictError,
@@ -112,8 +112,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException | None) -> float | None:
-    """Seconds that the server asks to wait: its header Retry-After, in seconds or as an HTTP date (RFC 9110, 10.2.3);
-    None without one."""
+    """Parse the header Retry-After, in seconds or as an HTTP date (RFC 9110, 10.2.3); None without one."""
     if not isinstance(error, openai.APIStatusError):
         return None
     said = error.response.headers.get("retry-after", "").strip()
@@ -129,7 +128,7 @@ def retry_after(error: BaseException | None) -> float | None:
 
 
 def explain(error: BaseException | None, api: ApiModel, names: Names) -> str:
-    """A sentence that says what is wrong and what to do; the key is not in it."""
+    """Describe an error and its remedy, without the key."""
     where = api.base_url
     detail = redact(" ".join(str(getattr(error, "message", error)).split()), api)[:300]
     match error:
@@ -153,15 +152,15 @@ def explain(error: BaseException | None, api: ApiModel, names: Names) -> str:
 
 
 def redact(text: str, api: ApiModel) -> str:
-    """The text without the API's key: servers like to tell which one they refuse."""
+    """Remove the API's key from a text: servers often quote the key that they refuse."""
     return text.replace(api.api_key, "***")
 
 
 def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
-    """A connection to an API; tries again are `call`'s.
+    """Make a client of an API, without retries of its own; see `call`.
 
     Args:
-        timeout: seconds for one answer.
+        timeout: of a response, seconds.
     """
     limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
     return openai.AsyncOpenAI(api_key=api.api_key, base_url=api.base_url, timeout=limits, max_retries=0,
@@ -169,13 +168,13 @@ def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
 
 
 def text_of(reply: Any) -> str:
-    """The text of an answer; empty when it has none.
+    """The text of a response; empty when it has none.
 
     Args:
-        reply: what the openai client gave. What is no JSON it gives as a text, such as a web page's.
+        reply: from the openai client, which returns anything but JSON as a string.
 
     Raises:
-        openai.OpenAIError: it is no chat completion.
+        openai.OpenAIError: it is not a chat completion.
     """
     choices = getattr(reply, "choices", None)
     if not isinstance(choices, list):
@@ -184,10 +183,10 @@ def text_of(reply: Any) -> str:
 
 
 async def probe(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, seconds: float = 60.0) -> str:
-    """Find out with one tiny request whether an API works.
+    """Probe an API with one tiny request.
 
     Returns:
-        What is wrong with it, naming a wrong key, model or URL apart; empty when it works.
+        What is wrong, distinguishing a wrong key, model or URL; empty when it works.
     """
     optional: Mapping[str, Any] = {"max_tokens": 1}
 
@@ -199,7 +198,7 @@ async def probe(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, sec
         except openai.BadRequestError as error:
             if "max_tokens" not in str(error) or not optional:
                 raise
-            optional = {}  # some models know it by another name
+            optional = {}  # some models have another name for it
             await ask()
 
     try:
@@ -214,12 +213,12 @@ async def probe(connection: openai.AsyncOpenAI, api: ApiModel, names: Names, sec
 
 @functools.cache
 def _authorities() -> ssl.SSLContext:
-    """Whose certificates are trusted; reading them takes a tenth of a second each time."""
+    """The trusted certificate authorities, loaded once: it takes 0.1 s."""
     return httpx.create_ssl_context()
 
 
 def names_model(error: openai.APIStatusError) -> bool:
-    """Whether an error is about the model's name. Some APIs answer 400 to a wrong one, and say so."""
+    """Whether an error is about the model's name. Some APIs respond with 400 to an unknown one."""
     if error.code in ("model_not_found", "1211"):  # OpenAI's and GLM's
         return True
     said = error.message.lower()
@@ -229,7 +228,7 @@ def names_model(error: openai.APIStatusError) -> bool:
 
 
 def _wait(state: RetryCallState) -> float:
-    """Seconds before the next try: what the server asks for, else a growing pause."""
+    """Seconds before the next attempt: as the server asks, otherwise exponential back-off."""
     seconds = retry_after(state.outcome.exception() if state.outcome else None)
-    # "0" too: asking again and again at once would last as long as the tries may.
+    # Also for "0": immediate retries would hammer the server for the whole time.
     return _backoff(state) if seconds is None else max(seconds, min(0.5 * state.attempt_number, 8.0))

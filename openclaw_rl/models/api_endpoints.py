@@ -1,23 +1,23 @@
-"""Which models are behind an API, where it is and which key opens it: for the policy and for the judge."""
+"""Addresses and keys of models behind an API, for the policy, the judge and the playbook's writer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL, Config, ConfigError, PolicyServerConfig, PrmJudgeConfig
 
-#: GLM's OpenAI-compatible door.
+#: GLM's OpenAI-compatible API.
 GLM_BASE_URL = "https://open.bigmodel.cn/api/paas/v4/"
-#: OpenAI's own.
+#: OpenAI's API.
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 
 
 @dataclass(frozen=True)
 class ApiModel:
-    """A model behind an OpenAI-compatible API. The key is in no `repr`, so it gets into no log."""
+    """A model behind an OpenAI-compatible API. Its `repr`, and so any log, omits the key."""
 
     model: str
     base_url: str
@@ -33,7 +33,7 @@ def resolve_api(model: str, base_url: str | None, api_key_env: str | None, envir
     OPENAI_API_KEY. An empty variable counts as absent.
 
     Args:
-        alternative: how to do without a key, a clause that ends the error's text.
+        alternative: a way without a key, as the last clause of the error.
 
     Raises:
         ConfigError: there is no key; the text names the variable to set.
@@ -49,10 +49,10 @@ def resolve_api(model: str, base_url: str | None, api_key_env: str | None, envir
 
 
 def resolve_address(model: str, base_url: str | None, environ: Mapping[str, str]) -> str:
-    """The API's address; see `resolve_api`.
+    """Find the API's address; see `resolve_api`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a URL.
     """
     address = base_url or environ.get("OPENAI_BASE_URL", "").strip() or (
         GLM_BASE_URL if is_glm(model) else OPENAI_BASE_URL)
@@ -67,7 +67,7 @@ def is_glm(model: str) -> bool:
 
 
 def uses_api(policy: PolicyServerConfig) -> bool:
-    """Whether the policy is a model behind an API: then nothing is served or trained here."""
+    """Whether the policy is a model behind an API, so that nothing is served or trained locally."""
     if policy.engine != "auto":
         return policy.engine == "openai"
     if policy.model == EMBEDDED_MODEL or policy.model.startswith(("/", "./", "../", "~")):
@@ -111,19 +111,20 @@ def writer_api(config: Config, environ: Mapping[str, str]) -> ApiModel:
 
 
 def check_credentials(config: Config, environ: Mapping[str, str] = os.environ) -> None:
-    """Check that all API models that this machine is to use have their keys.
+    """Check that the API models that this machine uses have their keys.
 
     Raises:
-        ConfigError: one line for each that hasn't.
+        ConfigError: one line for each missing key.
     """
     policy, judge = config.components.policy_server, config.components.prm_judge
     trainer = config.components.trainer
     problems: list[str] = []
-    for wanted, find in (
-            (policy.enabled and not policy.address and uses_api(policy), lambda: policy_api(policy, environ)),
-            (judge.enabled and not judge.address and (judge.judge == "llm" or (judge.judge == "auto" and judge.model)),
-             lambda: judge_api(judge, environ)),
-            (trainer.enabled and not trainer.address and uses_api(policy), lambda: writer_api(config, environ))):
+    judged_by_api = judge.judge == "llm" or (judge.judge == "auto" and bool(judge.model))
+    checks: tuple[tuple[bool, Callable[[], ApiModel]], ...] = (
+        (policy.enabled and not policy.address and uses_api(policy), lambda: policy_api(policy, environ)),
+        (judge.enabled and not judge.address and judged_by_api, lambda: judge_api(judge, environ)),
+        (trainer.enabled and not trainer.address and uses_api(policy), lambda: writer_api(config, environ)))
+    for wanted, find in checks:
         if wanted:
             try:
                 find()

@@ -1,4 +1,4 @@
-"""The safetensors files of a model folder: which tensors they hold, without reading their values."""
+"""The safetensors files of a model folder, checked by their headers alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from openclaw_rl.models.config import ModelConfig, ModelError, read_json
 from openclaw_rl.runtime.json import parse_json
 
-#: Element types that the engine takes, as safetensors writes them.
+#: Element types that the engine supports, as safetensors names them.
 DTYPES = ("BF16", "F16", "F32")
 _BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 def tensor_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files: model.safetensors, or the shards that model.safetensors.index.json names.
+    """List the folder's safetensors files: model.safetensors, or the shards that model.safetensors.index.json names.
 
     Raises:
-        ModelError: neither is there, or the index names a file that is not in the folder.
+        ModelError: neither exists, or the index names a file outside the folder.
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
@@ -37,7 +37,7 @@ def tensor_files(folder: Path) -> list[Path]:
 def check_tensors(folder: Path, config: ModelConfig) -> None:
     """Check that the folder's files are whole and hold exactly the tensors of `config`.
 
-    A tied model may carry its output matrix all the same; it isn't used.
+    The output matrix of a tied model is allowed and ignored.
 
     Raises:
         ModelError: naming the file and the first tensor that is missing, unknown or of another shape or type.
@@ -62,13 +62,13 @@ def check_tensors(folder: Path, config: ModelConfig) -> None:
 
 
 def _header(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name -> (type, shape) of a safetensors file whose length fits what it declares."""
+    """Read name -> (type, shape) of a safetensors file, and check its length."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             size = file.stat().st_size
             if length > size - 8:
-                raise ValueError("its header ends behind its end")
+                raise ValueError("its header exceeds the file")
             header = parse_json(opened.read(length))
         header.pop("__metadata__", None)
         found, end = {}, 0

@@ -1,4 +1,4 @@
-"""Which base model a folder holds: weights of one model must never land in another."""
+"""The identity of base models, so that weights of one never get into another."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def api_config(model: str, base_url: str) -> bytes:
 def model_id(folder: Path) -> str:
     """Lower-case hexadecimal SHA-256 over the architecture that config.json describes and the bytes of tokenizer.json.
 
-    That of an API model, which has neither, is over its name and the API's address.
+    For an API model, which has neither: over its name and the API's address.
 
-    What doesn't change the computation (names, versions, element types, layout of the file) doesn't change the id.
-    The weights are not part of it: every version of a model has its base's id.
+    Names, versions, element types and file layout don't change the id, nor do the weights: every version of a model has
+    the id of its base.
 
     Raises:
         ModelError: a file can't be read, or the architecture isn't supported.
@@ -42,9 +42,9 @@ def model_id(folder: Path) -> str:
 
 
 def _api_config(folder: Path) -> bytes | None:
-    """What config.json says of an API model; None of any other."""
+    """The configuration of an API model; None for any other."""
     try:
         config = parse_json((folder / "config.json").read_bytes())
         return api_config(config["model"], config["base_url"]) if config.get("model_type") == API_MODEL else None
     except (OSError, ValueError, KeyError, AttributeError):
-        return None  # ModelConfig says what is wrong
+        return None  # ModelConfig reports the error

@@ -49,7 +49,8 @@ class Matrix:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._packed is not None:
-            return torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
+            product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
+            return product
         return F.linear(x, self._weight, self._bias)
 
 
@@ -148,7 +149,7 @@ def _pairs(value: Tensor, heads: int) -> Tensor:
     """Reorder the rows of each head from (a0 a1 .. b0 b1 ..) to (a0 b0 a1 b1 ..); heads = 0 keeps the order."""
     if not heads:
         return value
-    return value.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(value.shape)
+    return value.view(heads, 2, -1, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
 
 
 class _Reader:
@@ -162,7 +163,7 @@ class _Reader:
 
     def get(self, name: str) -> Tensor:
         path, file = self._of[name]
-        value = file.get_tensor(name).to(torch.bfloat16)
+        value: Tensor = file.get_tensor(name).to(torch.bfloat16)
         if not torch.isfinite(value).all():
             raise ModelError(f"{path}: tensor {name} holds NaN or Inf")
         return value

@@ -1,4 +1,4 @@
-"""Memory of models that are no longer used."""
+"""Memory of unloaded models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 
 
 def free_memory() -> None:
-    """Return freed memory to the system: glibc keeps it otherwise, a model's worth for each thread that loaded one."""
+    """Return freed memory to the system; glibc would keep a model's worth for each thread that loaded one."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""The engine's slots, handed out so that no client has them all, and live clients come before the background."""
+"""Admission to the engine: fair among clients, live requests before the background."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from contextlib import asynccontextmanager
 
 from openclaw_rl.rpc import errors
 
-#: Seconds for which a client counts as being there after its last request.
-_THERE_SECONDS = 60.0
+#: Seconds after its last request for which a client counts as active.
+_ACTIVE_SECONDS = 60.0
 
 
 class FairQueue:
-    """A queue for each client in front of the engine, whose own knows no clients.
+    """Hands out the engine's slots, with a queue for each client.
 
-    A free slot goes to the client with the fewest responses under way, among several to the one that has waited for
-    its turn the longest. While there is more than one client, none gets the last quarter of the slots: a newcomer then
-    needn't wait until a response of somebody else has ended. A client that is alone has all of them.
+    A free slot goes to the waiting client with the fewest running responses; among equals, to the one served least
+    recently. While several clients are active, none gets the last quarter of the slots, so that a newcomer need not
+    wait for somebody else's response to end. A single active client may use all of them.
 
-    Requests of the background (episodes, batches) get a slot only when no live one waits for it, and never the last
-    quarter of the slots while a live client is about; with nobody about they have all. They wait in a room of their
-    own, so that neither fills the other's. An engine with a single slot is theirs too while nobody wants it.
+    Background requests (episodes, batches) get a slot only when no live request waits for it, and never the last
+    quarter of the slots while a live client is active; otherwise they may use all. They have a queue of their own, so
+    that neither kind fills the other's. They may use an engine with a single slot while no live request waits.
 
     Args:
-        slots: responses that the engine makes at the same time.
-        waiting: requests that may wait, and as many of the background; more are refused.
+        slots: responses that the engine generates at the same time.
+        waiting: live requests that may wait, and as many background ones; further ones are refused.
         clock: seconds; for tests.
     """
 
     def __init__(self, slots: int, waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._slots, self._waiting, self._clock = slots, waiting, clock
-        self._kept = max(1, slots // 4)
-        self._live, self._background = _Line(), _Line()
+        self._reserved = max(1, slots // 4)
+        self._live, self._background = _Lane(), _Lane()
         self._seen: OrderedDict[str, float] = OrderedDict()  # live clients by their last request, the oldest first
 
     @property
@@ -44,79 +44,79 @@ class FairQueue:
 
     @property
     def background_waiting(self) -> int:
-        """Requests of the background that wait for a slot."""
+        """Background requests that wait for a slot."""
         return self._background.waiting
 
     @asynccontextmanager
     async def slot(self, client: str, background: bool = False) -> AsyncIterator[None]:
-        """Have a slot; waits for one.
+        """Wait for a slot and hold it.
 
         Args:
             background: live requests come first.
 
         Raises:
-            MeshError: RESOURCE_EXHAUSTED, too many wait already.
+            MeshError: RESOURCE_EXHAUSTED, too many requests wait already.
         """
-        line = self._background if background else self._live
+        lane = self._background if background else self._live
         if not background:
             self._note(client)
-        if not self._free(line, client) or client in line.queues:
-            await self._wait(line, client)
+        if not self._free(lane, client) or client in lane.queues:
+            await self._wait(lane, client)
         else:
-            line.running[client] += 1
+            lane.running[client] += 1
         try:
             yield
         finally:
-            self._leave(line, client)
+            self._leave(lane, client)
 
     def _note(self, client: str) -> None:
         self._seen[client] = self._clock()
         self._seen.move_to_end(client)
 
-    def _about(self) -> int:
-        """Live clients that are about."""
-        border = self._clock() - _THERE_SECONDS
+    def _active(self) -> int:
+        """The number of active live clients."""
+        border = self._clock() - _ACTIVE_SECONDS
         while self._seen and next(iter(self._seen.values())) < border:
             self._seen.popitem(last=False)
         return len(self._seen)
 
-    def _free(self, line: _Line, client: str) -> bool:
-        """There is a slot that this client may have."""
+    def _free(self, lane: _Lane, client: str) -> bool:
+        """Whether there is a slot that this client may take."""
         live, background = self._live.running.total(), self._background.running.total()
         if live + background >= self._slots:
             return False
-        alone = max(1, self._slots - self._kept)  # what is left when the last quarter is kept for others
-        if line is self._live:
-            return line.running[client] < (self._slots if self._about() <= 1 else alone)
-        return not self._live.queues and background < (alone if live or self._about() else self._slots)
+        shared = max(1, self._slots - self._reserved)  # without the quarter that is reserved for others
+        if lane is self._live:
+            return lane.running[client] < (self._slots if self._active() <= 1 else shared)
+        return not self._live.queues and background < (shared if live or self._active() else self._slots)
 
-    async def _wait(self, line: _Line, client: str) -> None:
-        if line.waiting >= self._waiting:
-            raise errors.exhausted(f"{line.waiting} requests wait already", 1.0)
-        turn = line.join(client)
+    async def _wait(self, lane: _Lane, client: str) -> None:
+        if lane.waiting >= self._waiting:
+            raise errors.exhausted(f"{lane.waiting} requests wait already", 1.0)
+        granted = lane.join(client)
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came to this one's turn just now
-                self._leave(line, client)
+            if granted.done() and not granted.cancelled():  # granted just now
+                self._leave(lane, client)
             else:
-                line.forget(client, turn)
-                self._serve()  # the background may have waited for this one only
+                lane.forget(client, granted)
+                self._serve()  # the background may have waited only for this request
             raise
 
-    def _leave(self, line: _Line, client: str) -> None:
-        line.left(client)
+    def _leave(self, lane: _Lane, client: str) -> None:
+        lane.left(client)
         self._serve()
 
     def _serve(self) -> None:
-        """Hand out what is free."""
-        for line in (self._live, self._background):
-            while able := [client for client in line.queues if self._free(line, client)]:
-                line.serve(able)
+        """Hand out free slots."""
+        for lane in (self._live, self._background):
+            while able := [client for client in lane.queues if self._free(lane, client)]:
+                lane.grant(able)
 
 
-class _Line:
-    """The clients of one kind: what they have, and who waits."""
+class _Lane:
+    """The live or the background clients: their running and waiting requests."""
 
     def __init__(self) -> None:
         self.running: Counter[str] = Counter()
@@ -127,29 +127,29 @@ class _Line:
         return sum(map(len, self.queues.values()))
 
     def join(self, client: str) -> asyncio.Future[None]:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.queues.setdefault(client, deque()).append(turn)
-        return turn
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.queues.setdefault(client, deque()).append(granted)
+        return granted
 
-    def serve(self, able: list[str]) -> None:
-        """Give a slot to one of these."""
+    def grant(self, able: list[str]) -> None:
+        """Give a slot to one of these clients."""
         following = min(able, key=lambda client: self.running[client])
-        turn = self.queues[following].popleft()
+        granted = self.queues[following].popleft()
         self.queues.move_to_end(following)
         if not self.queues[following]:
             del self.queues[following]
-        if not turn.done():
+        if not granted.done():
             self.running[following] += 1
-            turn.set_result(None)
+            granted.set_result(None)
 
     def left(self, client: str) -> None:
         self.running[client] -= 1
         if not self.running[client]:
             del self.running[client]
 
-    def forget(self, client: str, turn: asyncio.Future[None]) -> None:
+    def forget(self, client: str, granted: asyncio.Future[None]) -> None:
         queue = self.queues.get(client)
-        if queue is not None and turn in queue:
-            queue.remove(turn)
+        if queue is not None and granted in queue:
+            queue.remove(granted)
             if not queue:
                 del self.queues[client]

@@ -1,4 +1,4 @@
-"""Forgetting a session in the policy server."""
+"""Forgetting of sessions in the policy server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PolicyForgetter:
     """Removes a session's turns, and versions that were trained on them.
 
     Attributes:
-        versions: the policy server's, once they are there.
+        versions: the policy server's, once it is ready.
     """
 
     def __init__(self, name: str, home: Home, store: Database, recorder: TurnRecorder, known: Conversations) -> None:
@@ -31,7 +31,7 @@ class PolicyForgetter:
         """ComponentService.Forget.
 
         Raises:
-            MeshError: UNAVAILABLE, versions are to go and are not there yet; or the store can't be written.
+            MeshError: UNAVAILABLE, versions are to be deleted before it is ready; or the store can't be written.
             OSError: a file can't be written.
         """
         target = Target.of(request)

@@ -1,4 +1,4 @@
-"""How long responses take: percentiles over the last minute, in constant space."""
+"""Latency percentiles over the last minute, in constant space."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import time
 from array import array
 from collections.abc import Callable
 
-#: Shortest and longest time told apart, seconds.
+#: Range of the histogram, seconds.
 _LEAST, _MOST = 0.001, 1200.0
-#: A bucket ends where it begins times this: what is told is at most 2 % off.
+#: Ratio of a bucket's bounds: results are at most 2 % off.
 _GROWTH = 1.02
 _BUCKETS = math.ceil(math.log(_MOST / _LEAST, _GROWTH)) + 1
 
 
 class Percentiles:
-    """Times of the last minute in a histogram with buckets of equal ratio.
+    """A histogram of the last minute, with buckets of equal ratio.
 
-    A minute is made of twelve slots of five seconds, so that what is told covers the last 55 to 60 seconds, and memory
-    (68 kB) doesn't depend on how many times were noted.
+    Twelve slots of five seconds cover the last 55 to 60 seconds in 68 kB, however many times are recorded.
 
     Args:
         clock: seconds; for tests.
@@ -29,10 +28,10 @@ class Percentiles:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._counts = [array("L", bytes(array("L").itemsize * _BUCKETS)) for _ in range(self._SLOTS)]
-        self._which = [-1] * self._SLOTS  # the five seconds that each slot counts
+        self._which = [-1] * self._SLOTS  # the five-second interval that each slot counts
 
-    def note(self, seconds: float) -> None:
-        """One more time."""
+    def record(self, seconds: float) -> None:
+        """Record a time."""
         which = int(self._clock() / self._SECONDS)
         slot = which % self._SLOTS
         if self._which[slot] != which:
@@ -42,7 +41,7 @@ class Percentiles:
         self._counts[slot][min(_BUCKETS - 1, int(math.log(bounded / _LEAST, _GROWTH)))] += 1
 
     def at(self, *quantiles: float) -> list[float] | None:
-        """The time that each share (0 to 1) of the noted ones didn't exceed, in seconds; None without any."""
+        """Return the quantiles (0 to 1) of the recorded times, in seconds; None without any."""
         fresh = int(self._clock() / self._SECONDS) - self._SLOTS
         live = [counts for counts, which in zip(self._counts, self._which, strict=True) if which > fresh]
         total = [sum(column) for column in zip(*live, strict=True)] if live else []
@@ -55,30 +54,30 @@ class Percentiles:
             seen += count
             if seen >= rank:
                 return float(_LEAST * _GROWTH ** (bucket + 0.5))
-        raise AssertionError("the counts were counted")
+        raise AssertionError("unreachable: the ranks are within the total")
 
 
 class Latency:
-    """Of the live requests (not those of episodes, which give way): until the first token, and in all."""
+    """Latency of live requests: to the first token, and to the end. Background requests do not count."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._total, self._first = Percentiles(clock), Percentiles(clock)
 
     def ended(self, seconds: float, first_token: float | None) -> None:
-        """A response was completed.
+        """Record a completed response.
 
         Args:
             seconds: from the request to its end.
             first_token: from the request to its first token; None when it had none.
         """
-        self._total.note(seconds)
+        self._total.record(seconds)
         if first_token is not None:
-            self._first.note(first_token)
+            self._first.record(first_token)
 
     def gauges(self) -> dict[str, float]:
-        """`latency_p50_ms` and the like; none while nothing was completed in the last minute."""
+        """`latency_p50_ms` and so on; empty while no response was completed in the last minute."""
         found: dict[str, float] = {}
-        for name, noted in (("latency", self._total), ("first_token", self._first)):
-            for share, seconds in zip((50, 95, 99), noted.at(.5, .95, .99) or (), strict=False):
+        for name, recorded in (("latency", self._total), ("first_token", self._first)):
+            for share, seconds in zip((50, 95, 99), recorded.at(.5, .95, .99) or (), strict=False):
                 found[f"{name}_p{share}_ms"] = seconds * 1000
         return found

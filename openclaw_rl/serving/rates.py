@@ -1,4 +1,4 @@
-"""How often something happens."""
+"""Event rates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RateMeter:
         self._clock = clock
         self._began = clock()
         self._buckets = [0] * self._SPAN
-        self._seconds = [-1] * self._SPAN  # which second each bucket counts
+        self._seconds = [-1] * self._SPAN  # the second that each bucket counts
 
     def tick(self) -> None:
-        """Count one event now."""
+        """Count an event."""
         second = int(self._clock())
         slot = second % self._SPAN
         if self._seconds[slot] != second:

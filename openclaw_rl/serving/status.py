@@ -1,4 +1,4 @@
-"""The policy server's figures: momentary ones and counts."""
+"""The policy server's status: state, alarms, gauges and counters."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from openclaw_rl.weights.transfer.relay import WeightRelay
 
 
 class StatusReporter:
-    """What the component tells of itself."""
+    """Reports the status of the policy server."""
 
-    def __init__(self, turns: ChatService, recorder: TurnRecorder, outbox: Outbox, store: Database) -> None:
-        self._turns, self._recorder, self._outbox, self._store = turns, recorder, outbox, store
+    def __init__(self, service: ChatService, recorder: TurnRecorder, outbox: Outbox, store: Database) -> None:
+        self._service, self._recorder, self._outbox, self._store = service, recorder, outbox, store
         self._alarms = Alarms()
         self.engine: Engine | None = None  #: once it has started
-        self.problems: list[str] = []  #: of the versions on disk
-        self.weights: WeightsService | None = None  #: once it is there
-        self.relay: WeightRelay | None = None  #: brings the versions, where the trainer does not
+        self.problems: list[str] = []  #: with the versions on disk
+        self.weights: WeightsService | None = None  #: once it is ready
+        self.relay: WeightRelay | None = None  #: None where the trainer sends the versions
         self.door: Callable[[], list[Raised]] = list  #: what is wrong with the HTTP door's keys and certificate
 
     def status(self) -> component_pb2.ComponentStatus:
-        """The status, without what the server fills in."""
-        turns, recorder = self._turns, self._recorder
+        """The status, without the fields that the server fills in."""
+        service, recorder = self._service, self._recorder
         stats = self._outbox.stats()
         status = component_pb2.ComponentStatus(
-            state=component_pb2.COMPONENT_STATE_RUNNING if turns.ready else component_pb2.COMPONENT_STATE_STARTING,
-            detail="; ".join(filter(None, [turns.state, self._pin(), self._source(),
+            state=component_pb2.COMPONENT_STATE_RUNNING if service.ready else component_pb2.COMPONENT_STATE_STARTING,
+            detail="; ".join(filter(None, [service.state, self._pin(), self._source(),
                                                self._workers()])), counters=recorder.counters,
             gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
@@ -43,19 +43,19 @@ class StatusReporter:
             *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),
             ("turns_not_written", recorder.problem), *self.door(), *(self.weights.alarms() if self.weights else []),
             *outbox_alarms(stats, "env_server", self._outbox.last_rejected)])
-        if turns.ready:
-            status.policy_version = turns.version
+        if service.ready:
+            status.policy_version = service.version
         return status
 
     def alarms(self) -> list[str]:
-        """Names of the alarms that hold now."""
+        """Names of the active alarms."""
         return [alarm.name for alarm in self.status().alarms]
 
     def _pin(self) -> str:
         return self.weights.pin if self.weights else ""
 
     def _workers(self) -> str:
-        """How many of an engine's workers answer; empty for an engine that has none."""
+        """How many workers serve; empty for an engine without workers."""
         workers = self._engine().workers
         if self.engine is None or not workers:
             return ""
@@ -66,7 +66,7 @@ class StatusReporter:
         return self.engine.status() if self.engine is not None else EngineStatus()
 
     def _source(self) -> str:
-        """Where the versions come from, unless it is the trainer."""
+        """The source of versions, unless it is the trainer."""
         if self.relay is None:
             return ""
         relay = self.relay.status()
@@ -74,11 +74,11 @@ class StatusReporter:
         return f"copies its versions from {self.relay.address}{fetching}"
 
     def gauges(self) -> dict[str, float]:
-        """Momentary figures by name."""
+        """Current values by name."""
         stats = self._engine().gauges
-        queue = self._turns.queue
+        queue = self._service.queue
         queued = float(queue.waiting) if queue else 0.0
-        return {"qps": self._turns.meter.rate(), "running": float(self._turns.running), "tokens_per_s": 0.0,
-                "version": float(self._turns.version), **self._turns.latency.gauges(), **stats,
+        return {"qps": self._service.meter.rate(), "running": float(self._service.running), "tokens_per_s": 0.0,
+                "version": float(self._service.version), **self._service.latency.gauges(), **stats,
                 "waiting": stats.get("waiting", 0.0) + queued,
                 "background_waiting": float(queue.background_waiting) if queue else 0.0}

@@ -1,7 +1,7 @@
-"""The policy as doors see it: a call goes in, text, tool calls and tokens come out.
+"""Policies: chat calls in; text, tool calls and tokens out.
 
-`TokenPolicy` drives an engine that works on token ids; `upstream.UpstreamPolicy` asks an API. Both write what they
-produce into a `Transcript` as they go, so that a response that is cut short is recorded as far as it came.
+`TokenPolicy` drives an engine that works on token ids; `engines.openai.UpstreamPolicy` calls an API. Both write their
+output into a `Transcript` as it comes, so that a response that is cut short is recorded as far as it came.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from openclaw_rl.serving.text.template import ChatTemplate, Prompt, TooLong
 from openclaw_rl.serving.validation import check_sampling, check_version
 from openclaw_rl.v1 import common_pb2, turn_pb2
 
-OURS = Parsers()
-_LONG_TEXT = 20_000  # characters; tokenizing more would hold up the streams that run
+BUILT_IN = Parsers()
+_LONG_TEXT = 20_000  # characters; tokenizing more on the event loop would hold up running streams
 
 
 @dataclass(slots=True)
 class Transcript:
-    """What a response consists of so far."""
+    """A response so far."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Transcript:
     first_token_at: float | None = None  #: seconds since the epoch
 
     def add(self, token: SampledToken) -> None:
-        """Take a sampled token in."""
+        """Append a sampled token."""
         if not self.spans:
             self.first_token_at, self.version = time.time(), token.version
         if not self.spans or self.spans[-1].version != token.version:
@@ -67,7 +67,7 @@ class Transcript:
                                     reasoning_content="".join(self.reasoning))
 
     def record(self) -> turn_pb2.TokenRecord | None:
-        """The response as tokens; None when there are none to tell."""
+        """The response as tokens; None for an API model."""
         if self.prompt_ids is None:
             return None
         return turn_pb2.TokenRecord(prompt_ids=self.prompt_ids, response_ids=self.response_ids,
@@ -75,7 +75,7 @@ class Transcript:
 
 
 class Policy(Protocol):
-    """One interface for both kinds of engine."""
+    """The interface of policies."""
 
     @property
     def version(self) -> int:
@@ -83,18 +83,18 @@ class Policy(Protocol):
         ...
 
     def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
-        """The sampling with defaults filled in.
+        """Fill in the defaults of sampling parameters.
 
         Raises:
-            MeshError: INVALID_ARGUMENT naming a field out of range.
+            MeshError: INVALID_ARGUMENT, naming the field that is out of range.
         """
         ...
 
     def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
-        """Answer: one Start, Deltas, one End.
+        """Generate a response: one Start, Deltas, one End.
 
         Raises:
-            MeshError: the request can't be served (before Start), or the engine failed (after it).
+            MeshError: before Start, the request can't be served; after it, the engine failed.
         """
         ...
 
@@ -103,7 +103,7 @@ class TokenPolicy:
     """A policy over an engine that works on token ids."""
 
     def __init__(self, engine: TokenEngine, template: ChatTemplate, temperature: float = 0.7,
-                 max_tokens: int = 512, parsers: Parsers = OURS) -> None:
+                 max_tokens: int = 512, parsers: Parsers = BUILT_IN) -> None:
         self.engine = engine
         self.template = template
         self.parsers = parsers
@@ -127,7 +127,7 @@ class TokenPolicy:
         return filled
 
     async def chat(self, call: ChatCall, transcript: Transcript) -> AsyncGenerator[Event, None]:
-        self._check_version(call)
+        check_version(self.version, call)
         prompt = await self._prompt(call)
         transcript.prompt_ids = prompt.ids
         wanted = call.sampling
@@ -159,7 +159,7 @@ class TokenPolicy:
                     if reader.done:
                         break
         except (EngineError, ValueError) as error:
-            raise self._public(error, call) from error
+            raise self._mesh_error(error, call) from error
         if not transcript.response_ids:
             yield Start(self.version, len(prompt.ids))
         last = reader.finish()
@@ -173,19 +173,19 @@ class TokenPolicy:
         yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record())
 
     async def score(self, token_ids: list[int], version: int | None) -> tuple[list[float], int]:
-        """Log-probability of each given token but the first, and the version that scored.
+        """Score tokens: the log-probability of each but the first, and the version that scored.
 
         Raises:
-            MeshError: ids that the engine can't take, or another version than the active one.
+            MeshError: ids that the engine rejects, or a version that is not active.
         """
-        self._check_version(ChatCall(exact_version=version))
+        check_version(self.version, ChatCall(exact_version=version))
         if len(token_ids) < 2:
             raise errors.invalid("token_ids", token_ids, "at least two tokens: the first one has no log-probability")
         self._check_ids("token_ids", token_ids)
         try:
             return await self.engine.score(token_ids)
         except (EngineError, ValueError) as error:
-            raise self._public(error, ChatCall(prompt_ids=token_ids), "token_ids") from error
+            raise self._mesh_error(error, ChatCall(prompt_ids=token_ids), "token_ids") from error
 
     async def _prompt(self, call: ChatCall) -> Prompt:
         if call.prompt_ids is not None:
@@ -201,7 +201,11 @@ class TokenPolicy:
                 raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
         limit = self.engine.info.context_length
         if call.prompt is not None:
-            size, make = len(call.prompt), lambda: Prompt(self.template.encode(call.prompt or "", True, limit))
+            text = call.prompt
+            size = len(text)
+
+            def make() -> Prompt:
+                return Prompt(self.template.encode(text, True, limit))
         else:
             size = sum(message.ByteSize() for message in call.messages) + sum(tool.ByteSize() for tool in call.tools)
 
@@ -224,11 +228,8 @@ class TokenPolicy:
             at = next(i for i, token in enumerate(ids) if not 0 <= token < size)
             raise errors.invalid(f"{name}[{at}]", ids[at], f"a token id from 0 to {size - 1}")
 
-    def _check_version(self, call: ChatCall) -> None:
-        check_version(self.version, call)
-
-    def _public(self, error: Exception, call: ChatCall, field_name: str = "") -> errors.MeshError:
-        """The error that the client gets."""
+    def _mesh_error(self, error: Exception, call: ChatCall, field_name: str = "") -> errors.MeshError:
+        """Convert an engine's error to the client's."""
         if isinstance(error, EngineBusy):
             return errors.exhausted(str(error), error.retry_after)
         if isinstance(error, PromptTooLong):
@@ -257,17 +258,17 @@ class _Reader:
         if policy.parsers.reasoning and not prompt.opening and call.prompt is None and call.prompt_ids is None:
             self._reasoning = ReasoningSplitter(policy.parsers.reasoning)
         if call.tools and call.tool_choice != "none":
-            # A forced call by name is one call, as in OpenAI's API.
+            # A call forced by name is a single call, as in OpenAI's API.
             single = not call.parallel_tool_calls or call.tool_choice not in ("auto", "required")
             limit = 1 if single else None
-            if policy.parsers.tool and not prompt.opening:  # a forced call began in our own style
+            if policy.parsers.tool and not prompt.opening:  # a forced call begins in the Hermes style
                 self._parser = NamedToolParser(policy.parsers.tool, call.tools, lambda: new_id("call_"), limit)
             else:
                 self._parser = ToolParser(lambda: new_id("call_"), prompt.opening, limit)
         self._logprobs = call.logprobs
         self._held: list[dict[str, Any]] = []  # log-probabilities of tokens whose text is held back
         self._hidden = self._tokens.special | set(policy.engine.info.eos_ids) | set(call.sampling.stop_token_ids)
-        self.done = False  #: a stop text, or as many calls as wanted: sample no more
+        self.done = False  #: a stop text, or enough calls: stop sampling
 
     def feed(self, token: SampledToken) -> Delta:
         delta = Delta(tokens=[token])
@@ -287,7 +288,7 @@ class _Reader:
         return delta
 
     def finish(self) -> Delta:
-        """What was held back."""
+        """Return what was held back."""
         text = self._stops.feed(self._text.finish()) + self._stops.finish()
         calls: list[turn_pb2.ToolCall] = []
         reasoning = ""
@@ -302,7 +303,7 @@ class _Reader:
                      logprobs=self._held if text or calls or reasoning else [])
 
     def _logprob(self, token: SampledToken) -> dict[str, Any]:
-        """The token as OpenAI's `logprobs.content` has it."""
+        """An entry of OpenAI's `logprobs.content`."""
         return {**self._named(token.id, token.model_logprob),
                 "top_logprobs": [self._named(index, value) for index, value in token.top]}
 

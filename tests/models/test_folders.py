@@ -67,7 +67,7 @@ def test_missing_and_broken_files_are_named(folder: Path, tmp_path: Path) -> Non
         ensure_model("nowhere", home)
     weights = (folder / "model.safetensors").read_bytes()
     for content, text in ((weights[:-1], "bytes and declares"), (b"", "not a whole safetensors file"),
-                          (b"\xff" * 64, "its header ends behind its end"),
+                          (b"\xff" * 64, "its header exceeds the file"),
                           (b"\x02" + b"\0" * 7 + b"[]", "not a whole safetensors file")):
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(ModelError, match=f"model.safetensors: .*{text}"):

@@ -20,7 +20,7 @@ def test_percentiles_are_at_most_two_percent_off() -> None:
     noted = Percentiles(Clock())
     times = sorted(random.Random(1).lognormvariate(-1, 1.2) for _ in range(5000))
     for seconds in times:
-        noted.note(seconds)
+        noted.record(seconds)
     found = noted.at(.5, .95, .99)
     assert found is not None
     for share, seconds in zip((.5, .95, .99), found, strict=True):
@@ -30,9 +30,9 @@ def test_percentiles_are_at_most_two_percent_off() -> None:
 def test_what_is_older_than_a_minute_is_forgotten() -> None:
     clock = Clock()
     noted = Percentiles(clock)
-    noted.note(9.0)
+    noted.record(9.0)
     clock.now += 50
-    noted.note(1.0)
+    noted.record(1.0)
     assert noted.at(1.0) == [pytest.approx(9.0, rel=0.02)]
     clock.now += 12
     assert noted.at(1.0) == [pytest.approx(1.0, rel=0.02)]
@@ -43,7 +43,7 @@ def test_what_is_older_than_a_minute_is_forgotten() -> None:
 def test_times_out_of_range_are_kept_at_its_ends() -> None:
     noted = Percentiles(Clock())
     for seconds in (-1.0, 0.0, 1e9):
-        noted.note(seconds)
+        noted.record(seconds)
     found = noted.at(0.0, 1.0)
     assert found is not None and found[0] < 0.0011 and 1100 < found[1] < 1300
 

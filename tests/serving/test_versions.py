@@ -302,7 +302,7 @@ async def test_a_version_that_was_only_staged_or_taken_back_is_not_taken_for_the
     file.write_bytes(file.read_bytes()[:20]) if damage == "cut" else file.unlink()
     await server.start()
     assert server.facts() == (1, [0, 1, 2], [2], 2) and server.versions.state().pinned
-    assert "what policy.copy.json says is taken in its place" in server.versions.problems[0]
+    assert "policy.copy.json is used in its place" in server.versions.problems[0]
     await server.start()
     assert server.facts() == (1, [0, 1, 2], [2], 2) and not server.versions.problems, "the file is whole again"
     (server.folder / "policy.copy.json").unlink()

@@ -1,4 +1,4 @@
-"""From the configuration to a policy: which engine serves, made and started."""
+"""Engines and policies made from the configuration."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from openclaw_rl.serving.token_policy import TokenPolicy
 
 logger = logging.getLogger(__name__)
 
-#: The component whose folder the engine keeps its files in.
+#: The component whose folder holds the engine's files.
 _NAME = "policy_server"
 _INSTALL = "pip install 'openclaw-rl[sglang]'"
 
 
 def engine_name(settings: PolicyServerConfig) -> Literal["embedded", "sglang", "openai"]:
-    """The engine that the settings mean, as PolicyServerConfig.engine explains."""
+    """Resolve the engine that the settings select; see PolicyServerConfig.engine."""
     if uses_api(settings):
         return "openai"
     if settings.engine in ("embedded", "sglang"):
@@ -42,14 +42,14 @@ def engine_name(settings: PolicyServerConfig) -> Literal["embedded", "sglang", "
 
 
 def served_name(settings: PolicyServerConfig) -> str:
-    """The model's name for clients: of a folder its last part."""
+    """The model's name for clients; for a folder, its last part."""
     if uses_api(settings) or settings.model == EMBEDDED_MODEL:
         return settings.model
     return Path(settings.model).expanduser().absolute().name
 
 
 def problems(settings: PolicyServerConfig) -> list[str]:
-    """What is wrong with the settings of an engine that works on token ids, found before anything is started."""
+    """Check the settings of an engine that works on token ids before anything is started; returns the problems."""
     found = []
     name = engine_name(settings)
     uses_parsers = [f"components.policy_server.sglang.{key}" for key in ("tool_parser", "reasoning_parser")
@@ -64,26 +64,26 @@ def problems(settings: PolicyServerConfig) -> list[str]:
     return found + Parsers(settings.sglang.tool_parser, settings.sglang.reasoning_parser).problems()
 
 
-async def make_policy(settings: PolicyServerConfig, home: Home, tell: Callable[[str], None],
+async def make_policy(settings: PolicyServerConfig, home: Home, report: Callable[[str], None],
                       engines: AsyncExitStack) -> tuple[TokenPolicy, TokenEngine, Path]:
-    """The policy, its engine, started, and the base model's folder.
+    """Make a policy with its engine, started; returns both and the base model's folder.
 
     Args:
-        tell: told what is being done, for people who wait.
-        engines: stops what is started here.
+        report: called with the progress, for people.
+        engines: stops the engine.
 
     Raises:
-        ConfigError: the model or the engine can't be used; the text says what to do.
+        ConfigError: the model or engine can't be used; the text says what to do.
     """
     if wrong := await asyncio.to_thread(problems, settings):
         raise ConfigError("\n".join(wrong))
     name = engine_name(settings)
     try:
         folder = await asyncio.to_thread(ensure_model, settings.model, home,
-                                         lambda text, share: tell(f"{text} ({share:.0%})"))
+                                         lambda text, share: report(f"{text} ({share:.0%})"))
         template = await asyncio.to_thread(ChatTemplate, folder)
-        tell("Starting SGLang" if name == "sglang" else "Loading the model")
-        # Imported here, since each kind of engine is slow to import and needs packages that the other does without.
+        report("Starting SGLang" if name == "sglang" else "Loading the model")
+        # Imported here: engines are slow to import and need optional packages.
         module = await asyncio.to_thread(importlib.import_module, f"openclaw_rl.serving.engines.{_MODULES[name]}")
         engine: TokenEngine
         if name == "sglang":

@@ -1,7 +1,7 @@
-"""Tool calls in the Hermes style: told in the system prompt, found in the response while it streams.
+"""Tool calls in the Hermes style: described in the system prompt, parsed from the streaming response.
 
-The style is that of NousResearch's Hermes models, which many small models have learnt:
-`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Bare JSON calls, as Llama 3 writes them, are understood
+The style is that of NousResearch's Hermes models, which many small models have learned:
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Bare JSON calls, as Llama 3 writes them, are parsed
 too.
 """
 
@@ -19,13 +19,13 @@ from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_BARE_LIMIT = 64  # characters within which a bare JSON call has shown its "name"
+_BARE_LIMIT = 64  # characters within which a bare JSON call contains "name"
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _ARGUMENTS = re.compile(r'"(?:arguments|parameters)"\s*:\s*')
 
 
 def describe(tools: Sequence[turn_pb2.ToolDefinition]) -> str:
-    """The part of a system prompt that tells a model its tools."""
+    """The part of a system prompt that describes the tools."""
     lines = "\n".join(json.dumps(tool_json(tool), ensure_ascii=False) for tool in tools)
     return ("# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
             f"function signatures within <tools></tools> XML tags:\n<tools>\n{lines}\n</tools>\n\nFor each function "
@@ -34,13 +34,13 @@ def describe(tools: Sequence[turn_pb2.ToolDefinition]) -> str:
 
 
 def call_text(call: turn_pb2.ToolCall) -> str:
-    """A call as the model would have written it."""
+    """A call in the text form that models write."""
     return f'{OPEN}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": ' \
            f"{call.arguments_json or '{}'}}}\n{CLOSE}"
 
 
 def forced_opening(tools: Sequence[turn_pb2.ToolDefinition], choice: str) -> str:
-    """The beginning of the call that a tool choice forces; empty when it forces none."""
+    """The beginning of the call that a tool choice forces; empty when none is forced."""
     if choice in ("auto", "none", ""):
         return ""
     if choice == "required":
@@ -51,7 +51,7 @@ def forced_opening(tools: Sequence[turn_pb2.ToolDefinition], choice: str) -> str
 
 
 class ToolParser:
-    """Splits a response, piece by piece, into text and calls. Text before a call is given out at once."""
+    """Splits a response, piece by piece, into text and calls. Text before a call is returned at once."""
 
     def __init__(self, new_id: Callable[[], str], opening: str = "", limit: int | None = None) -> None:
         """Args:
@@ -130,18 +130,18 @@ class ToolParser:
             shown.append(f"{before}{body}{after}")
 
     def _without_gaps(self, text: str) -> str:
-        """White space between and behind calls is no content."""
+        """Drop white space between and after calls."""
         return "" if self.calls and not text.strip() else text
 
 
 def parse_calls(text: str) -> list[tuple[str, str]]:
-    """(name, arguments as JSON) of the call or the list of calls that a text begins with; empty when it is none."""
+    """Parse the call or list of calls at the start of a text: (name, arguments as JSON); empty when there is none."""
     text = text.strip()
     if not text:
         return []
     try:
         value, _ = parse_json_prefix(text)
-    except ValueError:  # a small model may go on opening brackets
+    except ValueError:  # a small model may keep opening brackets
         return []
     calls = []
     for item in value if isinstance(value, list) else [value]:
@@ -156,7 +156,7 @@ def parse_calls(text: str) -> list[tuple[str, str]]:
 
 
 def parse_broken(text: str) -> list[tuple[str, str]]:
-    """The call that a forced opening began and the model did not end well: its name, and the rest as it is."""
+    """Parse a forced call that the model did not complete: its name, and the rest as arguments."""
     name = _NAME.search(text)
     if not name:
         return []
@@ -169,6 +169,6 @@ def parse_broken(text: str) -> list[tuple[str, str]]:
         pass
     try:
         called = json.loads(f'"{name[1]}"', strict=False)
-    except ValueError:  # an escape that JSON has not
+    except ValueError:  # an escape unknown to JSON
         called = name[1]
     return [(called, rest or "{}")]

@@ -1,7 +1,7 @@
-"""SGLang's parsers of tool calls and reasoning by name, as this policy server's text side uses them.
+"""SGLang's parsers of tool calls and reasoning, by name, for every engine that works on token ids.
 
-They are SGLang's own code, which is plain Python; importing it takes 10 s of a core, so it is imported when a parser is
-named. They work on text, after the tokens were recorded: what is trained never depends on them.
+SGLang's parsers are plain Python, but importing them takes 10 s of a core, so they are imported only when one is
+configured. They work on text, after the tokens have been recorded: training never depends on them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from openclaw_rl.v1 import turn_pb2
 
 @dataclass(frozen=True)
 class Parsers:
-    """Names of SGLang's parsers; None is ours, or none."""
+    """Names of SGLang's parsers; None: the built-in tool parser, and no reasoning parser."""
 
     tool: str | None = None
     reasoning: str | None = None
 
     def problems(self) -> list[str]:
-        """A sentence for each name that SGLang doesn't know; imports SGLang."""
+        """One message for each name unknown to SGLang; imports SGLang."""
         found = []
         if self.tool and self.tool not in _tool_parsers():
             found.append(_unknown("tool_parser", self.tool, _tool_parsers()))
@@ -35,7 +35,7 @@ class Parsers:
         return found
 
     def markers(self) -> str:
-        """What the parsers look for in a text."""
+        """The strings that the parsers search for."""
         detectors = []
         if self.tool:
             detectors.append(_tool_parsers()[self.tool]())
@@ -45,7 +45,7 @@ class Parsers:
                          if isinstance(value, str) and value)
 
     def shown(self, tokens: TokenBytes) -> TokenBytes:
-        """The vocabulary, with the special tokens that a parser looks for as text."""
+        """Return the vocabulary with those special tokens as text that a parser searches for."""
         if not (self.tool or self.reasoning):
             return tokens
         markers = self.markers()
@@ -56,7 +56,7 @@ class Parsers:
 
 
 class NamedToolParser:
-    """A parser of SGLang's with the interface of `tools.ToolParser`: calls come when they are complete."""
+    """A parser of SGLang with the interface of `hermes_tools.ToolParser`: calls are returned when complete."""
 
     def __init__(self, name: str, tools: Sequence[turn_pb2.ToolDefinition], new_id: Callable[[], str],
                  limit: int | None = None) -> None:
@@ -65,19 +65,19 @@ class NamedToolParser:
 
         self._parser = FunctionCallParser([Tool.model_validate(tool_json(tool)) for tool in tools], name)
         self._new_id, self._limit = new_id, limit
-        self._open: dict[int, list[str]] = {}  # by its number: a call's name, then pieces of its arguments
-        self.calls = 0  #: calls found so far
+        self._open: dict[int, list[str]] = {}  # by index: a call's name, then pieces of its arguments
+        self.calls = 0  #: calls returned so far
 
     @property
     def complete(self) -> bool:
-        """As many calls as wanted are there."""
+        """Whether the limit of calls is reached."""
         return self._limit is not None and self.calls >= self._limit
 
     def feed(self, text: str) -> tuple[str, list[turn_pb2.ToolCall]]:
-        """New text and the calls that are complete with it."""
+        """Return new text, and the calls that are complete with it."""
         shown: list[str] = []
         calls: list[turn_pb2.ToolCall] = []
-        for char in text:  # SGLang 0.5.23 loses text that comes in one piece with the beginning of a call
+        for char in text:  # SGLang 0.5.23 loses text in the same piece as the beginning of a call
             if self.complete:
                 break
             new, items = self._parser.parse_stream_chunk(char)
@@ -87,7 +87,7 @@ class NamedToolParser:
         return "".join(shown), calls
 
     def finish(self) -> tuple[str, list[turn_pb2.ToolCall]]:
-        """What was held back."""
+        """Return what was held back."""
         if self.complete:
             return "", []
         shown, items = self._parser.parse_stream_end()
@@ -103,7 +103,7 @@ class NamedToolParser:
                 pieces.append(item.parameters)
 
     def _ready(self) -> list[turn_pb2.ToolCall]:
-        """Calls whose arguments are whole: another one has begun, or they are an object that has ended."""
+        """Return calls with complete arguments: a later call has begun, or they are a whole object."""
         last = max(self._open, default=-1)
         return self._close([index for index, pieces in self._open.items()
                             if index < last or _whole("".join(pieces[1:]))])
@@ -129,14 +129,14 @@ class ReasoningSplitter:
         self.detector = self._parser.detector
 
     def feed(self, text: str) -> tuple[str, str]:
-        """(reasoning, the rest) that is new."""
+        """Return the new (reasoning, rest)."""
         if not text:
             return "", ""
         reasoning, rest = self._parser.parse_stream_chunk(text)
         return reasoning or "", rest or ""
 
     def finish(self) -> tuple[str, str]:
-        """What was held back."""
+        """Return what was held back."""
         reasoning, rest = self._parser.parse_stream_end()
         return reasoning or "", rest or ""
 
@@ -149,17 +149,19 @@ def _whole(text: str) -> bool:
 
 
 def _unknown(key: str, name: str, known: dict[str, Any]) -> str:
-    return (f"components.policy_server.sglang.{key}: {name!r} is not known to SGLang; allowed: "
+    return (f"components.policy_server.sglang.{key}: {name!r} is unknown to SGLang; allowed: "
             f"{', '.join(sorted(known))}")
 
 
 def _tool_parsers() -> dict[str, Any]:
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
-    return FunctionCallParser.ToolCallParserEnum
+    known: dict[str, Any] = FunctionCallParser.ToolCallParserEnum
+    return known
 
 
 def _reasoning_parsers() -> dict[str, Any]:
     from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-    return ReasoningParser.DetectorMap
+    known: dict[str, Any] = ReasoningParser.DetectorMap
+    return known

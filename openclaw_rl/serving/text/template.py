@@ -1,7 +1,7 @@
-"""From messages and tools to prompt token ids, by the model's own tokenizer and chat template.
+"""Prompts: messages and tools to token ids, with the model's tokenizer and chat template.
 
-Reads the files of a Hugging Face folder with tokenizers and jinja2: transformers would do the same, but to import it
-takes 6 s of a core and 240 MB, at every start of the policy server.
+Reads a Hugging Face folder with tokenizers and jinja2. transformers would do the same, but importing it takes 6 s of a
+core and 240 MB at each start of the policy server.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from openclaw_rl.serving.text.detokenizer import TokenBytes
 from openclaw_rl.serving.text.openai_json import tool_json
 from openclaw_rl.v1 import turn_pb2
 
-#: For models that come without a template: a plain transcript.
+#: For models without a template: a plain transcript.
 _PLAIN = ("{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n\n{% endfor %}"
           "{% if add_generation_prompt %}Assistant:{% endif %}")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the engine is given. `opening` is the beginning of a tool call that `ids` ends with; mostly empty."""
+    """A prompt for the engine. `opening`: the beginning of a forced tool call that `ids` ends with; usually empty."""
 
     ids: list[int]
     opening: str = ""
 
 
 class TooLong(Exception):
-    """A text that can't have as few tokens as are allowed. `least`: tokens that it has at least."""
+    """A text certainly has more tokens than allowed. `least`: a lower bound of their number."""
 
     def __init__(self, least: int) -> None:
         super().__init__(f"at least {least} tokens")
@@ -44,11 +44,10 @@ class TooLong(Exception):
 
 
 class ChatTemplate:
-    """One model's tokenizer and chat template. Its methods may run on any thread, one at a time per call.
+    """A model's tokenizer and chat template. Methods may run on any thread.
 
-    The names of special tokens, such as <|im_start|>, mean those tokens only where the template wrote them. In what
-    messages and tools say they are text like any other, so that nobody can end their message and speak as another
-    role.
+    The names of special tokens, such as <|im_start|>, stand for those tokens only where the template wrote them. In
+    messages and tools they are plain text, so that nobody can end their message and speak in another role.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +66,7 @@ class ChatTemplate:
         self.tokens = TokenBytes(self._tokenizer.to_str())
         # A normalizer may shorten a text: composing characters does, to a third of its bytes.
         self._longest = max(map(len, self.tokens.table)) * (1 if self._tokenizer.normalizer is None else 4)
-        self._plain: Any = None  # the tokenizer to which special tokens are text; loaded when it is needed
+        self._plain: Any = None  # the same tokenizer with special tokens as text; loaded on demand
         self._special = {self.tokens.table[index].decode(): index for index in sorted(self.tokens.special)}
         names = sorted(filter(None, self._special), key=len, reverse=True)
         self._find_special = re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
@@ -81,20 +80,19 @@ class ChatTemplate:
         except TemplateError as error:
             raise ValueError(f"{folder}: the chat template can't be used: {error}") from None
         self.knows_tools = "tools" in _variables(environment, source)
-        # A template that names neither the role nor its tag renders tool results as if they were chat.
+        # A template without the role or its tag renders tool results as ordinary messages.
         self.knows_tool_role = re.search(r"""['"]tool['"]|tool_response|ipython""", source) is not None
         self.knows_tool_calls = "tool_calls" in source
 
     def chat(self, messages: Sequence[turn_pb2.ChatMessage], tools: Sequence[turn_pb2.ToolDefinition] = (),
              tool_choice: str = "auto", most: int | None = None) -> Prompt:
-        """Render a conversation, up to where the response begins.
+        """Render a conversation up to where the response begins.
 
-        A tool choice that forces a call puts the call's beginning into the prompt, so that what is recorded as
-        sampled is exactly what was sampled.
+        A forced call begins in the prompt, so that exactly what was sampled is recorded as sampled.
 
         Raises:
-            MeshError: INVALID_ARGUMENT, the model's template refuses the messages; it says why.
-            TooLong: as `encode`.
+            MeshError: INVALID_ARGUMENT, the model's template rejects the messages.
+            TooLong: see `encode`.
         """
         from jinja2 import TemplateError
 
@@ -118,18 +116,19 @@ class ChatTemplate:
         return Prompt(ids, opening)
 
     def encode(self, text: str, special: bool = False, most: int | None = None) -> list[int]:
-        """Token ids of a text in which special tokens may be named.
+        """Tokenize a text in which special tokens may be named.
 
         Args:
-            special: with the tokens that the model wants before a fresh text.
-            most: tokens of the longest text that is of use.
+            special: add the tokens that the model expects before a new text.
+            most: tokens of the longest acceptable text.
 
         Raises:
-            TooLong: the text has more than `most` tokens for certain. To tokenize what is a thousand times too long
+            TooLong: the text certainly has more than `most` tokens. Tokenizing one that is a thousand times too long
                 would take seconds of all cores.
         """
         self._check_size(text, most)
-        return self._tokenizer.encode(text, add_special_tokens=special).ids
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
 
     def _check_size(self, text: str, most: int | None) -> None:
         least = -(-len(text.encode()) // self._longest)
@@ -143,7 +142,8 @@ class ChatTemplate:
             plain = Tokenizer.from_str(self._tokenizer.to_str())
             plain.encode_special_tokens = True
             self._plain = plain
-        return self._plain.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
 
     def _conversation(self, messages: Sequence[turn_pb2.ChatMessage],
                       tools: Sequence[turn_pb2.ToolDefinition]) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ class ChatTemplate:
             return turns
         merged: list[dict[str, Any]] = []
         for i, turn in enumerate(turns):
-            # Results of several calls are one message: many templates insist on turns that alternate.
+            # Results of several calls become one message: many templates require alternating roles.
             if turn["role"] == "tool":
                 content = f"<tool_response>\n{turn['content']}\n</tool_response>"
                 if i and turns[i - 1]["role"] == "tool":
@@ -189,20 +189,20 @@ class ChatTemplate:
 
 
 class _StandIns:
-    """Hides the names of special tokens in what people wrote from the template, and brings them back after it."""
+    """Hides special tokens' names in messages from the template, and restores them afterwards."""
 
     def __init__(self, find: re.Pattern[str]) -> None:
         self._find = find
-        self._mark = secrets.token_hex(8)  # nobody can have written it
+        self._mark = secrets.token_hex(8)  # not predictable by clients
         self._names: list[str] = []
 
     @property
     def used(self) -> bool:
-        """Whether there was any such name."""
+        """Whether a name was replaced."""
         return bool(self._names)
 
     def put(self, value: Any) -> Any:
-        """The value, all texts in it without names of special tokens."""
+        """Replace the names in all strings of a value."""
         if isinstance(value, str):
             return self._find.sub(self._stand_in, value)
         if isinstance(value, list):
@@ -212,7 +212,7 @@ class _StandIns:
         return value
 
     def restore(self, text: str) -> str:
-        """A text as it was written."""
+        """Restore the names in a text."""
         return re.sub(f"{self._mark}-(\\d+)-", lambda match: self._names[int(match[1])], text)
 
     def _stand_in(self, match: re.Match[str]) -> str:
@@ -221,7 +221,7 @@ class _StandIns:
 
 
 def _arguments(text: str) -> Any:
-    """Arguments as an object, as templates expect them; a broken text stays a text."""
+    """Parse arguments, as templates expect an object; invalid JSON stays a string."""
     try:
         return parse_json(text or "{}")
     except ValueError:
@@ -239,19 +239,20 @@ def _source(folder: Path, settings: dict[str, Any]) -> str:
 
 
 def _environment() -> Any:
-    """Jinja as chat templates expect it; what transformers 5 sets up in `utils/chat_template_utils.py`."""
+    """Jinja as chat templates expect it; see `utils/chat_template_utils.py` in transformers 5."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what the assistant wrote, for training; here it is just its content."""
+        """`{% generation %}` marks the assistant's text for training; here only its content counts."""
 
         tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> list[nodes.Node]:
             next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return body
 
     def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None,
                 separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
@@ -269,7 +270,7 @@ def _environment() -> Any:
 
 
 def _variables(environment: Any, source: str) -> set[str]:
-    """The variables that a template reads from outside."""
+    """The free variables of a template."""
     from jinja2 import meta
 
     return meta.find_undeclared_variables(environment.parse(source))

@@ -1,4 +1,4 @@
-"""Which versions a policy server has, which one answers, and what an operator took back."""
+"""The versions of a policy server: staging, activation, rollback, pins and withdrawal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from openclaw_rl.rpc.errors import failed_precondition
 from openclaw_rl.rpc.messages import to_timestamp
@@ -28,21 +28,23 @@ from openclaw_rl.weights.transfer.staging import Part
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _NO_PAUSE = Pause(ms=0.0, steps=0)
 
 
 class PolicyVersions:
     """The versions of a policy server, on disk below `folder`: policy.json, its copy, and versions/.
 
-    A version is staged (its weights beside the active ones), then committed. What is active is written down before
-    the engine switches, so a server that is killed at any moment comes back with the old version or with the new one.
-    All methods are for the event loop; files are read and written on threads.
+    A version is staged (its weights beside the active ones), then committed. The active version is written to disk
+    before the engine switches, so a server killed at any moment restarts with the old version or the new one.
+    Methods are called on the event loop; files are read and written on threads.
 
     Args:
         folder: the policy server's own folder.
-        base: folder of the base model, which is version 0; None of an engine that takes no weights.
-        engine: started by the caller before `start` is awaited; of one that takes no weights only `info` is used.
-        keep: versions kept for a way back, beside the base model and the active one.
+        base: folder of the base model, version 0; None for an engine without weights.
+        engine: started by the caller before `start`; without weights, only its `info` and `status` are used.
+        keep: versions kept for rollback, besides the base model and the active one.
     """
 
     def __init__(self, folder: Path, base: Path | None, engine: Engine, keep: int = 3) -> None:
@@ -52,7 +54,7 @@ class PolicyVersions:
         self._base = base
         self._engine = engine
         self._keep = keep
-        self._record = VersionState(activated_at=time.time())
+        self._state = VersionState(activated_at=time.time())
         self._store: VersionStore | None = None
         self._staged: int | None = None  # in the engine, beside the active one
         self._lock = asyncio.Lock()
@@ -61,15 +63,15 @@ class PolicyVersions:
 
     @property
     def store(self) -> VersionStore:
-        """The versions on disk, once `start` is done. Only an engine that takes weights has it."""
+        """The versions on disk, after `start`; only for an engine with weights."""
         if self._store is None:
             raise RuntimeError("there are no versions on disk: not started, or an engine without weights")
         return self._store
 
     async def start(self) -> None:
-        """Find out what is there and activate the version that was active last.
+        """Load the versions on disk and activate the one that was active last.
 
-        When that one is gone or damaged, the newest good one that was not taken back answers, at last the base
+        When that one is missing or damaged, the newest intact version that was not withdrawn is activated, or the base
         model; `problems` says so.
 
         Raises:
@@ -77,7 +79,7 @@ class PolicyVersions:
         """
         if not self._engine.info.accepts_weights:
             return
-        self._record = wanted = await asyncio.to_thread(self._load)
+        self._state = wanted = await asyncio.to_thread(self._load)
         if not await asyncio.to_thread(self._file.whole):
             await self._write(wanted, required=False)
         rest = [v for v in reversed(wanted.kept) if v != wanted.active and v not in wanted.withdrawn]
@@ -86,31 +88,31 @@ class PolicyVersions:
                 break
         if version != wanted.active:
             self._problem(f"version {wanted.active} was active but can't be used; version {version} answers instead")
-            self._record = replace(wanted, active=version, activated_at=time.time())
-            await self._write(self._record, required=False)
+            self._state = replace(wanted, active=version, activated_at=time.time())
+            await self._write(self._state, required=False)
 
     def state(self) -> PolicyState:
-        """What there is now."""
-        info, record = self._engine.info, self._record
+        """The current state."""
+        info, state = self._engine.info, self._state
         return PolicyState(
-            active_version=record.active, active_digest=self._manifest(record.active).digest,
-            kept_versions=[0, *self._kept()], highest_version=record.highest, withdrawn_versions=record.withdrawn,
+            active_version=state.active, active_digest=self._manifest(state.active).digest,
+            kept_versions=[0, *self._kept()], highest_version=state.highest, withdrawn_versions=state.withdrawn,
             model=info.model, model_id=info.model_id, engine=info.name, context_length=info.context_length,
-            vocab_size=info.vocab_size, activated_at=to_timestamp(record.activated_at),
-            accepts_weights=info.accepts_weights, pinned=record.pinned_at is not None,
+            vocab_size=info.vocab_size, activated_at=to_timestamp(state.activated_at),
+            accepts_weights=info.accepts_weights, pinned=state.pinned_at is not None,
             workers=[_worker(worker) for worker in self._engine.status().workers])
 
     @property
     def pin(self) -> str:
         """See VersionState.pin."""
-        return self._record.pin
+        return self._state.pin
 
     def manifests(self) -> list[VersionManifest]:
         """Manifests of the versions that can be activated, ascending."""
         return [self._manifest(version) for version in (0, *self._kept())]
 
     async def subscribe(self) -> AsyncIterator[PolicyState]:
-        """The state now, and again after each change. One who is slow gets the newest, not each one."""
+        """Yield the state now and after changes. A slow subscriber skips intermediate states."""
         while True:
             changed = self._changed
             yield self.state()
@@ -130,122 +132,122 @@ class PolicyVersions:
         await self._uninterrupted(work())
 
     async def discard(self, version: int) -> None:
-        """Free a staged version's memory; on disk it stays until another one is committed."""
+        """Free a staged version's memory; it stays on disk until another one is committed."""
         async with self._lock:
             if self._staged == version:
                 self._engine.discard(version)
                 self._staged = None
 
     async def commit(self, version: int, admit: Callable[[], None] = lambda: None) -> Pause:
-        """Make a version the active one that was not active before. Cancelling the caller does not stop it halfway.
+        """Activate a new version. Cancelling the caller does not interrupt it.
 
         Args:
-            admit: raises when the version must not follow the one that is active. It is asked when no operator can
-                come between it and the switch.
+            admit: raises when the version must not follow the active one; called when no operator can intervene
+                before the switch.
 
         Returns:
-            What it cost the running responses.
+            Its cost to running responses.
 
         Raises:
             KeyError: it is not on disk.
-            EngineError: the engine can't load it; the old version goes on.
-            OSError: it can't be written down; the old version goes on.
+            EngineError: the engine can't load it; the old version stays active.
+            OSError: the state can't be written; the old version stays active.
         """
         async def work() -> Pause:
             async with self._lock:
                 admit()
                 await self._stage(version)
-                record = self._record
-                others = sorted({*record.kept, record.active} - {0, version},
-                                key=lambda v: (v not in record.withdrawn, v))  # first to go: taken back, then old
+                state = self._state
+                others = sorted({*state.kept, state.active} - {0, version},
+                                key=lambda v: (v not in state.withdrawn, v))  # pruned first: withdrawn, then old
                 kept = tuple(sorted([*others[-self._keep:], version]))
                 pause = await self._switch(
-                    replace(record, active=version, highest=max(version, record.highest), kept=kept), required=True)
+                    replace(state, active=version, highest=max(version, state.highest), kept=kept), required=True)
                 await asyncio.to_thread(self.store.prune, set(kept))
                 return pause
 
         return await self._uninterrupted(work())
 
     async def activate(self, version: int | None, reason: str = "", pin: bool | None = None) -> Pause:
-        """Make a kept version the active one: back, or forward again.
+        """Activate a kept version: roll back, or forward again.
 
-        Going back takes back all versions after it: no new version may build on them. Going forward to a version
-        puts it and those that it was made from in their rights again.
+        A rollback withdraws all later versions: no new version may build on them. Going forward to a version reinstates
+        it and its ancestors.
 
         Args:
-            version: None means the active one.
+            version: None: the active one.
             reason: why, for the log and the pin.
-            pin: true: stay with it until the pin is lifted; false: lift the pin; None: leave that as it is.
+            pin: true: keep it active until unpinned; false: unpin; None: leave the pin as it is.
 
         Returns:
-            What it cost the running responses; nothing when it was active already.
+            Its cost to running responses; zero when it was active already.
 
         Raises:
-            MeshError: VERSION_UNKNOWN, it is not kept or is damaged; PINNED, another one is pinned and `pin` does not
-                say what to do about it. The active one goes on.
-            EngineError: the engine can't load it; the active one goes on.
-            OSError: the pin can't be written down.
+            MeshError: VERSION_UNKNOWN, it is not kept or is damaged; PINNED, another one is pinned and `pin` is None.
+                The active version stays.
+            EngineError: the engine can't load it; the active version stays.
+            OSError: the pin can't be written.
         """
         async def work() -> Pause:
             async with self._lock:
-                before = self._record
+                before = self._state
                 target = before.active if version is None else version
-                record = before
+                state = before
                 if pin is not None:
-                    record = replace(before, pinned_at=time.time() if pin else None, pin_reason=reason if pin else "")
+                    state = replace(before, pinned_at=time.time() if pin else None, pin_reason=reason if pin else "")
                 elif target != before.active and before.pinned_at is not None:
                     raise failed_precondition(
                         "PINNED", f"{self.pin}: `openclaw-rl unpin` lifts the pin, `openclaw-rl pin {target}` moves it")
                 if target == before.active:
-                    if record != before:
-                        await self._write(record, required=True)
-                        self._take(record)
+                    if state != before:
+                        await self._write(state, required=True)
+                        self._take(state)
                         logger.warning("version %d was %s by an operator: %s", target, "pinned" if pin else "unpinned",
                                        reason or "no reason given")
                     return _NO_PAUSE
-                return await self._go_to(target, record, reason)
+                return await self._go_to(target, state, reason)
 
         return await self._uninterrupted(work())
 
-    async def _go_to(self, version: int, record: VersionState, reason: str) -> Pause:
+    async def _go_to(self, version: int, state: VersionState, reason: str) -> Pause:
         known = version in (0, *self._kept())
         if not known or not await asyncio.to_thread(self.store.verify, version):
             raise failed_precondition(
                 "VERSION_UNKNOWN", f"version {version} can't be activated: it is not kept here; those that "
                 f"are: {', '.join(map(str, (0, *self._kept())))}")
         await self._stage(version)
-        withdrawn = {*record.withdrawn, *range(version + 1, record.highest + 1)} - self._lineage(version)
-        # An operator goes back because something is wrong: a full disk must not stop that.
-        pause = await self._switch(replace(record, active=version, withdrawn=tuple(sorted(withdrawn))),
-                                   required=record.pinned_at is not None)
-        logger.warning("version %d was activated in place of %d by an operator%s: %s", version, record.active,
-                       ", and pinned" if record.pinned_at is not None else "", reason or "no reason given")
+        withdrawn = {*state.withdrawn, *range(version + 1, state.highest + 1)} - self._lineage(version)
+        # An operator rolls back because something is wrong: a full disk must not prevent that.
+        pause = await self._switch(replace(state, active=version, withdrawn=tuple(sorted(withdrawn))),
+                                   required=state.pinned_at is not None)
+        logger.warning("version %d was activated in place of %d by an operator%s: %s", version, state.active,
+                       ", and pinned" if state.pinned_at is not None else "", reason or "no reason given")
         return pause
 
     async def withdraw(self, versions: Collection[int]) -> list[int]:
-        """Take versions back for good, those too that were never active, and delete their files; the active one stays.
+        """Withdraw versions for good, also those never active, and delete their files; the active one stays.
 
         Returns:
-            Those that had files here, ascending.
+            Those that had files, ascending.
 
         Raises:
-            OSError: it can't be written down, nothing was changed; or a file can't be deleted, ask again.
+            OSError: the state can't be written and nothing has changed; or a file can't be deleted, retry.
         """
         async def work() -> list[int]:
             async with self._lock:
-                record = self._record
+                state = self._state
                 gone = {version for version in versions
-                        if 0 < version <= record.highest + FARTHEST and version != record.active}
+                        if 0 < version <= state.highest + FARTHEST and version != state.active}
                 if not gone:
                     return []
                 if self._staged in gone:
                     self._engine.discard(self._staged)
                     self._staged = None
-                after = replace(record, kept=tuple(v for v in record.kept if v not in gone),
-                                withdrawn=tuple(sorted({*record.withdrawn, *gone})),
-                                highest=max(record.highest, *gone))
+                after = replace(state, kept=tuple(v for v in state.kept if v not in gone),
+                                withdrawn=tuple(sorted({*state.withdrawn, *gone})),
+                                highest=max(state.highest, *gone))
                 await self._write(after, required=True)
-                self._take(after)  # whether or not the files can be deleted
+                self._take(after)  # even if files can't be deleted
                 there = gone.intersection(self.store.versions())
                 await asyncio.to_thread(self._delete, gone)
                 return sorted(there)
@@ -253,12 +255,12 @@ class PolicyVersions:
         return await self._uninterrupted(work())
 
     def _delete(self, versions: Collection[int]) -> None:
-        Part.discard(self._root, versions)  # the trainer gives it up too; else it stayed until the next one comes
+        Part.discard(self._root, versions)  # the trainer gives it up too
         for version in versions:
             self.store.erase(version)
 
-    async def _uninterrupted(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await to the end what must not stop halfway; a cancelled caller goes, the work goes on."""
+    async def _uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that must not be interrupted: it continues when the caller is cancelled."""
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -274,8 +276,8 @@ class PolicyVersions:
         self._staged = version
 
     async def _switch(self, after: VersionState, required: bool) -> Pause:
-        """Write down, then activate what is staged."""
-        before, after = self._record, replace(after, activated_at=time.time())
+        """Write the new state, then activate the staged version."""
+        before, after = self._state, replace(after, activated_at=time.time())
         await self._write(after, required)
         try:
             pause = await self._engine.activate(after.active)
@@ -287,9 +289,9 @@ class PolicyVersions:
         self._take(after)
         return pause
 
-    def _take(self, record: VersionState) -> None:
-        """The record holds now; tell those who watch."""
-        self._record = record
+    def _take(self, state: VersionState) -> None:
+        """The state holds now; tell those who watch."""
+        self._state = state
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -312,27 +314,27 @@ class PolicyVersions:
         self._store.manifest(0)  # reads the base model, unless its digests are known
         self.problems = self._store.problems  # one list: what the store finds later is seen too
         there = tuple(version for version in self._store.versions() if version > 0)
-        record, problem = self._file.read()
-        if record is None and there:
+        state, problem = self._file.read()
+        if state is None and there:
             problem = (f"{problem or f'{self._file.path} is missing'}; the newest version on disk is taken as the "
                        "active one, and what was taken back is not known any more")
         if problem:
             self._problem(problem)
-        if record is not None:
-            return replace(record, kept=tuple(version for version in record.kept if version in there))
+        if state is not None:
+            return replace(state, kept=tuple(version for version in state.kept if version in there))
         newest = there[-1] if there else 0
         return VersionState(newest, newest, there, (), time.time())
 
-    async def _write(self, record: VersionState, required: bool) -> None:
+    async def _write(self, state: VersionState, required: bool) -> None:
         try:
-            await asyncio.to_thread(self._file.write, record)
+            await asyncio.to_thread(self._file.write, state)
         except OSError as error:
             if required:
                 raise
             self._problem(f"{self._file.path}: can't be written ({error}); after a restart another version may answer")
 
     def _lineage(self, version: int) -> set[int]:
-        """A version and those that it was made from, as far back as they are kept."""
+        """A version and its ancestors, as far as they are kept."""
         lineage: set[int] = set()
         there = self.store.versions()
         while version not in lineage:
@@ -343,9 +345,9 @@ class PolicyVersions:
         return lineage
 
     def _kept(self) -> list[int]:
-        """What was active once and is still whole, ascending."""
+        """Versions that were active once and are intact, ascending."""
         there = self._store.versions() if self._store else []
-        return [version for version in self._record.kept if version in there]
+        return [version for version in self._state.kept if version in there]
 
     def _manifest(self, version: int) -> VersionManifest:
         if self._store is None:

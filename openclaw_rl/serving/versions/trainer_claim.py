@@ -1,4 +1,4 @@
-"""One trainer updates a policy server; a second one is a mistake that both sides must see."""
+"""The claim of one trainer to a policy server; a second trainer is a mistake that both sides must see."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from openclaw_rl.runtime.alarms import Raised
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a second trainer that was refused is an alarm; one that is still there tries every few seconds.
+#: Seconds for which a refused trainer is an alarm; a persistent one retries every few seconds.
 REMEMBERED = 60.0
-#: Seconds after which a refused trainer may ask again.
+#: Seconds after which a refused trainer may retry.
 RETRY = 5.0
 
 
 class TrainerClaim:
-    """Who has the weight stream.
+    """Decides which trainer holds the weight stream.
 
-    A trainer names itself by the id of its versions folder, so a restarted one is known and takes its own stream over
-    at once, also from a dead connection of its own. Another one waits for as long as the first is connected: that way
-    two of them never take the policy server from each other in turn. One without an id (of another make) takes over.
+    A trainer is identified by the id of its versions folder, so a restarted one takes over its own stream at once, even
+    from a dead connection. Another one is refused while the first is connected, so that two never take the policy
+    server from each other in turn. One without an id (another implementation) takes over.
 
     Args:
         clock: seconds, never going back.
@@ -33,17 +33,17 @@ class TrainerClaim:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._current = ""
-        self._refused: tuple[str, float] | None = None  # who, and when last
+        self._refused: tuple[str, float] | None = None  # id, time of the last refusal
 
     def admit(self, trainer: str, connected: bool) -> None:
-        """Let a trainer have the stream.
+        """Admit a trainer to the stream.
 
         Args:
             trainer: its id; empty when it gave none.
-            connected: the one before still has it.
+            connected: the previous one still holds it.
 
         Raises:
-            MeshError: ANOTHER_TRAINER, the one before is another one.
+            MeshError: ANOTHER_TRAINER, the previous one is a different trainer.
         """
         if connected and trainer and self._current and trainer != self._current:
             if self.alarm[1] == "":
@@ -58,7 +58,7 @@ class TrainerClaim:
 
     @property
     def alarm(self) -> Raised:
-        """Without a message when there is no second trainer."""
+        """The alarm `two_trainers`; its message is empty without a second trainer."""
         if self._refused is None or self._clock() - self._refused[1] > REMEMBERED:
             return "two_trainers", ""
         return "two_trainers", (f"two trainers want to update this policy server: {self._current} does, "

@@ -106,7 +106,7 @@ async def test_text_and_usage(api: Api) -> None:
 
 async def test_half_an_answer_is_none(api: Api) -> None:
     api.chunks = [chunk({"content": "Hel"})]
-    with pytest.raises(MeshError, match="broke its answer off"):
+    with pytest.raises(MeshError, match="response broke off"):
         await ask(api)
 
 

@@ -1,8 +1,8 @@
 """The embedded engine: a Llama-family model in this process, on the CPU or one GPU.
 
-The decode loop has a thread of its own (`batch`), loading weights another one of low priority; this class is their
-asyncio side. Why a loop of our own: it decodes faster than transformers' ways (tools/bench/engine.py measures both),
-and weights can be swapped between two of its steps.
+The decode loop has its own thread (`decode_loop`), and loading weights another one of low priority; this class is
+their asyncio side. The loop decodes faster than transformers (tools/bench/engine.py measures both), and weights can be
+swapped between two of its steps.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ _LOADER_NICE = 10
 
 
 class EmbeddedEngine:
-    """A TokenEngine; see there for what the methods promise."""
+    """Implements TokenEngine."""
 
     def __init__(self, folder: Path, *, model: str | None = None, max_batch: int = 16, max_context: int | None = None,
                  max_waiting: int = 256, threads: int = 1, device: str = "auto") -> None:
-        """Read what the model is; its weights are loaded by `start`.
+        """Read the model's configuration; `start` loads its weights.
 
         Args:
-            folder: of the base model, as `ensure_model` gives it.
+            folder: of the base model, as `ensure_model` returns it.
             model: its name; default the folder's.
-            max_batch: requests that decode at the same time.
-            max_context: tokens of prompt and response together; default what the model has, at most 4096.
+            max_batch: requests that decode concurrently.
+            max_context: tokens of prompt and response together; default the model's, at most 4096.
             max_waiting: requests that may wait for a slot.
-            threads: of PyTorch. On x86 CPUs linear maps use one, whatever is asked (openclaw_rl.models.llama).
+            threads: of PyTorch. On x86 CPUs linear maps always use one (openclaw_rl.models.llama).
             device: `cpu`, `cuda`, `cuda:1`, ... or `auto`.
 
         Raises:
             ModelError: the folder can't be used.
-            EngineError: there is no such device.
+            EngineError: no such device.
         """
         self._folder = folder
         self._config = ModelConfig.read(folder)
@@ -77,7 +77,7 @@ class EmbeddedEngine:
         self._activations: set[asyncio.Future[Pause]] = set()
         self._loader = ThreadPoolExecutor(1, "weights", _lower_priority, (threads,))
         self._decoding: DecodeLoop | None = None
-        self._sent: list[tuple[asyncio.Queue[Item], Item]] = []  # by the step that runs
+        self._sent: list[tuple[asyncio.Queue[Item], Item]] = []  # by the running step
 
     @property
     def active_version(self) -> int:
@@ -97,7 +97,7 @@ class EmbeddedEngine:
         self._decoding = DecodeLoop(forward, cache, weights, max_batch=self._max_batch, threads=self._threads,
                                     flush=self._flush)
         self._decoding.start()
-        self._loader.submit(free_memory)  # what loading took beside the weights
+        self._loader.submit(free_memory)  # memory used by loading
         logger.info("The embedded engine serves %s on %s: context %d, batch %d", self.info.model, self._device,
                     self.info.context_length, self._max_batch)
 
@@ -166,7 +166,7 @@ class EmbeddedEngine:
 
         def done(pause: Pause, old: list[Weights]) -> None:
             self._activations.discard(activation)
-            self._loader.submit(_free, old)  # hundreds of MB: neither decoding nor the event loop waits for that
+            self._loader.submit(_free, old)  # hundreds of MB: off the decode loop and the event loop
             if not activation.done():
                 activation.set_result(pause)
 

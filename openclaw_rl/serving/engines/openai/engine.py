@@ -1,6 +1,6 @@
-"""The policy as a model behind an OpenAI-compatible API: it answers, but has no weights and no token ids.
+"""A policy behind an OpenAI-compatible API: it has no weights and no token ids.
 
-What it learns is a playbook, which becomes part of the system prompt.
+It learns a playbook, which becomes part of the system prompt.
 """
 
 from __future__ import annotations
@@ -38,32 +38,31 @@ logger = logging.getLogger(__name__)
 
 _REASONS = {"stop": turn_pb2.FINISH_REASON_STOP, "length": turn_pb2.FINISH_REASON_LENGTH,
             "tool_calls": turn_pb2.FINISH_REASON_TOOL_CALLS, "function_call": turn_pb2.FINISH_REASON_TOOL_CALLS}
-#: Fields of the client's request that are ours to set, or that would change the answer's form.
-_OURS = {"model", "messages", "stream", "stream_options", "n", "tools", "tool_choice"}
+#: Fields of the client's request that are set here, or would change the form of the response.
+_RESERVED = {"model", "messages", "stream", "stream_options", "n", "tools", "tool_choice"}
 
 
-#: Seconds for which a request is tried again before its first token; less when the caller's deadline comes sooner.
+#: Seconds for which a request is retried before its first token; less if the caller's deadline is sooner.
 RETRY_SECONDS = 60.0
-#: Seconds between two looks whether the API works again.
+#: Seconds between probes of an API that fails.
 PROBE_SECONDS = 60.0
 
 
 class UpstreamPolicy:
-    """Passes calls on to an API, streaming. Its versions are playbooks; that of version 0 is empty.
+    """Forwards calls to an API, streaming. Its versions are playbooks; that of version 0 is empty.
 
-    To PolicyVersions it is an engine: `stage`, `activate`, `discard`. A response has the playbook, and the version,
-    that was active when it was asked for.
+    It implements Engine for PolicyVersions. A response has the playbook and version that were active at its request.
 
     Args:
-        api: where it is, and its key.
+        api: its address and key.
         model_id: see models.identity.
         names: of its settings, for messages.
         timeout: seconds for a whole response.
         retry_seconds: see RETRY_SECONDS.
 
     Attributes:
-        problem: why the API does not work, for an operator; empty while it does, as far as is known.
-        retries: requests that were tried again.
+        problem: why the API fails, for an operator; empty while it works, as far as is known.
+        retries: number of retried requests.
     """
 
     def __init__(self, api: ApiModel, model_id: str = "", temperature: float | None = None,
@@ -79,7 +78,7 @@ class UpstreamPolicy:
         self._temperature, self._max_tokens = temperature, max_tokens
         self._client = api_calls.client(api, timeout)
         self._active = Playbook()
-        self._text = ""  # the active playbook as it stands in the prompt
+        self._text = ""  # the active playbook as it appears in the prompt
         self._staged: dict[int, Playbook] = {}
 
     @property
@@ -92,27 +91,27 @@ class UpstreamPolicy:
         await self._client.close()
 
     async def watch(self, seconds: float = PROBE_SECONDS) -> None:
-        """Find out at the start whether the API works, and again and again while it does not. Never returns."""
+        """Probe the API at the start, and periodically while it fails. Never returns."""
         first = True
         while True:
             if first or self.problem:
                 first, before = False, self.problem
                 self.problem = await api_calls.probe(self._client, self._api, self._names)
                 if self.problem and self.problem != before:
-                    logger.error("the policy's API does not work: %s", self.problem)
+                    logger.error("the policy's API fails: %s", self.problem)
                 elif before and not self.problem:
                     logger.info("the policy's API works again")
             await asyncio.sleep(seconds)
 
     async def stage(self, version: int, folder: Path) -> None:
-        """See TokenEngine.stage."""
+        """See Engine.stage."""
         try:
             self._staged[version] = await asyncio.to_thread(playbook.read, folder)
         except (playbook.PlaybookError, CorruptFile, OSError) as error:
             raise WeightsError(f"version {version} has no playbook that can be used: {error}") from error
 
     async def activate(self, version: int) -> Pause:
-        """See TokenEngine.activate. Responses that run go on as they began, so nothing pauses."""
+        """See Engine.activate. Running responses continue as they began, so nothing pauses."""
         if version not in self._staged:
             raise WeightsError(f"version {version} is not staged")
         self._active = self._staged.pop(version)
@@ -120,7 +119,7 @@ class UpstreamPolicy:
         return Pause(0.0, 0)
 
     def discard(self, version: int) -> None:
-        """See TokenEngine.discard."""
+        """See Engine.discard."""
         self._staged.pop(version, None)
 
     def status(self) -> EngineStatus:
@@ -147,20 +146,20 @@ class UpstreamPolicy:
         seconds = self._retry_seconds if call.seconds is None else min(self._retry_seconds, call.seconds)
         stream: Any = None
         try:
-            # Whatever fails before the first chunk is tried again: the client has seen nothing of it yet.
+            # Failures before the first chunk are retried: the client has seen nothing yet.
             stream, chunks = await api_calls.call(lambda: self._begin(request), seconds)
             transcript.version = version
             async for event in self._events(chunks, version, transcript):
                 yield event
             self.problem = ""
         except (openai.OpenAIError, httpx.TransportError) as error:
-            raise self._public(error) from error
+            raise self._mesh_error(error) from error
         finally:
             if stream is not None:
                 await stream.close()
 
     async def _begin(self, request: dict[str, Any]) -> tuple[Any, AsyncIterator[Any]]:
-        """Ask, and wait for the first chunk; the stream, and its chunks."""
+        """Send the request and wait for its first chunk; returns the stream and its chunks."""
         try:
             # The client would transform each message on the event loop: 2 s for 10,000.
             body = {**request.get("extra_body", {}), "messages": request["messages"]}
@@ -178,13 +177,13 @@ class UpstreamPolicy:
             self.retries += api_calls.may_pass(error)
             raise
 
-        async def again() -> AsyncIterator[Any]:
+        async def resumed() -> AsyncIterator[Any]:
             for chunk in first:
                 yield chunk
             async for chunk in chunks:
                 yield chunk
 
-        return stream, again()
+        return stream, resumed()
 
     async def _events(self, chunks: AsyncIterator[Any], version: int,
                       transcript: Transcript) -> AsyncGenerator[Event, None]:
@@ -221,8 +220,8 @@ class UpstreamPolicy:
                     transcript.reasoning.append(delta.reasoning)
                 yield delta
         if reason is None:
-            # An API that dies looks like one that has said all where its answer has no length.
-            raise openai.OpenAIError("it broke its answer off")
+            # Without a content length, a broken response looks like a complete one.
+            raise openai.OpenAIError("its response broke off")
         if transcript.first_token_at is None:
             yield Start(version, 0)
         if calls:
@@ -239,7 +238,7 @@ class UpstreamPolicy:
         request: dict[str, Any] = {
             "model": self._model, "messages": [message_json(message) for message in messages], "stream": True,
             "stream_options": {"include_usage": True},
-            "extra_body": {key: value for key, value in call.extra.items() if key not in _OURS}}
+            "extra_body": {key: value for key, value in call.extra.items() if key not in _RESERVED}}
         sampling = call.sampling
         for name in ("temperature", "top_p", "max_tokens", "seed"):
             if sampling.HasField(name):
@@ -259,9 +258,8 @@ class UpstreamPolicy:
                 request["parallel_tool_calls"] = False
         return request
 
-    def _public(self, error: openai.OpenAIError | httpx.TransportError) -> errors.MeshError:
-        """What our client gets: the API's own status where the fault is the client's, else that the API is at fault.
-        The key is not in it."""
+    def _mesh_error(self, error: openai.OpenAIError | httpx.TransportError) -> errors.MeshError:
+        """Convert an API's error to the client's: the API's own status if the client is at fault. Never has the key."""
         text = api_calls.redact(str(getattr(error, "message", error)), self._api)
         if isinstance(error, openai.APIStatusError):
             return self._of_status(error, text)
@@ -272,7 +270,7 @@ class UpstreamPolicy:
     def _of_status(self, error: openai.APIStatusError, text: str) -> errors.MeshError:
         status, wait = error.status_code, api_calls.retry_after(error)
         if status in (401, 403):
-            # Our key, not the client's: to the client this is a server that is not set up well.
+            # The server's key, not the client's: to the client the server is misconfigured.
             self.problem = api_calls.explain(error, self._api, self._names)
             logger.error("%s", self.problem)
             return errors.MeshError(grpc.StatusCode.INTERNAL, "INTERNAL",
@@ -288,7 +286,7 @@ class UpstreamPolicy:
 
 
 def _well_formed(value: Any) -> Any:
-    """A value of JSON with whole characters only."""
+    """Replace unpaired surrogates in all strings of a JSON value."""
     if isinstance(value, str):
         return well_formed(value)
     if isinstance(value, dict):

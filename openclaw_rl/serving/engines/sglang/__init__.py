@@ -1,5 +1,4 @@
-"""The SGLang engine: SGLang servers, started and watched here or running elsewhere, behind TokenEngine.
+"""The SGLang engine: SGLang servers, supervised here or running elsewhere, behind TokenEngine.
 
-This package is also loaded inside SGLang's own processes (`cpu`, `hook`, `serve`): what is imported here must not
-import SGLang.
+Parts of this package are loaded inside SGLang's processes (`cpu`, `hook`, `serve`), so it must not import SGLang.
 """

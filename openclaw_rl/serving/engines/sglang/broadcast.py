@@ -1,6 +1,6 @@
-"""Weights by broadcast: this process is rank 0 of a gloo group with one server's processes; no shared disk is needed.
+"""Weights by broadcast: this process is rank 0 of a gloo group with a server's processes; needs no shared disk.
 
-Each server has a group of its own, made for one update: one that hangs or dies can't hold up the others.
+Each server has its own group for each update, so that one that hangs or dies can't block the others.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from openclaw_rl.serving.engines.sglang.client import CommandRefused, Connection
 from openclaw_rl.serving.engines.sglang.transports import UPDATE_SECONDS, WeightUpdate, send_update
 
 _numbers = itertools.count()
-_partings: set[asyncio.Future[None]] = set()
-#: Seconds for all members of a group to meet.
-_MEET_SECONDS = 60.0
+_departures: set[asyncio.Future[None]] = set()
+#: Timeout for a group to form, seconds.
+_JOIN_SECONDS = 60.0
 
 
 class BroadcastTransport:
-    """See the module.
+    """See the module's docstring.
 
     Args:
         ranks: processes of a server (tensor_parallel).
-        host: of this machine as the servers see it.
+        host: this machine's address as the servers see it.
     """
 
     name = "distributed"
@@ -46,53 +46,53 @@ class BroadcastTransport:
         with socket.socket() as probe:
             probe.bind((self._host, 0))
             port = probe.getsockname()[1]
-        meeting = asyncio.ensure_future(asyncio.to_thread(_group, name, self._host, port, world))
+        joining = asyncio.ensure_future(asyncio.to_thread(_group, name, self._host, port, world))
         try:
             await client.command("/init_weights_update_group", {
                 "master_address": self._host, "master_port": port, "rank_offset": 1, "world_size": world,
-                "group_name": name, "backend": "gloo"}, _MEET_SECONDS)
-            group = await meeting
+                "group_name": name, "backend": "gloo"}, _JOIN_SECONDS)
+            group = await joining
         except (CommandRefused, ConnectionLost):
-            meeting.add_done_callback(lambda done: done.exception())
+            joining.add_done_callback(lambda done: done.exception())
             raise
-        except Exception as error:  # torch's, of several kinds
+        except Exception as error:  # torch's, of several types
             raise ConnectionLost(f"{client.address}: the broadcast group was not formed: {error}") from error
         try:
             async with WeightUpdate(client):
-                names, kinds, shapes = await asyncio.to_thread(_description, load)
+                names, dtypes, shapes = await asyncio.to_thread(_description, load)
                 sending = asyncio.ensure_future(asyncio.to_thread(_broadcast, group, load))
                 try:
-                    await send_update(client, "/update_weights_from_distributed", names=names, dtypes=kinds,
+                    await send_update(client, "/update_weights_from_distributed", names=names, dtypes=dtypes,
                                       shapes=shapes, group_name=name)
                 finally:
-                    sending.add_done_callback(lambda done: done.exception())  # it times out when nobody listens
+                    sending.add_done_callback(lambda done: done.exception())  # it times out without a receiver
                 try:
                     await sending
                 except Exception as error:
                     raise ConnectionLost(f"{client.address}: the broadcast broke off: {error}") from error
         finally:
-            parting = asyncio.ensure_future(_part(client, name, group))
-            _partings.add(parting)
-            parting.add_done_callback(_partings.discard)
+            departure = asyncio.ensure_future(_leave(client, name, group))
+            _departures.add(departure)
+            departure.add_done_callback(_departures.discard)
 
 
-async def _part(client: EngineClient, name: str, group: Any) -> None:
-    """Leave the group, on both ends."""
+async def _leave(client: EngineClient, name: str, group: Any) -> None:
+    """Leave the group on both sides."""
     import torch.distributed as dist
 
     with suppress(CommandRefused, ConnectionLost):
         await client.command("/destroy_weights_update_group", {"group_name": name})
-    with suppress(Exception):  # torch's, of several kinds; the group may be broken
+    with suppress(Exception):  # torch's, of several types; the group may be broken
         await asyncio.to_thread(dist.destroy_process_group, group)
 
 
 def _group(name: str, host: str, port: int, world: int) -> Any:
-    """This process's end of a group beside any that it may be in, made as SGLang makes its own
+    """Join a group besides any that this process may be in, as SGLang does
     (sglang.srt.utils.init_custom_process_group): torch has no public way to do so."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    store = dist.TCPStore(host, port, world, is_master=True, timeout=timedelta(seconds=_MEET_SECONDS),
+    store = dist.TCPStore(host, port, world, is_master=True, timeout=timedelta(seconds=_JOIN_SECONDS),
                           wait_for_workers=False)
     group, _ = c10d._new_process_group_helper(
         world, 0, [], c10d.Backend("gloo"), dist.PrefixStore(name, store), group_name=c10d.GroupName(name),
@@ -113,8 +113,8 @@ def _tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
 def _description(checkpoint: Checkpoint) -> tuple[list[str], list[str], list[list[int]]]:
     found = [(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
              for name, tensor in _tensors(checkpoint)]
-    names, kinds, shapes = zip(*found, strict=True)
-    return list(names), list(kinds), list(shapes)
+    names, dtypes, shapes = zip(*found, strict=True)
+    return list(names), list(dtypes), list(shapes)
 
 
 def _broadcast(group: Any, checkpoint: Checkpoint) -> None:

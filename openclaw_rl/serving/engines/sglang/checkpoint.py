@@ -1,7 +1,7 @@
-"""A version made ready for SGLang: a whole folder that it can load, checked before any server sees it.
+"""Checkpoints for SGLang: complete folders, checked before any server sees them.
 
-SGLang 0.5.23 dies of a tensor with a wrong shape, takes an unknown name without a word, and fills what is missing
-with nothing; so all of it is checked here.
+SGLang 0.5.23 crashes on a tensor with a wrong shape, silently accepts unknown names, and leaves missing tensors
+uninitialized; so all of it is checked here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openclaw_rl.weights.format.safetensors import INDEX_FILE, CorruptFile, Tens
 
 #: Files beside the weights that SGLang reads.
 _COMPANIONS = (".json", ".jinja", ".txt", ".model")
-_PIECE = 1 << 22  # bytes that are looked at together
+_PIECE = 1 << 22  # bytes that are checked at once
 _numbers = itertools.count(1)  # of folders
 #: Where the bits of the exponent are, by type: all set means NaN or Inf.
 _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x7F800000)}
@@ -28,26 +28,26 @@ _EXPONENTS = {"BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00), "F32": ("<u4", 0x
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A version that may be given to a server."""
+    """A version in the form that servers load."""
 
     version: int
-    folder: Path  #: a Hugging Face folder of its own, so that it stays when the version's own is deleted
+    folder: Path  #: its own Hugging Face folder, which outlives the version's
 
 
 def prepare(version: int, source: Path, base: Path, root: Path) -> Checkpoint:
-    """Check a version and give it a folder below `root`, by hard links where the file system has them. Blocks.
+    """Check a version and make its folder below `root`, with hard links where possible. Blocks.
 
     Args:
         version: its number.
-        source: its folder: safetensors, and the base model's configuration and tokenizer or none.
+        source: its folder: safetensors, with or without configuration and tokenizer.
         base: the base model's folder.
-        root: made when it is missing.
+        root: created when missing.
 
     Raises:
         WeightsError: a tensor is missing, unknown, of another shape or type, or holds NaN or Inf; or the files can't
             be read or written.
     """
-    folder = root / f"{version}-{next(_numbers)}"  # one of its own: that of an earlier staging may be deleted just now
+    folder = root / f"{version}-{next(_numbers)}"  # a new one: that of an earlier staging may just be being deleted
     try:
         check_tensors(source, ModelConfig.read(base))
         check_values(source)

@@ -1,4 +1,4 @@
-"""One SGLang as the engine talks to it: requests that stream, and commands."""
+"""Clients of an SGLang server: streaming requests, and commands."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from openclaw_rl.serving.engines.interface import EngineError
 logger = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
-#: Seconds for what only asks or switches.
+#: Default timeout of a command, seconds.
 COMMAND_SECONDS = 30.0
 
 
 class ConnectionLost(Exception):
-    """SGLang can't be reached any more, or what it said was cut off; the text says how."""
+    """SGLang can't be reached, or its response broke off; the text says how."""
 
 
 class CommandRefused(EngineError):
-    """SGLang answered no; the text is its own."""
+    """SGLang refused a command; the text is its own."""
 
 
 class EngineClient(Protocol):
-    """All methods are called on one event loop."""
+    """A client. Methods are called on one event loop."""
 
     address: str  #: http://HOST:PORT; empty in process
 
     def generate(self, body: Body) -> AsyncIterator[dict[str, Any]]:
-        """Pieces of a response of /generate, as they come. `body` must name a `rid`.
+        """Stream the pieces of a response of /generate. `body` must have a `rid`.
 
         Raises:
-            ConnectionLost: it broke off.
+            ConnectionLost: the response broke off.
             CommandRefused: it did not begin.
         """
         ...
 
     async def command(self, path: str, body: Body | None = None, seconds: float = COMMAND_SECONDS) -> dict[str, Any]:
-        """Post to `path`; without a body, get it. What came back.
+        """Post to `path`, or get it without a body; returns the response.
 
         Raises:
             ConnectionLost: no answer within `seconds`, or none at all.
-            CommandRefused: the answer is no.
+            CommandRefused: SGLang refused.
         """
         ...
 
     def abort(self, rid: str) -> None:
-        """End one request; the others go on. Nothing is awaited and nothing raised."""
+        """Abort a request, without waiting. Never raises."""
 
     async def close(self) -> None:
-        """Forget the connections."""
+        """Close the connections."""
 
 
 class HttpClient:
-    """Over HTTP.
+    """A client over HTTP.
 
     Args:
         address: http://HOST:PORT.

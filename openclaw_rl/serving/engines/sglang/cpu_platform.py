@@ -1,4 +1,4 @@
-"""The platform's class; imported by SGLang only."""
+"""The CPU platform's class; imported only by SGLang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sglang.srt.platforms.interface import SRTPlatform
 
 
 class CpuPlatform(SRTPlatform):  # type: ignore[misc]
-    """What SGLang asks a device; all of it has one trivial answer on a CPU."""
+    """SGLang's questions about a device, all trivial for a CPU."""
 
     _enum = PlatformEnum.OOT
     device_name = "cpu"

@@ -43,12 +43,12 @@ _RATE_SECONDS = 10.0
 
 
 class SglangEngine:
-    """A TokenEngine; see there for what the methods promise, and README.md for how it keeps them.
+    """Implements TokenEngine; README.md describes how.
 
     Args:
         folder: of the base model.
         settings: the policy server's.
-        state: folder for prepared checkpoints; what an earlier run left in it is deleted.
+        state: folder for prepared checkpoints; leftovers of an earlier run are deleted.
         logs: folder for the servers' logs.
         model: the model's name; default the folder's.
 
@@ -66,7 +66,7 @@ class SglangEngine:
             vocab_size=config.vocab_size, eos_ids=config.eos_ids, accepts_weights=True)
         self._manager = WorkerManager(settings, folder, context, state, logs, self._changed)
         workers = self._manager.workers
-        # During an update all that the servers had room for may wait, too.
+        # During an update, all running requests may have to wait as well.
         self._pool = Pool(workers, settings.max_batch, max(settings.max_waiting, settings.max_batch * len(workers)),
                           settings.sglang.start_timeout)
         self._staged: dict[int, tuple[Checkpoint, Any]] = {}
@@ -79,10 +79,10 @@ class SglangEngine:
         return self._manager.active.version
 
     async def start(self) -> None:
-        """Start or find the servers; be back when one of them serves the base model. The others follow.
+        """Start or connect to the servers until one serves the base model; the others follow in the background.
 
         Raises:
-            EngineError: none does; the text has the last line of SGLang's log.
+            EngineError: none does; the text quotes the last line of SGLang's log.
         """
         await asyncio.to_thread(end_leftovers, self._state)
         await self._manager.start()
@@ -90,18 +90,18 @@ class SglangEngine:
                     self.info.context_length, len(self._manager.workers), self._manager.transport.name)
 
     async def stop(self) -> None:
-        """End every generation and the servers that were started here."""
+        """End every generation and the servers that it started."""
         self._pool.close("the engine is stopping")
         await self._manager.stop()
         for loaded, _ in self._staged.values():
-            self._manager.forget(loaded)
+            self._manager.release(loaded)
         self._staged.clear()
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, *,
                        session: str = "") -> AsyncIterator[Token | Finished]:
         """Continue a prompt; see TokenEngine.generate.
 
-        When a worker is lost, another one continues from the tokens so far: a response that began never fails for it.
+        When a worker is lost, another one continues from the tokens so far, so the response does not fail.
         """
         self._check_ids(prompt_ids)
         room = self.info.context_length - len(prompt_ids)
@@ -114,12 +114,12 @@ class SglangEngine:
         self._counts["requests_total"] += 1
         while True:
             if so_far and so_far[-1] in stop_ids:
-                yield Finished("stop")  # only the word that it is complete was lost
+                yield Finished("stop")  # only the final message was lost
                 return
             if len(so_far) == most:
                 yield Finished("length")
                 return
-            worker = await self._take(session, prompt_ids)
+            worker = await self._acquire(session, prompt_ids)
             try:
                 response = worker.generate([*prompt_ids, *so_far], sampling, most - len(so_far), stop_ids)
                 async with aclosing(response) as items:  # type: ignore[type-var]
@@ -132,13 +132,13 @@ class SglangEngine:
                             return
             except ConnectionLost as error:
                 losses += 1
-                self._manager.lost(worker, str(error))
+                self._manager.report_lost(worker, str(error))
                 if losses > _LOSSES:
-                    raise EngineError(f"{losses} workers were lost by one response; the last one: {error}") from error
+                    raise EngineError(f"one response lost {losses} workers; the last one: {error}") from error
                 self._counts["continued_total"] += 1
-                logger.warning("A response goes on from its token %d on another worker: %s", len(so_far), error)
+                logger.warning("A response continues from token %d on another worker: %s", len(so_far), error)
             finally:
-                self._pool.give(worker)
+                self._pool.release(worker)
 
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
         """Log-probabilities of tokens 1.. and their version; see TokenEngine.score."""
@@ -146,17 +146,17 @@ class SglangEngine:
         if len(token_ids) > self.info.context_length:
             raise PromptTooLong(len(token_ids), self.info.context_length)
         for _ in range(_LOSSES):
-            worker = await self._take("", token_ids)
+            worker = await self._acquire("", token_ids)
             try:
                 return await worker.score(token_ids)
             except ConnectionLost as error:
-                self._manager.lost(worker, str(error))
+                self._manager.report_lost(worker, str(error))
             finally:
-                self._pool.give(worker)
-        raise EngineError(f"{_LOSSES} workers were lost one after the other")
+                self._pool.release(worker)
+        raise EngineError(f"{_LOSSES} workers were lost one after another")
 
     async def stage(self, version: int, folder: Path) -> None:
-        """Check a version and get it ready for the servers; see TokenEngine.stage."""
+        """Check a version and prepare it for the servers; see Engine.stage."""
         self.discard(version)
         if version == 0:
             made = Checkpoint(0, self._folder)
@@ -165,14 +165,14 @@ class SglangEngine:
         try:
             self._staged[version] = made, await self._manager.transport.load(made)
         except BaseException:
-            self._manager.forget(made)
+            self._manager.release(made)
             raise
 
     async def activate(self, version: int) -> Pause:
         """Make a staged version the active one; see TokenEngine.activate.
 
-        With several workers it is active as soon as one has it; those that failed are taken out until they have it
-        too. When all fail, each is given back what it had, and the old version goes on.
+        It is active as soon as one worker has it; workers that failed get no requests until they have it too. When all
+        fail, the old version is restored on each and stays active.
         """
         staged = self._staged.pop(version, None)
         if staged is None:
@@ -183,7 +183,7 @@ class SglangEngine:
         """Forget a staged version; see TokenEngine.discard."""
         staged = self._staged.pop(version, None)
         if staged is not None:
-            self._manager.forget(staged[0])
+            self._manager.release(staged[0])
 
     def status(self) -> EngineStatus:
         """Gauges, workers, and an alarm for each worker that is out; see Engine.status."""
@@ -201,23 +201,23 @@ class SglangEngine:
                 "workers_serving": sum(worker.serving for worker in workers),
                 "worker_restarts_total": self._manager.restarts}
 
-    async def _take(self, session: str, ids: Sequence[int]) -> Worker:
+    async def _acquire(self, session: str, ids: Sequence[int]) -> Worker:
         while True:
-            worker = await self._pool.take(session, ids)
+            worker = await self._pool.acquire(session, ids)
             assert isinstance(worker, Worker)
-            if worker.takes:
+            if worker.accepting:
                 return worker
-            self._pool.give(worker)  # an update began between the handing out and now: its prompt belongs behind it
+            self._pool.release(worker)  # an update began meanwhile: the prompt waits until it is done
 
     def _changed(self) -> None:
-        self._pool.settle()
+        self._pool.dispatch()
 
     def _count(self) -> None:
         self._counts["tokens_total"] += 1
         self._recent.append(time.monotonic())
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        """An id outside the vocabulary ends SGLang's scheduler, and all that it serves."""
+        """Reject ids outside the vocabulary: they crash SGLang's scheduler with all its requests."""
         if not ids:
             raise ValueError("token ids: at least one is needed")
         for i, token in enumerate(ids):

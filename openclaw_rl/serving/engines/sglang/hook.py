@@ -1,4 +1,4 @@
-"""Our hook inside SGLang's scheduler: exact log-probabilities of both kinds, exact versions, and seeds; see `mark`.
+"""The hook inside SGLang's scheduler: exact log-probabilities, versions, and seeds; see `request_tag`.
 
 SGLang finds `register` by the entry point `openclaw_rl` of the group `sglang.srt.plugins` (its plug-in mechanism) and
 runs it in each of its processes.
@@ -17,7 +17,7 @@ _SAMPLER = "sglang.srt.layers.sampler.Sampler.forward"
 
 
 def register() -> None:
-    """Hook SGLang's sampler, only in processes of a server that was started for us."""
+    """Hook SGLang's sampler, only in servers started for this engine."""
     if os.environ.get(request_tag.VARIABLE):
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -27,12 +27,12 @@ def register() -> None:
 def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: Any, sampling_info: Any,
                     return_logprob: bool, top_logprobs_nums: Any, token_ids_logprobs: Sequence[Sequence[int] | None],
                     *args: Any, **kwargs: Any) -> Any:
-    """Sampler.forward, with the figures of requests that ask for them. Token ids [requests] come out."""
+    """Wrap Sampler.forward and add exact figures for tagged requests. Returns token ids [requests]."""
     rows = [i for i, ids in enumerate(token_ids_logprobs or []) if request_tag.asked(ids)] if return_logprob else []
     if not rows:
         return original(sampler, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs,
                         *args, **kwargs)
-    # The sampler works in place: what it was given is gone afterwards.
+    # The sampler works in place and overwrites its input.
     logits = logits_output.next_token_logits[rows].float()
     positions: Any = kwargs.get("positions", args[0] if args else None)
     drawn = original(sampler, logits_output, sampling_info, return_logprob, top_logprobs_nums, token_ids_logprobs,
@@ -54,17 +54,17 @@ def sampler_forward(original: Callable[..., Any], sampler: Any, logits_output: A
         values = model.new_zeros(len(asked[i]))
         values[0], values[1], values[2] = model[i], chosen[i], version
         logits_output.next_token_token_ids_logprobs_val[row] = values
-    if logits_output.next_token_logprobs is not None:  # of the token that counts, should a seed have chosen another
+    if logits_output.next_token_logprobs is not None:  # of the final token, in case a seed chose another
         logits_output.next_token_logprobs[rows] = model.to(logits_output.next_token_logprobs.dtype)
     return drawn
 
 
 def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any,
             uniform: Sequence[float | None]) -> tuple[Any, Any, Any]:
-    """The tokens and their log-probabilities (natural) of the model and of the distribution that they were drawn from.
+    """Compute tokens and their log-probabilities (natural), of the model and of the sampling distribution.
 
-    That distribution is softmax(logits / temperature), cut to the likeliest tokens before which less than top_p of the
-    mass lies (at most top_k of them), and divided by their mass.
+    The sampling distribution is softmax(logits / temperature), cut to the likeliest tokens preceded by less than top_p
+    of the mass (at most top_k of them), and normalized.
 
     Args:
         logits: float32 [rows, vocabulary].
@@ -90,7 +90,7 @@ def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any
             cumulated = mass.cumsum(-1)
             at = torch.searchsorted(cumulated, (cumulated[-1] * number).reshape(1), right=True)
             ids[row] = at.clamp_(max=mass.shape[0] - 1)[0]
-        # SGLang's kernels may keep a token at the very edge that our cut leaves out: its mass is then what it had.
+        # SGLang's kernels may keep a token at the very edge of the cut: it then keeps its mass.
         own, whole, total = mass[ids[row]], p[row, ids[row]], mass.sum()
         total = torch.where(own > 0, total, total + whole)
         own = torch.where(own > 0, own, whole)
@@ -101,7 +101,7 @@ def figures(logits: Any, drawn: Any, temperatures: Any, top_ps: Any, top_ks: Any
 
 
 def _cut(p: Any, top_p: float, top_k: int) -> Any:
-    """p [vocabulary] without the tokens that top_p and top_k leave out."""
+    """Zero the tokens of p [vocabulary] that top_p and top_k exclude."""
     import torch
 
     values, order = p.sort(descending=True)
@@ -112,7 +112,7 @@ def _cut(p: Any, top_p: float, top_k: int) -> Any:
 
 
 def served_version() -> int:
-    """The version that this scheduler serves, as `version.tag` wrote it; -1 when somebody else set it."""
+    """The version that this scheduler serves, set by `version.tag`; -1 when somebody else set it."""
     from sglang.srt.runtime_context import get_serving
 
     from openclaw_rl.serving.engines.sglang.version import parse

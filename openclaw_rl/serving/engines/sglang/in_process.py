@@ -1,9 +1,8 @@
-"""SGLang in this process: its `Engine`, on a thread and an event loop of its own.
+"""SGLang in this process: its `Engine` on its own thread and event loop.
 
-SGLang's scheduler and detokenizer are processes also then; what is saved is the HTTP. Its manager lives on one event
-loop, which must not be ours: starting it blocks for a minute, and on the main thread it takes over SIGTERM and SIGQUIT.
-On another thread it leaves signals alone, so a scheduler that dies ends this process by SIGQUIT: the policy server is
-then started again by its supervisor.
+SGLang's scheduler and detokenizer are still processes; only HTTP is saved. Its manager needs its own event loop:
+starting it blocks for a minute, and on the main thread it takes over SIGTERM and SIGQUIT. On another thread it leaves
+signals alone, so the death of its scheduler ends this process by SIGQUIT, and the supervisor restarts it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _COMMANDS = {
 
 
 class InProcessClient:
-    """A EngineClient to SGLang in this process; see `start`."""
+    """An EngineClient for SGLang in this process; see `start`."""
 
     address = ""
 
@@ -48,7 +47,7 @@ class InProcessClient:
 
         Args:
             values: as its command line names them.
-            environment: variables that its processes are to have, and this one with them.
+            environment: variables for its processes, which this one inherits too.
 
         Raises:
             EngineError: it can't start.
@@ -103,7 +102,7 @@ class InProcessClient:
     async def command(self, path: str, body: Body | None = None, seconds: float = COMMAND_SECONDS) -> dict[str, Any]:
         try:
             async with asyncio.timeout(seconds):
-                return await self._on_its_loop(self._command(path, dict(body or {})))
+                return await self._on_engine_loop(self._command(path, dict(body or {})))
         except TimeoutError:
             raise ConnectionLost(f"SGLang: {path}: no answer within {seconds:.0f} s") from None
         except (CommandRefused, ConnectionLost, asyncio.CancelledError):
@@ -142,7 +141,7 @@ class InProcessClient:
             raise CommandRefused(f"{path}: {rest[0]}")
         return {"success": True}
 
-    async def _on_its_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
+    async def _on_engine_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 

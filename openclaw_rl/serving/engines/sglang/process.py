@@ -1,4 +1,4 @@
-"""SGLang servers as processes of ours: started on a free port, watched, and ended, also those of an earlier run."""
+"""SGLang server processes: started on a free port, supervised, and ended, including leftovers of an earlier run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from openclaw_rl.serving.engines.interface import EngineError
 
 logger = logging.getLogger(__name__)
 
-#: Names the policy server's folder in the environment of its SGLang processes: by it leftovers are known.
+#: Variable with the policy server's folder in its SGLang processes; identifies leftovers.
 OWNER = "OPENCLAW_RL_SGLANG_OWNER"
-#: Gives a server its `api-key`; on its command line every user of the machine could read it.
+#: Variable with a server's `api-key`, which every user of the machine could read on its command line.
 KEY = "OPENCLAW_RL_SGLANG_KEY"
 _MODULE = "openclaw_rl.serving.engines.sglang.serve"
 _STOP_SECONDS = 5.0
@@ -29,16 +29,16 @@ _LOG_BYTES = 20 * 2**20
 
 
 class ServerProcess:
-    """One server. It has a process group of its own, and the kernel ends it when this process ends.
+    """A server in its own process group. The kernel ends it when this process ends.
 
-    It obeys only who has `key`: other users of the machine reach its port too, and a weight update unpickles.
+    Requests need `key`: other users of the machine can reach its port, and a weight update unpickles data.
 
     Args:
         command: SGLang's arguments, without host and port.
-        environment: besides the inherited variables.
+        environment: added to the inherited variables.
         owner: the policy server's folder.
-        log_file: takes what it prints; what is there is kept as `.1` once it is long.
-        module: what is run.
+        log_file: receives its output; rotated to `.1` when it is large.
+        module: to run.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], owner: Path, log_file: Path,
@@ -51,19 +51,21 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the server while it runs."""
+        """The process id; None while it does not run."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process else None
 
     async def start(self) -> None:
-        """Start it; that it answers is for the caller to find out. To be called on the main thread: the kernel takes
-        the end of the thread that started a process for the parent's end."""
+        """Start the process, without waiting for it to respond.
+
+        Call it on the main thread: to the kernel, the end of the starting thread is the end of the parent.
+        """
         port = free_port()
         self.address = f"http://127.0.0.1:{port}"
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         if self.log_file.exists() and self.log_file.stat().st_size > _LOG_BYTES:
             self.log_file.rename(self.log_file.with_name(self.log_file.name + ".1"))
-        self.log_file.touch(mode=0o600)  # SGLang writes all its settings down, the key among them
+        self.log_file.touch(mode=0o600)  # SGLang logs its settings, including the key
         with self.log_file.open("ab") as output:
             self._log_start = output.tell()
             self._process = await asyncio.create_subprocess_exec(
@@ -72,18 +74,18 @@ class ServerProcess:
                 start_new_session=True, env={**os.environ, **self._environment, OWNER: str(self._owner), KEY: self.key})
 
     async def ended(self) -> str:
-        """Wait for its end; how it ended."""
+        """Wait for its end; returns how it ended."""
         assert self._process
         code = await self._process.wait()
         return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it ended with exit code {code}"
 
     async def stop(self) -> None:
-        """End it and what it started. It keeps nothing that a kill would lose."""
+        """End the process and its children. A kill loses nothing."""
         if self._process is not None:
             await end_group(self._process, _STOP_SECONDS, leader_only=True)
 
     def complaint(self) -> str:
-        """The line of its log that most likely says why it failed."""
+        """The line of its log that most likely states the cause of a failure."""
         with suppress(OSError):
             with self.log_file.open("rb") as opened:
                 opened.seek(max(self._log_start, self.log_file.stat().st_size - 20_000))
@@ -94,31 +96,31 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A port that is free on loopback now. Somebody may take it before the server does; it is then started again."""
+    """Find a free loopback port. If somebody takes it first, the server is restarted on another one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def end_leftovers(owner: Path, seconds: float = 10.0) -> list[int]:
-    """End SGLang processes of a policy server with this folder that runs no more. Blocks.
+    """End leftover SGLang processes of a policy server with this folder. Blocks.
 
     Returns:
-        The pids of those that were ended.
+        Their pids.
     """
     ended = kill_marked(OWNER, str(owner), seconds)
     if ended:
-        logger.warning("Ended %d SGLang processes that an earlier run had left behind", len(ended))
+        logger.warning("Ended %d SGLang processes left over from an earlier run", len(ended))
     return sorted(ended)
 
 
 async def until_it_answers(process: ServerProcess, seconds: float, ask: Callable[[], Awaitable[None]]) -> None:
-    """Wait until `ask()` (which raises while it doesn't) succeeds.
+    """Wait until `ask()` succeeds.
 
     Raises:
         EngineError: the process ended, or `seconds` have passed.
     """
-    from openclaw_rl.serving.engines.sglang.client import (  # brings httpx, which the launcher does without
+    from openclaw_rl.serving.engines.sglang.client import (  # imports httpx, which the launcher does not need
         CommandRefused,
         ConnectionLost,
     )

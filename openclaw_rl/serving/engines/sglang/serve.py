@@ -1,8 +1,8 @@
-"""Start one SGLang server that ends with who started it: `python -m openclaw_rl.serving.engines.sglang.serve PID ...`.
+"""Launcher of an SGLang server that ends with its parent: `python -m openclaw_rl.serving.engines.sglang.serve PID ...`.
 
-PID is the starter's; what follows are the arguments of SGLang's own server. By hand, for `sglang.addresses`, PID is 0:
-the server then goes on until it is stopped. The variables that make SGLang load our platform and hook are set by who
-starts it; by hand, `server.environment` says which they are.
+PID is the parent's; SGLang's own arguments follow. Started manually, for `sglang.addresses`, PID is 0 and the server
+runs until it is stopped. The parent sets the variables that make SGLang load the platform and the hook; with PID 0
+they are set here (`arguments.environment`).
 """
 
 from __future__ import annotations

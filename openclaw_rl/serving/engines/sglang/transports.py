@@ -1,7 +1,7 @@
 """Transports of new weights into SGLang: from disk, as tensors in shared memory, by broadcast.
 
-All of them run while the server is paused in place. `flush_cache` is always false: with requests running SGLang
-refuses it, and what the cache holds of the old version is told apart by the requests' `extra_key` (see `worker`).
+All of them run while the server is paused in place. `flush_cache` is always false: SGLang refuses it while requests
+run, and cache entries of the old version are told apart by the requests' `extra_key` (see `worker`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from openclaw_rl.serving.engines.sglang.client import CommandRefused, Connection
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for one step of an update. A server that needs longer is taken for wedged.
+#: Timeout of a step of an update, seconds.
 UPDATE_SECONDS = 300.0
-#: Bytes of tensors that go into one request.
+#: Bytes of tensors in one request.
 _BUCKET = 512 << 20
 
 
@@ -32,20 +32,20 @@ class Transport(Protocol):
     name: str
 
     async def load(self, checkpoint: Checkpoint) -> Any:
-        """Get ready what can be before the server pauses; given to `send`, and freed by letting go of it."""
+        """Prepare the data for `send` before the server pauses; freed by dropping it."""
         ...
 
     async def send(self, client: EngineClient, load: Any) -> None:
-        """Put the weights into a paused server.
+        """Load the weights into a paused server.
 
         Raises:
-            CommandRefused, ConnectionLost: it did not work; what the server holds is now unknown.
+            CommandRefused, ConnectionLost: it failed; the server's weights are now unknown.
         """
         ...
 
 
 class DiskTransport:
-    """The server reads the checkpoint's folder, so it must see the same file system."""
+    """The server reads the checkpoint's folder on a shared file system."""
 
     name = "disk"
 
@@ -57,10 +57,10 @@ class DiskTransport:
 
 
 class SharedMemoryTransport:
-    """The tensors lie in shared memory and the server copies them; it must run on this machine.
+    """The server copies the tensors from shared memory; it must run on this machine.
 
     Args:
-        ranks: processes of a server (tensor_parallel); each gets all tensors and takes its part.
+        ranks: processes of a server (tensor_parallel); each gets all tensors and takes its shard.
     """
 
     name = "tensors"
@@ -69,7 +69,7 @@ class SharedMemoryTransport:
         self._ranks = ranks
 
     async def load(self, checkpoint: Checkpoint) -> list[tuple[str, Any]]:
-        """(what a request carries, the tensors that must live until it is answered) by bucket."""
+        """Return (payload of a request, the tensors it refers to) by bucket."""
         return await asyncio.to_thread(lambda: [(_pickled(bucket), bucket) for bucket in _buckets(checkpoint)])
 
     async def send(self, client: EngineClient, load: list[tuple[str, Any]]) -> None:
@@ -79,7 +79,7 @@ class SharedMemoryTransport:
 
 
 class WeightUpdate:
-    """What SGLang 0.5.23 wants around updates by tensors or broadcast."""
+    """The session that SGLang 0.5.23 requires around updates by tensors or broadcast."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
@@ -102,7 +102,7 @@ async def send_update(client: EngineClient, path: str, **fields: Any) -> None:
 
 
 def _buckets(checkpoint: Checkpoint) -> Iterator[list[tuple[str, Any]]]:
-    """The checkpoint's tensors by name, some at a time, in shared memory."""
+    """Yield the checkpoint's tensors by name, in buckets, in shared memory."""
     from safetensors import safe_open
 
     bucket: list[tuple[str, Any]] = []
@@ -110,7 +110,7 @@ def _buckets(checkpoint: Checkpoint) -> Iterator[list[tuple[str, Any]]]:
     for path in tensor_files(checkpoint.folder):
         with safe_open(path, framework="pt") as file:
             for name in sorted(file.keys()):
-                # A copy: shared memory is made of it, and a tensor of safetensors is a view of the whole file.
+                # A copy for shared memory: a tensor of safetensors is a view of the whole file.
                 tensor = file.get_tensor(name).clone()
                 if bucket and size + tensor.nbytes > _BUCKET:
                     yield bucket
@@ -122,10 +122,10 @@ def _buckets(checkpoint: Checkpoint) -> Iterator[list[tuple[str, Any]]]:
 
 
 def _pickled(tensors: list[tuple[str, Any]]) -> str:
-    """The tensors as SGLang's MultiprocessingSerializer writes them: names, and where in shared memory they lie.
+    """Serialize tensors like SGLang's MultiprocessingSerializer: names, and locations in shared memory.
 
-    The strategy `file_system` names shared memory by a file; the other one hands over file descriptors, which can't
-    go over HTTP. It is the process's, so it is set each time: nothing else here shares tensors.
+    The strategy `file_system` names shared memory by a file; the default passes file descriptors, which HTTP can't
+    carry. It is global to the process and set each time; nothing else here shares tensors.
     """
     from multiprocessing.reduction import ForkingPickler
 
@@ -138,10 +138,10 @@ def _pickled(tensors: list[tuple[str, Any]]) -> str:
 
 
 def choose_transport(name: str, *, local: bool, ranks: int, host: str) -> Transport:
-    """The transport of that name; `auto` is tensors for a server on this machine, else disk.
+    """Return a transport by name; `auto`: tensors for a server on this machine, otherwise disk.
 
     Args:
-        host: of this machine as the servers see it, for the broadcast.
+        host: this machine's address as the servers see it, for the broadcast.
     """
     if name == "auto":
         name = "tensors" if local else "disk"

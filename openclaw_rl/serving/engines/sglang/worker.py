@@ -1,4 +1,4 @@
-"""One SGLang server as the engine sees it: what state it is in, its responses, and the update of its weights."""
+"""A worker: one SGLang server with its state, its responses and the update of its weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """One server. `process` is None for one that somebody else started, and in process."""
+    """A server. `process` is None when it was started elsewhere, or runs in process."""
 
     def __init__(self, index: int, client: EngineClient | None, process: ServerProcess | None = None) -> None:
         self.index = index
@@ -38,22 +38,22 @@ class Worker:
         self.state: Literal["starting", "serving", "out"] = "starting"
         self.detail = "it is being started"
         self.version = -1
-        self.running = 0  #: requests that it has; the pool's
+        self.running = 0  #: requests in progress; owned by the pool
         self.updating = False
-        self.reading: Path | None = None  #: folder that it loads while it starts
-        self.broken = False  #: an update went wrong: what weights it holds is not known, and it stays paused
-        self.failures = 0  #: in a row, at coming back
-        self.tokens = 0  #: that it has made
+        self.reading: Path | None = None  #: folder that it loads at its start
+        self.broken = False  #: an update failed: its weights are unknown and it stays paused
+        self.failures = 0  #: consecutive failed recoveries
+        self.tokens = 0  #: generated
         self._activations = 0
 
     @property
     def name(self) -> str:
-        """For logs and alarms."""
+        """Its name in logs and alarms."""
         address = self.client.address if self.client else ""
         return f"SGLang worker {self.index}" + (f" ({address})" if address else "")
 
     @property
-    def takes(self) -> bool:
+    def accepting(self) -> bool:
         """See pool.PoolMember."""
         return self.state == "serving" and not self.updating
 
@@ -64,23 +64,25 @@ class Worker:
 
     @property
     def cache_key(self) -> str:
-        """SGLang's radix cache never matches prompts of different keys. Each activation has its own: what the cache
-        holds was computed by weights of before, partly even by those of two versions, and a response must not rest on
-        it unless it began before the activation."""
+        """The key of SGLang's radix cache, which never matches prompts of different keys.
+
+        Each activation has its own: older entries were computed with older weights, some with those of two versions,
+        and a response must not use them unless it began before the activation.
+        """
         return f"{self.version}.{self._activations}"
 
     def info(self) -> WorkerInfo:
-        """What there is to tell."""
+        """Its public state."""
         return WorkerInfo(self.index, self.state, self.version, self.running,
                           self.client.address if self.client else "", "" if self.state == "serving" else self.detail)
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, most: int,
                        stop_ids: Sequence[int]) -> AsyncIterator[Token | Finished]:
-        """One response, at most `most` tokens.
+        """Generate a response of at most `most` tokens.
 
         Raises:
-            ConnectionLost: it broke off; what came so far stands.
-            EngineError: SGLang refused it, or what it says doesn't fit together.
+            ConnectionLost: it broke off; the tokens so far are valid.
+            EngineError: SGLang refused it, or its output is inconsistent.
         """
         assert self.client
         rid = uuid.uuid4().hex
@@ -109,15 +111,15 @@ class Worker:
                         _check_spans(meta, versions)
                         yield Finished("length" if reason.get("type") == "length" else "stop")
                         return
-            raise ConnectionLost(f"{self.name} ended a response without saying why")
+            raise ConnectionLost(f"{self.name} ended a response without a reason")
         except (KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self.name} says what can't be read: {type(error).__name__} {error}") from error
+            raise EngineError(f"{self.name} sent an unreadable response: {type(error).__name__} {error}") from error
         finally:
             if not ended:
                 self.client.abort(rid)
 
     async def score(self, ids: Sequence[int]) -> tuple[list[float], int]:
-        """Log-probabilities of tokens 1.., of one version. SGLang computes them anew, whatever its cache holds.
+        """Score tokens 1.. with one version. SGLang recomputes them, regardless of its cache.
 
         Raises:
             ConnectionLost: it broke off.
@@ -143,13 +145,13 @@ class Worker:
                 if not ended:
                     self.client.abort(rid)
             if (self.version, self._activations) != began or self.updating:
-                continue  # a long text is computed in pieces, and weights may have changed between two of them
+                continue  # a long text is computed in pieces, and the weights may have changed in between
             if [row[1] for row in rows] != list(ids):
-                raise EngineError(f"{self.name} scored other tokens than it was given")
+                raise EngineError(f"{self.name} scored other tokens than requested")
             return [float(row[0]) for row in rows[1:]], self.version
 
     async def update(self, transport: Transport, load: Any, version: int) -> Pause:
-        """Put a version in while responses run: they pause, and go on with it.
+        """Load a version while responses run: they pause, and continue with it.
 
         Raises:
             WeightsError, ConnectionLost: while `broken` is false the worker still has its old weights; otherwise they
@@ -169,33 +171,33 @@ class Worker:
         except CommandRefused as error:
             raise WeightsError(f"{self.name} refused version {version}: {error}") from error
         if told != tag(version):
-            raise WeightsError(f"{self.name} was given version {version} and says that it serves {told!r}")
+            raise WeightsError(f"{self.name} was given version {version} and reports {told!r}")
         await client.command("/continue_generation", {"torch_empty_cache": False})
-        if self.client is not client:  # what was updated is not the server that there is now
+        if self.client is not client:  # another server has replaced the updated one
             raise ConnectionLost(f"{self.name} was restarted during the update")
         self.version, self._activations, self.broken = version, self._activations + 1, False
         return Pause((time.perf_counter() - started) * 1000, steps)
 
     async def resume(self) -> None:
-        """Let the responses go on, should they be paused.
+        """Resume responses that may be paused.
 
         Raises:
-            CommandRefused, ConnectionLost: SGLang can't be told.
+            CommandRefused, ConnectionLost: the command failed.
         """
         assert self.client
         await self.client.command("/continue_generation", {"torch_empty_cache": False})
 
     def _aborted(self, reason: dict[str, Any]) -> Exception:
-        """An abort that we did not ask for: SGLang's refusal, or somebody else's doing."""
+        """The error for an abort that was not requested here: SGLang's refusal, or somebody else's command."""
         message = str(reason.get("message") or "")
         code = reason.get("status_code")
         if isinstance(code, int) and 400 <= code < 500:
             return EngineError(f"{self.name} refused the request: {message[:300]}")
-        return ConnectionLost(f"{self.name} aborted a response that nobody asked it to: {message[:300]}")
+        return ConnectionLost(f"{self.name} aborted a response unasked: {message[:300]}")
 
 
 def _tokens(piece: dict[str, Any], meta: dict[str, Any], known: int, top: int) -> list[Token]:
-    """The new tokens of a piece. A server without --incremental-streaming-output repeats those of before."""
+    """The new tokens of a piece. A server without --incremental-streaming-output repeats earlier ones."""
     ids = piece["output_ids"]
     marks, tops = meta["output_token_ids_logprobs"], meta.get("output_top_logprobs") or []
     if meta["completion_tokens"] == len(ids) and known:
@@ -206,14 +208,14 @@ def _tokens(piece: dict[str, Any], meta: dict[str, Any], known: int, top: int) -
     for i, token in enumerate(ids):
         model, drawn, version = (entry[0] for entry in marks[i][:3])
         if version < 0:
-            raise EngineError("SGLang's weights were changed by somebody else: it names no version of ours")
+            raise EngineError("somebody else changed SGLang's weights: it reports no version of this engine")
         found.append(Token(token, float(drawn), float(model), int(version),
                            [(int(entry[1]), float(entry[0])) for entry in tops[i]] if top else []))
     return found
 
 
 def _check_spans(meta: dict[str, Any], versions: Sequence[int]) -> None:
-    """Compare the versions that came with the tokens with SGLang's own account at the end.
+    """Compare the versions of the tokens with SGLang's own summary at the end.
 
     Raises:
         EngineError: they differ.
@@ -223,5 +225,5 @@ def _check_spans(meta: dict[str, Any], versions: Sequence[int]) -> None:
         return
     said = [parse(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
     if said != list(versions):
-        raise EngineError(f"SGLang says two things of which versions made a response: {spans} at its end, else "
+        raise EngineError(f"SGLang contradicts itself on the versions of a response: {spans} at its end, but "
                           f"{[(version, list(versions).count(version)) for version in sorted(set(versions))]}")

@@ -1,4 +1,4 @@
-"""Keeps the workers: starts them, watches them, takes them out, brings them back, and moves all to a new version."""
+"""The worker manager: starts, monitors, removes and recovers workers, and updates them to new versions."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from openclaw_rl.serving.engines.sglang.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-_BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  #: seconds before a worker is tried again, the last one for ever
-_LOOK_SECONDS = 3.0  #: between two looks at a server
-_ANSWER_SECONDS = 10.0  #: for the answer to a look
-_BACK_SECONDS = 30.0  #: for the first answer of a server that is to come back
-_MISSED = 3  #: looks in a row without an answer, of a server that is not ours
-_OWN_MISSED = 6  #: and of ours, which is ended then
+_BACKOFF = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  #: seconds between recovery attempts; the last one repeats
+_CHECK_SECONDS = 3.0  #: between two health checks
+_CHECK_TIMEOUT = 10.0  #: timeout of a health check
+_RECOVERY_TIMEOUT = 30.0  #: for the first response of a recovering server
+_MISSED = 3  #: consecutive failed checks of an external server
+_OWN_MISSED = 6  #: and of one started here, which is then ended
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class WorkerManager:
-    """The workers of an engine.
+    """Manages the workers of an engine.
 
     Args:
         settings: the policy server's.
         base: folder of the base model.
         context: most tokens of prompt and response together.
-        state: folder for checkpoints; also the mark by which leftover processes are known.
+        state: folder for checkpoints; also identifies leftover processes.
         logs: folder for the servers' logs.
-        changed: called whenever a worker may take requests again.
+        changed: called when a worker may accept requests again.
     """
 
     def __init__(self, settings: PolicyServerConfig, base: Path, context: int, state: Path, logs: Path,
@@ -59,22 +59,22 @@ class WorkerManager:
             settings.sglang.update, local=local, ranks=settings.sglang.tensor_parallel,
             host=server_checks.address_towards(next(iter(hosts)) or "") if far else "127.0.0.1")
         self._lock = asyncio.Lock()  # one update at a time
-        self._back: dict[int, asyncio.Task[None]] = {}  # by worker: it is being brought (back)
-        self._watches: dict[int, asyncio.Task[None]] = {}
-        self._old: list[Checkpoint] = []  # no longer active; a server may still be reading them
+        self._recoveries: dict[int, asyncio.Task[None]] = {}  # recoveries by worker
+        self._monitors: dict[int, asyncio.Task[None]] = {}
+        self._old: list[Checkpoint] = []  # no longer active, perhaps still being read by a server
         self._deletions: set[asyncio.Future[None]] = set()
         self._stopping = False
         self._news = asyncio.Event()
 
     async def start(self) -> None:
-        """Bring the workers up; be back when the first one serves.
+        """Start the workers; returns when the first one serves.
 
         Raises:
             EngineError: each has failed once and none serves.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         for worker in self.workers:
-            self._bring_back(worker)
+            self._recover(worker)
         while not any(worker.serving for worker in self.workers):
             if all(worker.failures for worker in self.workers):
                 details = list(dict.fromkeys(worker.detail for worker in self.workers))
@@ -84,9 +84,9 @@ class WorkerManager:
             await self._news.wait()
 
     async def stop(self) -> None:
-        """End what was started here and let go of the rest."""
+        """End the servers started here and disconnect from the others."""
         self._stopping = True
-        tasks = [*self._back.values(), *self._watches.values()]
+        tasks = [*self._recoveries.values(), *self._monitors.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -99,28 +99,28 @@ class WorkerManager:
         await asyncio.to_thread(shutil.rmtree, self.folder, True)
 
     def problems(self) -> list[str]:
-        """A sentence for each worker that is out."""
+        """One message for each worker that is out."""
         return [f"{worker.name} gets no requests: {worker.detail}" for worker in self.workers if worker.state == "out"]
 
-    def lost(self, worker: Worker, why: str) -> None:
-        """A request broke off: take the worker out until it has shown that it is well."""
+    def report_lost(self, worker: Worker, why: str) -> None:
+        """Take a worker out after a broken request, until it has recovered."""
         if worker.state == "serving" and not self._stopping:
             self._out(worker, why)
 
-    def forget(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint is not needed any more: delete its folder as soon as no server can be reading it."""
+    def release(self, checkpoint: Checkpoint) -> None:
+        """Delete a checkpoint's folder as soon as no server can be reading it."""
         if checkpoint.folder.parent == self.folder and checkpoint != self.active:
             self._old.append(checkpoint)
         needed = {self.active.folder, *(worker.reading for worker in self.workers)}
         gone = [old.folder for old in self._old if old.folder not in needed]
         self._old = [old for old in self._old if old.folder in needed]
-        for folder in gone:  # not here: large files take a while
+        for folder in gone:  # off the event loop: deleting large files takes a while
             deletion = asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder, True)
             self._deletions.add(deletion)
             deletion.add_done_callback(self._deletions.discard)
 
     async def activate(self, checkpoint: Checkpoint, load: Any) -> Pause:
-        """Move the workers to a version; see SglangEngine.activate."""
+        """Update the workers to a version; see SglangEngine.activate."""
         async with self._lock:
             workers = [worker for worker in self.workers if worker.serving]
             for worker in workers:
@@ -132,7 +132,7 @@ class WorkerManager:
                           if isinstance(result, BaseException)}
                 if workers and len(failed) == len(workers):
                     await asyncio.gather(*(self._restore(worker, error) for worker, error in failed.items()))
-                    self.forget(checkpoint)
+                    self.release(checkpoint)
                     error = next(iter(failed.values()))
                     raise WeightsError(f"version {checkpoint.version} is not active: {error}") from error
                 old, self.active = self.active, checkpoint
@@ -142,95 +142,97 @@ class WorkerManager:
                 for worker in workers:
                     worker.updating = False
                 self._changed()
-        self.forget(old)
+        self.release(old)
         pauses = [result for result in results if isinstance(result, Pause)]
         return Pause(max((pause.ms for pause in pauses), default=0.0),
                      max((pause.steps for pause in pauses), default=0))
 
     async def _restore(self, worker: Worker, error: BaseException) -> None:
-        """Give a worker back the active version after a failed update, so that its responses go on."""
+        """Restore the active version on a worker after a failed update, so that its responses continue."""
         if not isinstance(error, (WeightsError, ConnectionLost, CommandRefused)):
-            logger.error("The update of %s failed in an unexpected way", worker.name, exc_info=error)
+            logger.error("The update of %s failed unexpectedly", worker.name, exc_info=error)
         try:
             if worker.broken:
                 await worker.update(self.transport, await self.transport.load(self.active), self.active.version)
             else:
                 await worker.resume()
-        except Exception as again:
-            self._out(worker, f"it failed an update ({error}) and to go back ({again})")
+        except Exception as second:
+            self._out(worker, f"its update failed ({error}) and so did the rollback ({second})")
 
     def _out(self, worker: Worker, why: str) -> None:
         logger.error("%s is taken out: %s", worker.name, why)
         worker.state, worker.detail = "out", why
         self._news.set()
-        self._bring_back(worker)
+        self._recover(worker)
 
-    def _bring_back(self, worker: Worker) -> None:
-        if worker.index in self._back or self._stopping:
+    def _recover(self, worker: Worker) -> None:
+        if worker.index in self._recoveries or self._stopping:
             return
 
         async def work() -> None:
             try:
-                await self._until_back(worker)
+                await self._recover_until_up(worker)
             finally:
-                self._back.pop(worker.index, None)
-                self.forget(self.active)  # that is, those before it
+                self._recoveries.pop(worker.index, None)
+                self.release(self.active)  # deletes the older ones
 
-        self._back[worker.index] = asyncio.create_task(work())
+        self._recoveries[worker.index] = asyncio.create_task(work())
 
-    async def _until_back(self, worker: Worker) -> None:
+    async def _recover_until_up(self, worker: Worker) -> None:
         while True:
             try:
-                await self._try_back(worker)
+                await self._try_recovery(worker)
                 return
             except (EngineError, ConnectionLost, OSError) as error:
                 worker.failures += 1
                 worker.state, worker.detail = "out", str(error)
-                logger.error("%s can't be brought up, attempt %d: %s", worker.name, worker.failures, error)
+                logger.error("%s can't be recovered, attempt %d: %s", worker.name, worker.failures, error)
                 self._news.set()
                 if worker.broken or isinstance(error, ConnectionLost):
                     await self._cut(worker)
             except Exception as error:
                 worker.failures += 1
                 worker.state, worker.detail = "out", f"{type(error).__name__}: {error}"
-                logger.exception("%s can't be brought up", worker.name)
+                logger.exception("%s can't be recovered", worker.name)
                 self._news.set()
             await asyncio.sleep(_BACKOFF[min(worker.failures, len(_BACKOFF)) - 1])
 
     async def _cut(self, worker: Worker) -> None:
-        """End the responses of a worker that is paused for good, or that hangs: they go on elsewhere. A process of
-        ours is started anew by the next attempt."""
+        """End the responses of a worker that is paused for good or hangs; they continue elsewhere.
+
+        The next attempt restarts a process that was started here.
+        """
         if worker.process:
             with suppress(KeyError):
-                self._watches.pop(worker.index).cancel()
+                self._monitors.pop(worker.index).cancel()
             await worker.process.stop()
         elif isinstance(worker.client, HttpClient):
             await worker.client.close()
             worker.client = HttpClient(worker.client.address, worker.client.key)
 
-    async def _try_back(self, worker: Worker) -> None:
-        """One attempt: a server that answers and has the active version takes requests again."""
+    async def _try_recovery(self, worker: Worker) -> None:
+        """Attempt a recovery: a server that responds and has the active version accepts requests again."""
         if worker.process:
             if worker.process.pid is None:
                 await self._start(worker, worker.process)
         elif worker.client is None:
-            await self._start_here(worker)
+            await self._start_in_process(worker)
         assert worker.client
-        info = await worker.client.command("/model_info", None, _BACK_SECONDS)
+        info = await worker.client.command("/model_info", None, _RECOVERY_TIMEOUT)
         if worker.process is None and not worker.broken and worker.version < 0:
-            await worker.resume()  # a policy server that was killed during an update leaves it paused
+            await worker.resume()  # a policy server killed during an update leaves it paused
             await server_checks.check_server(worker.client, info, self._base, self._context,
                                      self._settings.sglang.tensor_parallel)
         async with self._lock:
             active = self.active
             if worker.process and worker.version < 0 and info.get("weight_version") == tag(active.version):
-                worker.version = active.version  # it was started with it
+                worker.version = active.version  # it was started with this version
             elif worker.broken or worker.version != active.version or info.get("weight_version") != tag(active.version):
                 await worker.update(self.transport, await self.transport.load(active), active.version)
             else:
                 await worker.resume()
             worker.state, worker.detail, worker.failures = "serving", "", 0
-        self._watch(worker)
+        self._monitor(worker)
         logger.info("%s serves version %d", worker.name, worker.version)
         self._news.set()
         self._changed()
@@ -259,36 +261,36 @@ class WorkerManager:
         finally:
             worker.reading = None
 
-    async def _start_here(self, worker: Worker) -> None:
+    async def _start_in_process(self, worker: Worker) -> None:
         from openclaw_rl.serving.engines.sglang.in_process import InProcessClient
 
         values = arguments.engine_arguments(self._settings, self.active.folder, self.active.version, self._context)
         worker.client = await InProcessClient.start(values, arguments.environment(self._settings.device,
                                                                            self._settings.threads))
 
-    def _watch(self, worker: Worker) -> None:
-        """See when a worker dies or hangs, or when one that is not ours is not what it was."""
-        async def watch() -> None:
+    def _monitor(self, worker: Worker) -> None:
+        """Monitor a worker: detect its death, a hang, or a foreign change of its version."""
+        async def monitor() -> None:
             process = worker.process
             ended = asyncio.ensure_future(process.ended()) if process else asyncio.get_running_loop().create_future()
             missed, why = 0, ""
             try:
                 while missed < (_OWN_MISSED if process else _MISSED):
-                    await asyncio.wait({ended}, timeout=_LOOK_SECONDS)
+                    await asyncio.wait({ended}, timeout=_CHECK_SECONDS)
                     if process and ended.done():
                         self._out(worker, f"its process is gone: {ended.result()}; {process.complaint()}".rstrip("; "))
                         return
-                    if not worker.takes:
+                    if not worker.accepting:
                         missed = 0
                         continue
                     assert worker.client
                     try:
-                        info = await worker.client.command("/model_info", None, _ANSWER_SECONDS)
+                        info = await worker.client.command("/model_info", None, _CHECK_TIMEOUT)
                     except (ConnectionLost, CommandRefused) as error:
-                        missed, why = missed + worker.takes, str(error)
+                        missed, why = missed + worker.accepting, str(error)
                         continue
                     missed = 0
-                    if worker.takes and info.get("weight_version") != tag(worker.version):
+                    if worker.accepting and info.get("weight_version") != tag(worker.version):
                         self._out(worker, f"it serves {info.get('weight_version')!r} where it should serve "
                                           f"{worker.version}: it was restarted, or somebody else updates it")
                         return
@@ -297,8 +299,8 @@ class WorkerManager:
             self._out(worker, f"it does not answer: {why}")
 
         with suppress(KeyError):
-            self._watches.pop(worker.index).cancel()
-        self._watches[worker.index] = asyncio.create_task(watch())
+            self._monitors.pop(worker.index).cancel()
+        self._monitors[worker.index] = asyncio.create_task(monitor())
 
     def _make(self) -> list[Worker]:
         settings = self._settings

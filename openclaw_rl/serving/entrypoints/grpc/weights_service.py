@@ -1,4 +1,4 @@
-"""What PolicyService does about versions, without gRPC."""
+"""PolicyService's RPCs for versions, without gRPC."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from openclaw_rl.weights.transfer.fetch import fetch
 from openclaw_rl.weights.transfer.prefetch import read_ahead
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 
-#: Versions refused one after the other that are an alarm.
+#: Consecutive refused versions that raise an alarm.
 REFUSED_IN_A_ROW = 3
 
 
 class WeightsService:
     """SyncWeights, GetPolicy, WatchPolicy and ActivateVersion.
 
-    Of two SyncWeights streams of one trainer the newer one wins and the older one ends with ABORTED. A trainer that
-    was killed leaves a stream behind that looks alive until keepalive finds out; refusing the newer one would lock the
-    restarted trainer out for that long. Another trainer is refused while the first is connected; see TrainerClaim.
+    Of two SyncWeights streams of one trainer the newer wins and the older ends with ABORTED: a killed trainer leaves a
+    stream that looks alive until keepalive notices, and refusing the newer one would lock the restarted trainer out
+    until then. A different trainer is refused while the first is connected; see TrainerClaim.
 
     Args:
         versions: the policy server's, started.
-        receiver: takes versions in; default one of its own.
-        weights_from: address of the policy server that this one copies; the trainer's stream is then refused.
+        receiver: receives versions; default a new one.
+        weights_from: address of the policy server to copy from; the trainer's stream is then refused.
     """
 
     def __init__(self, versions: PolicyVersions, receiver: WeightReceiver | None = None,
@@ -48,7 +48,7 @@ class WeightsService:
         self._serving: asyncio.Task[None] | None = None
 
     def alarms(self) -> list[Raised]:
-        """What is wrong with the stream of versions, by name; empty messages are none."""
+        """Alarms (name, message) of the stream of versions; empty messages are none."""
         refused = self._receiver.refused
         text = ""
         if len(refused) >= REFUSED_IN_A_ROW:
@@ -64,7 +64,7 @@ class WeightsService:
         return self._versions.pin
 
     async def close(self) -> None:
-        """End the stream and finish what the disk is at."""
+        """End the stream and finish writing."""
         if self._serving is not None:
             self._serving.cancel()
             await asyncio.wait({self._serving})
@@ -72,11 +72,11 @@ class WeightsService:
 
     async def sync(self, requests: AsyncIterable[pb.SyncWeightsRequest],
                    trainer: str = "") -> AsyncIterator[pb.SyncWeightsResponse]:
-        """PolicyService.SyncWeights: the state, then an answer to each request, and the state whenever an operator
-        activates another version, pins one or lifts a pin.
+        """PolicyService.SyncWeights: the state, then a response to each request, and the state whenever an operator
+        activates another version, pins or unpins one.
 
         Args:
-            trainer: id of the trainer; empty when it gave none.
+            trainer: id of the trainer; empty when unknown.
 
         Raises:
             MeshError: ABORTED, a newer stream took over; ANOTHER_TRAINER, that one is connected; FED_BY_RELAY, this
@@ -89,9 +89,9 @@ class WeightsService:
                 "of the trainer's policy_servers")
         self.trainers.admit(trainer, self._serving is not None and not self._serving.done())
         answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
-        known = -1  # the active version that the trainer knows of
-        pinned = False  # the same of the pin
-        committing = -1  # the one that `activated` will tell of
+        known = -1  # the active version that the trainer was told
+        pinned = False  # the pin that it was told
+        committing = -1  # the one that `activated` will report
 
         def tell(state: pb.PolicyState) -> None:
             nonlocal known, pinned
@@ -113,7 +113,7 @@ class WeightsService:
                         if answer.HasField("activated"):
                             known = answer.activated.version
                         answers.put_nowait(answer)
-                    committing = -1  # else going back, and forward to this version again, would not be told
+                    committing = -1  # otherwise a rollback and return to this version would not be reported
 
         tell(self._versions.state())
         if self._serving is not None:
@@ -144,10 +144,10 @@ class WeightsService:
 
     async def fetch(self, request: pb.PolicyServiceFetchWeightsRequest
                     ) -> AsyncIterator[pb.PolicyServiceFetchWeightsResponse]:
-        """PolicyService.FetchWeights: of the versions that are or were active, not of those on their way.
+        """PolicyService.FetchWeights: of versions that are or were active, not of those in transfer.
 
         Raises:
-            MeshError: NO_WEIGHTS, the engine takes none; see weights.fetch.fetch.
+            MeshError: NO_WEIGHTS, the engine has none; see weights.transfer.fetch.
         """
         state = self._versions.state()
         if not state.accepts_weights:
@@ -163,9 +163,9 @@ class WeightsService:
         """PolicyService.ActivateVersion.
 
         Raises:
-            MeshError: INVALID_ARGUMENT without a version and a pin, NO_WEIGHTS to pin where the engine takes none,
-                VERSION_UNKNOWN, PINNED, or UNAVAILABLE when the engine can't load it or the pin can't be written; the
-                active version goes on.
+            MeshError: INVALID_ARGUMENT, neither a version nor a pin; NO_WEIGHTS, a pin for an engine without weights;
+                VERSION_UNKNOWN; PINNED; UNAVAILABLE, the engine can't load it or the pin can't be written. The active
+                version stays.
         """
         version = request.version if request.HasField("version") else None
         pin = request.pin if request.HasField("pin") else None

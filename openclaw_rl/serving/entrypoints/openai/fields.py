@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import orjson
 
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wrong_type, wrong_value
+
+T = TypeVar("T")
 
 
 def parse_object(body: bytes | bytearray) -> dict[str, Any]:
@@ -88,13 +90,19 @@ class Fields:
         """The fields that were not read."""
         return {key: value for key, value in self.data.items() if key not in self.known}
 
-    def _typed(self, key: str, kind: type, expected: str, required: bool = False) -> Any:
+    @overload
+    def _typed(self, key: str, kind: type[T], expected: str, required: Literal[True]) -> T: ...
+
+    @overload
+    def _typed(self, key: str, kind: type[T], expected: str, required: bool = False) -> T | None: ...
+
+    def _typed(self, key: str, kind: type[T], expected: str, required: bool = False) -> T | None:
         value = self.get(key)
         if value is None and required:
             raise missing(self.name(key))
-        if value is not None and not isinstance(value, kind):
-            raise wrong_type(self.name(key), value, expected)
-        return value
+        if value is None or isinstance(value, kind):
+            return value
+        raise wrong_type(self.name(key), value, expected)
 
 
 def objects(items: list[Any], path: str) -> list[Fields]:

@@ -20,7 +20,7 @@ Make = Callable[..., Awaitable[SglangEngine]]
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_manager, "_BACKOFF", (0.01,))
-    monkeypatch.setattr(worker_manager, "_LOOK_SECONDS", 0.03)
+    monkeypatch.setattr(worker_manager, "_CHECK_SECONDS", 0.03)
     monkeypatch.setattr(worker_manager, "_OWN_MISSED", 2)
 
 

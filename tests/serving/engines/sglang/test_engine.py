@@ -177,7 +177,7 @@ async def test_a_server_that_does_not_take_the_version_is_found(make: Make, fake
     await engine.stage(1, other)
     await engine.activate(1)
     assert [worker.state for worker in engine.status().workers] == ["out", "serving"]
-    assert "says that it serves '0'" in engine.status().alarms[0][1]
+    assert "reports '0'" in engine.status().alarms[0][1]
     fakes[0].forget_version = False
     await eventually(lambda: engine.status().workers[0].state == "serving")
     assert engine.status().workers[0].version == 1
@@ -202,7 +202,8 @@ async def test_a_worker_that_fails_an_update_is_brought_back_while_the_other_ser
 async def test_a_response_goes_on_elsewhere_when_its_worker_dies(make: Make, fakes: list[FakeSglang]) -> None:
     engine = await make(*fakes)
     responses = [asyncio.create_task(respond(engine, [i], 60, session=f"s{i}")) for i in range(6)]
-    await eventually(lambda: fakes[0].running > 0 and fakes[1].running > 0 and engine.status().gauges["tokens_total"] > 30)
+    await eventually(lambda: fakes[0].running > 0 and fakes[1].running > 0
+                     and engine.status().gauges["tokens_total"] > 30)
     await fakes[0].stop()
     for i, response in enumerate(await asyncio.gather(*responses)):
         assert [token.id for token in response] == [i + 1 + at for at in range(60)]  # none lost, none twice

@@ -21,64 +21,64 @@ from openclaw_rl.serving.engines.sglang.pool import Pool
 
 class PoolMember:
     def __init__(self) -> None:
-        self.running, self.takes, self.serving = 0, True, True
+        self.running, self.accepting, self.serving = 0, True, True
 
 
 async def test_a_session_stays_where_its_cache_is() -> None:
     workers = [PoolMember(), PoolMember()]
     pool = Pool(workers, 8, 8, 5)
-    first = await pool.take("a", [1])
-    assert await pool.take("b", [1]) is not first
+    first = await pool.acquire("a", [1])
+    assert await pool.acquire("b", [1]) is not first
     for _ in range(3):
-        assert await pool.take("a", [1]) is first
+        assert await pool.acquire("a", [1]) is first
 
 
 async def test_a_prompt_goes_where_its_beginning_went() -> None:
     pool = Pool([PoolMember(), PoolMember()], 8, 8, 5)
     prompt = [random.randrange(100) for _ in range(100)]
-    first = await pool.take("", prompt)
-    assert await pool.take("", list(range(100))) is not first
-    assert await pool.take("", [*prompt, 1, 2, 3]) is first
+    first = await pool.acquire("", prompt)
+    assert await pool.acquire("", list(range(100))) is not first
+    assert await pool.acquire("", [*prompt, 1, 2, 3]) is first
 
 
 async def test_a_session_moves_when_its_worker_is_much_busier_or_out() -> None:
     workers = [PoolMember(), PoolMember()]
     pool = Pool(workers, 4, 8, 5)
-    home = await pool.take("a", [1])
+    home = await pool.acquire("a", [1])
     for _ in range(2):
-        assert await pool.take("a", [1]) is home
-    assert await pool.take("a", [1]) is not home  # 3 against 0, and 2 more are borne
-    home.takes = False
-    assert await pool.take("b", [1]) is not home
+        assert await pool.acquire("a", [1]) is home
+    assert await pool.acquire("a", [1]) is not home  # 3 against 0, and 2 more are borne
+    home.accepting = False
+    assert await pool.acquire("b", [1]) is not home
 
 
 async def test_those_who_wait_are_served_in_order_and_not_too_many_wait() -> None:
     worker = PoolMember()
     pool = Pool([worker], 1, 2, 5)
-    await pool.take("", [1])
+    await pool.acquire("", [1])
     order: list[int] = []
 
     async def wait(number: int) -> None:
-        await pool.take("", [1])
+        await pool.acquire("", [1])
         order.append(number)
 
     tasks = [asyncio.create_task(wait(i)) for i in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(EngineBusy):
-        await pool.take("", [1])
+        await pool.acquire("", [1])
     gone = tasks[0]
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    pool.give(worker)
+    pool.release(worker)
     await tasks[1]
     assert order == [1] and worker.running == 1
 
 
 async def test_nobody_waits_for_ever_without_a_worker() -> None:
     worker = PoolMember()
-    worker.takes = worker.serving = False
+    worker.accepting = worker.serving = False
     with pytest.raises(EngineError, match="no SGLang worker has answered"):
-        await Pool([worker], 1, 1, 0.02).take("", [1])
+        await Pool([worker], 1, 1, 0.02).acquire("", [1])
 
 
 @pytest.mark.parametrize("seed", [None, 0, 5, 2**63 - 1])

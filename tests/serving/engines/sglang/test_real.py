@@ -106,7 +106,12 @@ async def test_eight_responses_go_on_through_updates(engine: SglangEngine, newer
     before = await engine.score(prompts[0])
     made = engine.status().gauges["tokens_total"]
     responses = [asyncio.create_task(respond(engine, prompt, 60, temperature=1.0)) for prompt in prompts]
-    await eventually(lambda: engine.status().gauges["tokens_total"] > made + 24 and engine.status().gauges["running"] == 8, 60)
+
+    def all_running() -> bool:
+        gauges = engine.status().gauges
+        return gauges["tokens_total"] > made + 24 and gauges["running"] == 8
+
+    await eventually(all_running, 60)
     await engine.stage(1, newer)
     pause = await engine.activate(1)
     assert pause.steps == 1

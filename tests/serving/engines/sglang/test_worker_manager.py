@@ -23,8 +23,8 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_manager, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(worker_manager, "_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(worker_manager, "_CHECK_TIMEOUT", 0.2)
+    monkeypatch.setattr(worker_manager, "_RECOVERY_TIMEOUT", 0.2)
 
 
 class FakeProcess:
