@@ -1,4 +1,4 @@
-"""What a model folder's config.json says, for the architectures that the embedded engine computes.
+"""The config.json of a model folder, for the architectures of the embedded engine.
 
 They are the Llama family: RMS norm before attention and MLP, rotary positions, grouped-query attention, a gated SiLU
 MLP. Qwen2 adds biases to q, k and v, Qwen3 a norm on each head of q and k.
@@ -12,12 +12,12 @@ from typing import Any
 
 from openclaw_rl.runtime.json import parse_json
 
-#: `model_type`s of config.json that are understood.
+#: Supported values of `model_type`.
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class ModelError(Exception):
-    """A model folder can't be used; the text names the file, what is wrong and what is allowed."""
+    """A model folder can't be used; the text names the file, the problem and what is allowed."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class ModelConfig:
     kv_heads: int
     head_dim: int
     vocab_size: int
-    context_length: int  #: tokens; a sliding window counts, since within it attention is the full one
+    context_length: int  #: tokens; at most the sliding window, within which attention is full
     norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None
-    rope_factor: float  #: positions are divided by it (transformers' `linear` scaling); 1 is none
+    rope_factor: float  #: divides positions (transformers' `linear` scaling); 1: none
     tied: bool  #: the output matrix is the embedding
     qkv_bias: bool
     out_bias: bool
@@ -139,7 +139,7 @@ def _eos_ids(folder: Path, data: dict[str, Any]) -> tuple[int, ...]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The mapping in a JSON file.
+    """Read a mapping from a JSON file.
 
     Raises:
         ModelError: it can't be read, or holds something else.

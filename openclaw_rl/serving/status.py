@@ -25,7 +25,7 @@ class StatusReporter:
         self.problems: list[str] = []  #: with the versions on disk
         self.weights: WeightsService | None = None  #: once it is ready
         self.relay: WeightRelay | None = None  #: None where the trainer sends the versions
-        self.door: Callable[[], list[Raised]] = list  #: what is wrong with the HTTP door's keys and certificate
+        self.entrypoint_alarms: Callable[[], list[Raised]] = list  #: problems with keys and certificate
 
     def status(self) -> component_pb2.ComponentStatus:
         """The status, without the fields that the server fills in."""
@@ -33,15 +33,15 @@ class StatusReporter:
         stats = self._outbox.stats()
         status = component_pb2.ComponentStatus(
             state=component_pb2.COMPONENT_STATE_RUNNING if service.ready else component_pb2.COMPONENT_STATE_STARTING,
-            detail="; ".join(filter(None, [service.state, self._pin(), self._source(),
-                                               self._workers()])), counters=recorder.counters,
-            gauges=self.gauges(), outboxes=[stats])
+            detail="; ".join(filter(None, [service.state, self._pin(), self._source(), self._workers()])),
+            counters=recorder.counters, gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
             *(("state_damaged", problem) for problem in self._store.problems),
             *(("versions_damaged", problem) for problem in self.problems),
             *self._engine().alarms,
             *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),
-            ("turns_not_written", recorder.problem), *self.door(), *(self.weights.alarms() if self.weights else []),
+            ("turns_not_written", recorder.problem), *self.entrypoint_alarms(),
+            *(self.weights.alarms() if self.weights else []),
             *outbox_alarms(stats, "env_server", self._outbox.last_rejected)])
         if service.ready:
             status.policy_version = service.version

@@ -1,4 +1,4 @@
-"""The whole policy server: doors open at once, the model a little later, the turns go to the environment server."""
+"""The whole policy server: entrypoints at once, the model a little later, turns to the environment server."""
 
 from __future__ import annotations
 

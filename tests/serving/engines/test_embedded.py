@@ -328,5 +328,5 @@ async def test_a_gpu_gives_nearly_the_numbers_of_the_cpu(tiny: Path, other: Path
 
 def test_a_device_that_is_not_there_is_named(tiny: Path) -> None:
     for device in ("cuda:99", "abacus"):
-        with pytest.raises(EngineError, match=f"device: '{device}' is not there; allowed: auto, cpu"):
+        with pytest.raises(EngineError, match=f"device: '{device}' does not exist; allowed: auto, cpu"):
             EmbeddedEngine(tiny, device=device)

@@ -1,4 +1,4 @@
-"""An API as the policy: our own HTTP door over a stub engine plays the API."""
+"""An API as the policy: the HTTP entrypoint over a stub engine plays the API."""
 
 from __future__ import annotations
 

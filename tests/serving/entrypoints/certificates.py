@@ -1,4 +1,4 @@
-"""Certificates for the tests' doors."""
+"""Certificates for the tests' servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def make_certificate(folder: Path, name: str = "door", days: int = 90) -> tuple[Path, Path]:
+def make_certificate(folder: Path, name: str = "entrypoint", days: int = 90) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1, and its key: NAME.crt and NAME.key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -33,13 +33,13 @@ from tests.serving.stub import EOS, StubEngine, write_tokenizer
 
 
 @dataclass
-class Door:
+class Entrypoint:
     """What a test needs of the running server."""
 
     url: str
     engine: StubEngine
     template: ChatTemplate
-    desk: ChatService
+    service: ChatService
     outbox: Outbox
     access: Access
 
@@ -70,36 +70,36 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> ChatTemplate:
     return ChatTemplate(write_tokenizer(Path(tmp_path_factory.mktemp("tokenizer"))))
 
 
-OpenDoor = Callable[..., Awaitable[Door]]
+OpenEntrypoint = Callable[..., Awaitable[Entrypoint]]
 
 
 @pytest.fixture
-async def open_door(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[OpenDoor]:
-    """Opens doors with settings of their own."""
+async def open_entrypoint(tmp_path: Path, template: ChatTemplate) -> AsyncIterator[OpenEntrypoint]:
+    """Opens servers with settings of their own."""
     async with AsyncExitStack() as stack:
         async def open_one(api_keys: tuple[str, ...] = (), ready: bool = True, ring: KeyRing | None = None,
-                           timeouts: ClientTimeouts | None = None, **limits: Any) -> Door:
+                           timeouts: ClientTimeouts | None = None, **limits: Any) -> Entrypoint:
             engine = StubEngine(lambda _prompt: [EOS])
             store = Database(tmp_path / "state.db", "group", SCHEMA)
             stack.callback(store.close)
             outbox = Outbox(store, "turns")
-            desk = ChatService(TurnRecorder(store, outbox), "stub", frozenset({"default"}))
+            service = ChatService(TurnRecorder(store, outbox), "stub", frozenset({"default"}))
             if ready:
-                desk.mark_ready(TokenPolicy(engine, template))
+                service.mark_ready(TokenPolicy(engine, template))
             settings = LimitsConfig.model_validate({"body": 2**20, "requests_per_minute": 10**6, **limits})
             fixed = Config.model_validate({"components": {"policy_server": {"api_keys": api_keys}}})
             metrics = Metrics()
             access = Access(ring or KeyRing.of(fixed, Home(tmp_path / "home"), {}), settings)
             http = HttpServer("127.0.0.1", 0, connections=settings.connections, timeouts=timeouts)
-            http.start(create_app(desk, client_digest, access, metrics), metrics.refused, access.unlimited)
+            http.start(create_app(service, client_digest, access, metrics), metrics.refused, access.unlimited)
             stack.push_async_callback(http.stop)
-            door = Door(http.address, engine, template, desk, outbox, access)
-            door.says("Hello there!")
-            return door
+            entrypoint = Entrypoint(http.address, engine, template, service, outbox, access)
+            entrypoint.says("Hello there!")
+            return entrypoint
 
         yield open_one
 
 
 @pytest.fixture
-async def door(open_door: OpenDoor) -> Door:
-    return await open_door()
+async def entrypoint(open_entrypoint: OpenEntrypoint) -> Entrypoint:
+    return await open_entrypoint()

@@ -1,4 +1,4 @@
-"""A door with a stub behind it, plain and by HTTPS, in a process of its own; prints where. Argument: a folder."""
+"""A entrypoint with a stub behind it, plain and by HTTPS, in a process of its own; prints where. Argument: a folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import turn_pb2
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
 
-PATIENCE = ClientTimeouts(handshake=1.0, head=1.0, body=1.0, write=1.0, idle=2, linger=1.0)
+TIMEOUTS = ClientTimeouts(handshake=1.0, head=1.0, body=1.0, write=1.0, idle=2, linger=1.0)
 CONNECTIONS = 150
 
 
@@ -45,15 +45,15 @@ async def main(folder: Path) -> None:
     engine = StubEngine(lambda prompt: long if len(prompt) > 100 else short, context=200_000)
     outbox = Outbox(Database(folder / "state.db", "group", SCHEMA), "turns")
     recorder = Recorder(outbox._store, outbox)
-    desk = ChatService(recorder, "stub")
-    desk.mark_ready(TokenPolicy(engine, template))
-    metrics = Metrics(lambda: {"cancelled": recorder.cancelled, "running": desk.running})
+    service = ChatService(recorder, "stub")
+    service.mark_ready(TokenPolicy(engine, template))
+    metrics = Metrics(lambda: {"cancelled": recorder.cancelled, "running": service.running})
     access = Access(None, LimitsConfig(requests_per_minute=10**6, body=2**20))
     certificate = Certificate(folder / "door.crt", folder / "door.key")
-    doors = [HttpServer("127.0.0.1", 0, tls, CONNECTIONS, PATIENCE) for tls in (None, certificate.context)]
-    for door in doors:
-        door.start(create_app(desk, client_digest, access, metrics), metrics.refused)
-    print(json.dumps([door.address for door in doors]), flush=True)
+    servers = [HttpServer("127.0.0.1", 0, tls, CONNECTIONS, TIMEOUTS) for tls in (None, certificate.context)]
+    for entrypoint in servers:
+        entrypoint.start(create_app(service, client_digest, access, metrics), metrics.refused)
+    print(json.dumps([entrypoint.address for entrypoint in servers]), flush=True)
     await asyncio.Event().wait()
 
 

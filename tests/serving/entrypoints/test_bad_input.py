@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.serving.entrypoints.conftest import Door, OpenDoor
+from tests.serving.entrypoints.conftest import Entrypoint, OpenEntrypoint
 
 ASK = [{"role": "user", "content": "Hi"}]
 CALLED = {"role": "assistant", "content": None, "tool_calls": [
@@ -92,8 +92,8 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
 ]
 
 
-async def test_bad_chat_requests(door: Door, subtests: pytest.Subtests) -> None:
-    async with door.http() as http:
+async def test_bad_chat_requests(entrypoint: Entrypoint, subtests: pytest.Subtests) -> None:
+    async with entrypoint.http() as http:
         for body, param, text in BAD_CHAT:
             with subtests.test(body=str(body)[:80]):
                 reply = await http.post("/v1/chat/completions", content=json.dumps(body))
@@ -102,19 +102,19 @@ async def test_bad_chat_requests(door: Door, subtests: pytest.Subtests) -> None:
                 assert (reply.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
                 assert text in error["message"]
         assert (await http.post("/v1/chat/completions", json={"messages": ASK})).status_code == 200
-    assert len(door.turns()) == 1  # the good one
+    assert len(entrypoint.turns()) == 1  # the good one
 
 
-async def test_bodies_that_are_no_json_object(door: Door) -> None:
-    async with door.http() as http:
+async def test_bodies_that_are_no_json_object(entrypoint: Entrypoint) -> None:
+    async with entrypoint.http() as http:
         for body in (b"", b"{", b"[1]", b"nul", b'{"messages": "\xff\xfe"}', b'{"a": NaN}', b"[" * 100_000,
                      b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'"' + b"x" * 1000):
             reply = await http.post("/v1/chat/completions", content=body)
             assert reply.status_code == 400 and reply.json()["error"]["message"], body[:40]
 
 
-async def test_unknown_fields_are_ignored(door: Door) -> None:
-    async with door.http() as http:
+async def test_unknown_fields_are_ignored(entrypoint: Entrypoint) -> None:
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", json={"messages": ASK, "wibble": 1, "user": "x", "stop": None,
                                                               "presence_penalty": 0, "tools": [], "model": None})
     assert reply.status_code == 200
@@ -133,18 +133,18 @@ BAD_FEEDBACK: list[tuple[dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("path", "table"), [("/v1/completions", BAD_COMPLETIONS), ("/v1/feedback", BAD_FEEDBACK)])
-async def test_bad_requests_of_other_doors(door: Door, path: str, table: list[tuple[dict[str, Any], str | None]]
-                                           ) -> None:
-    async with door.http() as http:
+async def test_bad_requests_of_other_routes(
+        entrypoint: Entrypoint, path: str, table: list[tuple[dict[str, Any], str | None]]) -> None:
+    async with entrypoint.http() as http:
         for body, param in table:
             reply = await http.post(path, content=json.dumps(body))
             assert reply.status_code == 400, body
             assert param is None or reply.json()["error"]["param"] == param, body
-    assert door.events() == []
+    assert entrypoint.events() == []
 
 
-async def test_the_sdk_raises_what_its_users_expect(door: Door) -> None:
-    client = door.openai()
+async def test_the_sdk_raises_what_its_users_expect(entrypoint: Entrypoint) -> None:
+    client = entrypoint.openai()
     with pytest.raises(openai.NotFoundError) as missing:
         await client.chat.completions.create(model="gpt-9", messages=ASK)
     assert missing.value.code == "model_not_found" and "gpt-9" in missing.value.message
@@ -154,12 +154,12 @@ async def test_the_sdk_raises_what_its_users_expect(door: Door) -> None:
         await client.chat.completions.create(model="stub", messages=[{"role": "user", "content": "x" * 5000}])
     assert (long.value.code, long.value.param) == ("context_length_exceeded", "messages")
     assert "2048" in long.value.message
-    door.engine.busy = True
+    entrypoint.engine.busy = True
     with pytest.raises(openai.RateLimitError) as busy:
         await client.chat.completions.create(model="stub", messages=ASK, stream=True)
     assert busy.value.response.headers["retry-after"] == "3"
-    assert door.turns() == []
-    async with door.http() as http:
+    assert entrypoint.turns() == []
+    async with entrypoint.http() as http:
         reply = await http.get("/v1/chat/completions")
         assert reply.status_code == 405 and reply.json()["error"]["message"]
 
@@ -169,39 +169,39 @@ VERSIONS = ("X-OpenClaw-Min-Version", "X-OpenClaw-Exact-Version")
 
 @pytest.mark.parametrize("name", VERSIONS)
 @pytest.mark.parametrize("value", ["newest", "-1", "1.5", "0x3", "1_000", "3, 4", str(2**63), "9" * 5000])
-async def test_a_version_that_is_no_integer(door: Door, name: str, value: str) -> None:
-    async with door.http() as http:
+async def test_a_version_that_is_no_integer(entrypoint: Entrypoint, name: str, value: str) -> None:
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", json={"messages": ASK}, headers={name: value})
     error = reply.json()["error"]
     assert (reply.status_code, error["param"], error["code"]) == (400, name, "invalid_value")
-    assert name in error["message"] and "an integer from 0" in error["message"] and not door.turns()
+    assert name in error["message"] and "an integer from 0" in error["message"] and not entrypoint.turns()
 
 
 @pytest.mark.parametrize("headers", [{VERSIONS[0]: "4"}, {VERSIONS[1]: "2"}, {VERSIONS[0]: "3", VERSIONS[1]: "4"}])
 @pytest.mark.parametrize(("path", "ask"), [("chat/completions", {"messages": ASK}), ("completions", {"prompt": "Hi"})])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_version_that_is_not_active(door: Door, headers: dict[str, str], path: str, ask: dict[str, Any],
-                                            stream: bool) -> None:
-    async with door.http() as http:
+async def test_a_version_that_is_not_active(entrypoint: Entrypoint, headers: dict[str, str], path: str,
+                                            ask: dict[str, Any], stream: bool) -> None:
+    async with entrypoint.http() as http:
         reply = await http.post(f"/v1/{path}", json={**ask, "stream": stream}, headers=headers)
     error = reply.json()["error"]
     assert (reply.status_code, reply.headers["retry-after"], error["code"]) == (409, "1", "version_not_active")
-    assert "version 3 is active" in error["message"] and not door.turns() and not door.engine.prompts
+    assert "version 3 is active" in error["message"] and not entrypoint.turns() and not entrypoint.engine.prompts
 
 
 @pytest.mark.parametrize("headers", [{VERSIONS[0]: "2"}, {VERSIONS[0]: "3"}, {VERSIONS[1]: "3"},
                                      {VERSIONS[0]: "", VERSIONS[1]: ""}, {VERSIONS[0]: "0", VERSIONS[1]: "3"}])
-async def test_a_version_that_answers(door: Door, headers: dict[str, str]) -> None:
-    async with door.http() as http:
+async def test_a_version_that_answers(entrypoint: Entrypoint, headers: dict[str, str]) -> None:
+    async with entrypoint.http() as http:
         for path, ask in (("chat/completions", {"messages": ASK}), ("completions", {"prompt": ["Hi", "Ho"]})):
             reply = await http.post(f"/v1/{path}", json=ask, headers=headers)
             assert (reply.status_code, reply.headers["x-openclaw-policy-version"]) == (200, "3")
-    assert len(door.turns()) == 3
+    assert len(entrypoint.turns()) == 3
 
 
-async def test_keys(open_door: OpenDoor) -> None:
-    door = await open_door(api_keys=("sekrit", "other"))
-    async with door.http() as http:
+async def test_keys(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(api_keys=("sekrit", "other"))
+    async with entrypoint.http() as http:
         for headers, text in (({}, "missing bearer token"), ({"Authorization": ""}, "missing bearer token"),
                               ({"Authorization": "Basic abc"}, "missing bearer token"),
                               ({"Authorization": "Bearer"}, "missing bearer token"),
@@ -211,24 +211,24 @@ async def test_keys(open_door: OpenDoor) -> None:
             assert (reply.status_code, reply.json()["error"]["message"]) == (401, text)
         assert (await http.get("/healthz")).status_code == 200
     with pytest.raises(openai.AuthenticationError, match="invalid api key"):
-        await door.openai("wrong").chat.completions.create(model="stub", messages=ASK)
-    assert await door.openai("other").chat.completions.create(model="stub", messages=ASK)
+        await entrypoint.openai("wrong").chat.completions.create(model="stub", messages=ASK)
+    assert await entrypoint.openai("other").chat.completions.create(model="stub", messages=ASK)
 
 
-async def test_a_body_that_is_too_large(door: Door) -> None:
+async def test_a_body_that_is_too_large(entrypoint: Entrypoint) -> None:
     async def chunks() -> Any:
         for _ in range(30):
             yield b"x" * 50_000
 
-    async with door.http() as http:
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", content=b"x" * (2**20 + 1))
         assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
         reply = await http.post("/v1/chat/completions", content=chunks())
         assert reply.status_code == 413
 
 
-async def test_metrics_name_doors_not_what_clients_write(door: Door) -> None:
-    async with door.http() as http:
+async def test_metrics_name_apis_not_what_clients_write(entrypoint: Entrypoint) -> None:
+    async with entrypoint.http() as http:
         for path in ("/v1/models/nope", "/v1/models/%ff%00x"):
             assert (await http.get(path)).status_code == 404
         await http.post("/v1/chat/completions", json={"messages": ASK, "n": 99})
@@ -238,22 +238,22 @@ async def test_metrics_name_doors_not_what_clients_write(door: Door) -> None:
                       'openclaw_requests_total{api="chat.completions",status="400"} 1.0']
 
 
-async def test_a_fault_of_ours_is_openais_error_too(door: Door, monkeypatch: pytest.MonkeyPatch,
+async def test_a_fault_of_ours_is_openais_error_too(entrypoint: Entrypoint, monkeypatch: pytest.MonkeyPatch,
                                                    caplog: pytest.LogCaptureFixture) -> None:
     def broken(*_args: object, **_kwargs: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(door.desk, "open", broken)
-    async with door.http() as http:
+    monkeypatch.setattr(entrypoint.service, "open", broken)
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", json={"messages": ASK})
     assert (reply.status_code, reply.json()["error"]["type"]) == (500, "server_error")
     incident = reply.json()["error"]["message"].rpartition(" ")[2]
     assert incident in caplog.text and "boom" in caplog.text
 
 
-async def test_starting(open_door: OpenDoor) -> None:
-    door = await open_door(ready=False)
-    async with door.http() as http:
+async def test_starting(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(ready=False)
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", json={"messages": ASK})
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
         assert "getting ready" in reply.json()["error"]["message"]
@@ -269,19 +269,19 @@ async def test_starting(open_door: OpenDoor) -> None:
     ({"X-Session-Id": b"J\xfcrgen"}, {}, "Jürgen", "", False),
     ({"X-Session-Id": "Jürgen".encode()}, {"session_done": "no"}, "Jürgen", "", False),
     ({"X-Session-Done": "0"}, {"session_id": "b", "session_done": 1}, "b", "", True)])
-async def test_what_agents_say_of_a_turn(door: Door, headers: dict[str, Any], body: dict[str, Any], session: str,
-                                         kind: str, done: bool) -> None:
-    async with door.http() as http:
+async def test_what_agents_say_of_a_turn(entrypoint: Entrypoint, headers: dict[str, Any], body: dict[str, Any],
+                                         session: str, kind: str, done: bool) -> None:
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", json={"messages": ASK, **body}, headers=headers)
     assert reply.json()["session_id"] == session
-    turn, = door.turns()
+    turn, = entrypoint.turns()
     assert (turn.session_id, turn.declared_type, turn.session_done) == (session, kind, done)
 
 
 @pytest.mark.parametrize(("value", "background"), [("1", True), ("true", True), ("0", False), ("", False)])
-async def test_a_request_of_the_background(door: Door, value: str, background: bool) -> None:
-    async with door.http() as http:
+async def test_a_request_of_the_background(entrypoint: Entrypoint, value: str, background: bool) -> None:
+    async with entrypoint.http() as http:
         reply = await http.post("/v1/chat/completions", json={"messages": ASK},
                                 headers={"X-OpenClaw-Background": value})
     assert reply.status_code == 200
-    assert door.engine.samplings[-1].background is background
+    assert entrypoint.engine.samplings[-1].background is background

@@ -1,4 +1,4 @@
-"""The door as the configuration wants it: closed on a network, HTTPS, a certificate that changes."""
+"""The entrypoint as the configuration wants it: closed on a network, HTTPS, a certificate that changes."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def config(host: str = "127.0.0.1", policy: dict[str, Any] | None = None, **secu
 
 @asynccontextmanager
 async def opened(settings: Config, home: Home, template: ChatTemplate) -> AsyncIterator[HttpEntrypoint]:
-    door = HttpEntrypoint(settings, home, {})
+    entrypoint = HttpEntrypoint(settings, home, {})
     store = Database(home.root / "state.db", "group", SCHEMA)
-    desk = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
-    desk.mark_ready(TokenPolicy(StubEngine(lambda _prompt: [EOS]), template))
-    door.start(desk, client_digest, Metrics())
+    service = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
+    service.mark_ready(TokenPolicy(StubEngine(lambda _prompt: [EOS]), template))
+    entrypoint.start(service, client_digest, Metrics())
     try:
-        yield door
+        yield entrypoint
     finally:
-        await door.stop()
+        await entrypoint.stop()
         store.close()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_a_door_on_a_network_needs_a_key(home: Home, host: str) -> None:
+def test_a_entrypoint_on_a_network_needs_a_key(home: Home, host: str) -> None:
     with pytest.raises(ConfigError, match=r"policy_server\.host: .*openclaw-rl keys add NAME --scope chat"):
         HttpEntrypoint(config(host, http_tls="off"), home, {})
 
@@ -74,7 +74,7 @@ def test_a_key_that_has_ended_is_none(home: Home) -> None:
         HttpEntrypoint(config(), home, {})
 
 
-def test_a_door_on_a_network_needs_https(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_entrypoint_on_a_network_needs_https(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     KeyFile(home.root / "keys.json").add("a", ["chat"])
     with pytest.raises(ConfigError, match=r"needs HTTPS.*policy_server\.key.*openclaw-rl init.*http_tls: off"):
         HttpEntrypoint(config("0.0.0.0"), home, {})
@@ -83,22 +83,22 @@ def test_a_door_on_a_network_needs_https(home: Home, caplog: pytest.LogCaptureFi
     assert "not encrypted" in caplog.text
 
 
-async def test_a_door_on_a_network_asks_for_keys(home: Home, template: ChatTemplate) -> None:
+async def test_a_entrypoint_on_a_network_asks_for_keys(home: Home, template: ChatTemplate) -> None:
     shown, _ = (file := KeyFile(home.root / "keys.json")).add("a", ["chat"])
-    async with opened(config("0.0.0.0", http_tls="off"), home, template) as door, httpx.AsyncClient(
-            base_url=door.address) as http:
+    async with opened(config("0.0.0.0", http_tls="off"), home, template) as entrypoint, httpx.AsyncClient(
+            base_url=entrypoint.address) as http:
         assert (await http.get("/metrics")).status_code == 401 and (await http.get("/healthz")).status_code == 200
         assert (await http.get("/metrics", headers={"Authorization": f"Bearer {shown}"})).status_code == 403
         assert (await http.post("/v1/chat/completions", json=ASK,
                                 headers={"Authorization": f"Bearer {shown}"})).status_code == 200
         file.path.unlink()
         assert (await http.post("/v1/chat/completions", json=ASK)).status_code == 401
-        assert [name for name, message in door.alarms() if message] == ["keys_unusable"]
+        assert [name for name, message in entrypoint.alarms() if message] == ["keys_unusable"]
 
 
-async def test_a_door_on_loopback_is_open_until_there_is_a_key(home: Home, template: ChatTemplate) -> None:
-    async with opened(config(), home, template) as door, httpx.AsyncClient(base_url=door.address) as http:
-        assert door.address.startswith("http://") and (await http.get("/metrics")).status_code == 200
+async def test_a_entrypoint_on_loopback_is_open_until_there_is_a_key(home: Home, template: ChatTemplate) -> None:
+    async with opened(config(), home, template) as entrypoint, httpx.AsyncClient(base_url=entrypoint.address) as http:
+        assert entrypoint.address.startswith("http://") and (await http.get("/metrics")).status_code == 200
         KeyFile(home.root / "keys.json").add("a", ["chat"])
         assert (await http.get("/metrics")).status_code == 401
 
@@ -106,12 +106,12 @@ async def test_a_door_on_loopback_is_open_until_there_is_a_key(home: Home, templ
 async def test_https_with_a_certificate_of_ones_own(home: Home, template: ChatTemplate, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     settings = config(http_certificate=str(certificate), http_key=str(key))
-    async with opened(settings, home, template) as door:
-        assert door.address.startswith("https://127.0.0.1:")
+    async with opened(settings, home, template) as entrypoint:
+        assert entrypoint.address.startswith("https://127.0.0.1:")
 
         async def serial() -> str:
             trusted = ssl.create_default_context(cafile=str(certificate))
-            async with httpx.AsyncClient(base_url=door.address, verify=trusted) as http:
+            async with httpx.AsyncClient(base_url=entrypoint.address, verify=trusted) as http:
                 reply = await http.post("/v1/chat/completions", json=ASK)
                 assert reply.status_code == 200
                 stream = reply.extensions["network_stream"].get_extra_info("ssl_object")
@@ -129,11 +129,11 @@ async def test_https_with_a_certificate_of_ones_own(home: Home, template: ChatTe
         certificate.write_bytes(certificate_then)
         context = ssl.create_default_context(cafile=str(tmp_path / "new/door.crt"))
         with pytest.raises(httpx.ConnectError):
-            async with httpx.AsyncClient(base_url=door.address, verify=context) as http:
+            async with httpx.AsyncClient(base_url=entrypoint.address, verify=context) as http:
                 await http.get("/healthz")
-        assert "can't be used" in dict(door.alarms())["http_certificate"]
+        assert "can't be used" in dict(entrypoint.alarms())["http_certificate"]
         shutil.copy(tmp_path / "new/door.key", key)
-        assert await serial() != first and not dict(door.alarms())["http_certificate"]
+        assert await serial() != first and not dict(entrypoint.alarms())["http_certificate"]
 
 
 @pytest.mark.parametrize(("given", "text"), [
@@ -168,14 +168,15 @@ async def test_what_our_own_client_says(home: Home, template: ChatTemplate, tmp_
             except PolicyError as error:
                 return str(error)
 
-    async with opened(config(), home, template) as door:
+    async with opened(config(), home, template) as entrypoint:
         assert "use http:// in the address" in await asyncio.to_thread(
-            said, door.address.replace("http:", "https:"))
-        assert "openclaw-rl keys add" in await asyncio.to_thread(said, door.address)
-    async with opened(config(http_certificate=str(certificate), http_key=str(key)), home, template) as door:
-        assert "certs/ca.crt" in await asyncio.to_thread(said, door.address)
-        assert "use https:// in the address" in await asyncio.to_thread(said, door.address.replace("https:", "http:"))
+            said, entrypoint.address.replace("http:", "https:"))
+        assert "openclaw-rl keys add" in await asyncio.to_thread(said, entrypoint.address)
+    async with opened(config(http_certificate=str(certificate), http_key=str(key)), home, template) as entrypoint:
+        assert "certs/ca.crt" in await asyncio.to_thread(said, entrypoint.address)
+        plain = entrypoint.address.replace("https:", "http:")
+        assert "use https:// in the address" in await asyncio.to_thread(said, plain)
         home.certs.mkdir(exist_ok=True)
         shutil.copy(certificate, home.certs / "ca.crt")
         monkeypatch.setenv("OPENCLAW_RL_API_KEY", shown)
-        assert await asyncio.to_thread(said, door.address) == "an answer"
+        assert await asyncio.to_thread(said, entrypoint.address) == "an answer"

@@ -71,7 +71,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = Path(tmp_path_factory.mktemp("door"))
+    folder = Path(tmp_path_factory.mktemp("entrypoint"))
     certificate, _ = make_certificate(folder)
     root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-m", "tests.serving.entrypoints.hostile_server", str(folder)],

@@ -1,4 +1,4 @@
-"""Responses that were cut by the client, empty or stopped at the limit: from the HTTP door to the trainer."""
+"""Responses that were cut by the client, empty or stopped at the limit: from the HTTP entrypoint to the trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
 from tests.rollouts.talk import Harness
-from tests.serving.entrypoints.conftest import Door
+from tests.serving.entrypoints.conftest import Entrypoint
 from tests.support.waiting import eventually
 
 HEADERS = {"X-Session-Id": "s"}
@@ -28,27 +28,28 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
     harness.store.close()
 
 
-async def ask(door: Door, *texts: str, **fields: Any) -> None:
+async def ask(entrypoint: Entrypoint, *texts: str, **fields: Any) -> None:
     messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-    await door.openai().chat.completions.create(model="stub", messages=messages, extra_headers=HEADERS, **fields)
+    await entrypoint.openai().chat.completions.create(model="stub", messages=messages, extra_headers=HEADERS, **fields)
 
 
-async def test_each_is_marked_judged_and_trained_on_as_configured(door: Door, harness: Harness, tmp_path: Path) -> None:
+async def test_each_is_marked_judged_and_trained_on_as_configured(
+        entrypoint: Entrypoint, harness: Harness, tmp_path: Path) -> None:
     # The client hears "H" and hangs up; it goes on with what it has heard.
-    door.engine.gate = asyncio.Event()
-    stream = await door.openai().chat.completions.create(
+    entrypoint.engine.gate = asyncio.Event()
+    stream = await entrypoint.openai().chat.completions.create(
         model="stub", messages=[{"role": "user", "content": "hi"}], stream=True, extra_headers=HEADERS)
     await anext(aiter(stream))
     await stream.close()
-    await eventually(door.turns)
-    door.engine.gate = None
-    await ask(door, "hi", "H", "[Request interrupted by user]", max_tokens=3)
-    door.says("")
-    await ask(door, "hi", "H", "[Request interrupted by user]", "Hel", "no, that is wrong")
-    door.says("Fine.")
-    await ask(door, "hi", "H", "[Request interrupted by user]", "Hel", "no, that is wrong", "", "hello?")
+    await eventually(entrypoint.turns)
+    entrypoint.engine.gate = None
+    await ask(entrypoint, "hi", "H", "[Request interrupted by user]", max_tokens=3)
+    entrypoint.says("")
+    await ask(entrypoint, "hi", "H", "[Request interrupted by user]", "Hel", "no, that is wrong")
+    entrypoint.says("Fine.")
+    await ask(entrypoint, "hi", "H", "[Request interrupted by user]", "Hel", "no, that is wrong", "", "hello?")
 
-    harness.tell(*door.turns())
+    harness.tell(*entrypoint.turns())
     cut, limit, empty, fine = harness.turns().values()
     assert [summary.flaw for summary in (cut, limit, empty, fine)] == [
         "the client cut the response off", "the response stopped at the token limit", "the response is empty", ""]

@@ -20,7 +20,7 @@ from openclaw_rl.serving.entrypoints.openai.access import Access
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 from openclaw_rl.serving.entrypoints.openai.listener import client_address
 from openclaw_rl.v1 import turn_pb2
-from tests.serving.entrypoints.conftest import Door, OpenDoor
+from tests.serving.entrypoints.conftest import Entrypoint, OpenEntrypoint
 from tests.support.waiting import eventually
 
 ASK = [{"role": "user", "content": "Hi"}]
@@ -35,18 +35,18 @@ def file(tmp_path: Path) -> KeyFile:
     return KeyFile(tmp_path / "keys.json")
 
 
-async def ask(door: Door, key: str = "", **options: Any) -> httpx.Response:
-    async with door.http() as http:
+async def ask(entrypoint: Entrypoint, key: str = "", **options: Any) -> httpx.Response:
+    async with entrypoint.http() as http:
         return await http.post("/v1/chat/completions", json={"messages": ASK, **options},
                                headers=bearer(key) if key else {})
 
 
-async def test_a_key_opens_what_its_scopes_say(open_door: OpenDoor, file: KeyFile) -> None:
+async def test_a_key_opens_what_its_scopes_say(open_entrypoint: OpenEntrypoint, file: KeyFile) -> None:
     keys = {scope: file.add(scope, [scope])[0] for scope in ("chat", "read", "admin")}
-    door = await open_door(ring=KeyRing(file.path))
+    entrypoint = await open_entrypoint(ring=KeyRing(file.path))
     allowed = {"chat": {"chat/completions", "feedback"}, "read": {"models", "metrics"}}
     allowed["admin"] = allowed["chat"] | allowed["read"]
-    async with door.http() as http:
+    async with entrypoint.http() as http:
         for scope, shown in keys.items():
             for path in ("chat/completions", "feedback", "models", "metrics"):
                 url = f"/v1/{path}" if path != "metrics" else "/metrics"
@@ -64,131 +64,132 @@ async def test_a_key_opens_what_its_scopes_say(open_door: OpenDoor, file: KeyFil
     assert not any(shown in metrics for shown in keys.values())
 
 
-async def test_revoking_ends_what_runs_and_what_comes(open_door: OpenDoor, file: KeyFile,
+async def test_revoking_ends_what_runs_and_what_comes(open_entrypoint: OpenEntrypoint, file: KeyFile,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "REVOKED_SECONDS", 0.02)
     shown, _ = file.add("laptop", ["chat"])
     other, _ = file.add("other", ["chat"])
-    door = await open_door(ring=KeyRing(file.path))
-    door.says("word " * 100)
-    door.engine.gate = asyncio.Event()
-    watch = asyncio.create_task(door.access.watch())
-    async with door.http() as http, http.stream("POST", "/v1/chat/completions", headers=bearer(shown), json={
+    entrypoint = await open_entrypoint(ring=KeyRing(file.path))
+    entrypoint.says("word " * 100)
+    entrypoint.engine.gate = asyncio.Event()
+    watch = asyncio.create_task(entrypoint.access.watch())
+    async with entrypoint.http() as http, http.stream("POST", "/v1/chat/completions", headers=bearer(shown), json={
             "messages": ASK, "stream": True}) as stream:
-        running = asyncio.create_task(ask(door, other))
-        await eventually(lambda: door.engine.running == 2)
+        running = asyncio.create_task(ask(entrypoint, other))
+        await eventually(lambda: entrypoint.engine.running == 2)
         file.revoke("laptop")
         text = "".join([part async for part in stream.aiter_text()])
     assert '"error"' in text and "revoked" in text and "[DONE]" not in text
-    reply = await ask(door, shown)
+    reply = await ask(entrypoint, shown)
     assert (reply.status_code, reply.json()["error"]["message"]) == (401, "this api key (laptop) has been revoked")
-    door.engine.gate.set()
+    entrypoint.engine.gate.set()
     assert (await running).status_code == 200
     watch.cancel()
-    assert {turn.finish_reason for turn in door.turns()} == {
+    assert {turn.finish_reason for turn in entrypoint.turns()} == {
         turn_pb2.FINISH_REASON_CANCELLED, turn_pb2.FINISH_REASON_STOP}
 
 
-async def test_keys_are_nowhere_to_be_read(open_door: OpenDoor, file: KeyFile, caplog: pytest.LogCaptureFixture,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_are_nowhere_to_be_read(
+        open_entrypoint: OpenEntrypoint, file: KeyFile, caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level("DEBUG")
     shown, _ = file.add("laptop", ["chat", "read"])
-    door = await open_door(ring=KeyRing(file.path))
-    texts = [(await ask(door, key)).text for key in (shown, shown[:-1], shown + "x")]
-    async with door.http() as http:
+    entrypoint = await open_entrypoint(ring=KeyRing(file.path))
+    texts = [(await ask(entrypoint, key)).text for key in (shown, shown[:-1], shown + "x")]
+    async with entrypoint.http() as http:
         texts.append((await http.get("/metrics", headers=bearer(shown))).text)
-        monkeypatch.setattr(door.desk, "open", lambda *_: 1 / 0)
-        texts.append((await ask(door, shown)).text)
-    seen = "\n".join([*texts, caplog.text, *(str(event) for event in door.events())])
+        monkeypatch.setattr(entrypoint.service, "open", lambda *_: 1 / 0)
+        texts.append((await ask(entrypoint, shown)).text)
+    seen = "\n".join([*texts, caplog.text, *(str(event) for event in entrypoint.events())])
     assert "ZeroDivisionError" in seen and "Hello" in seen and shown[4:-1] not in seen
-    assert b"".join(event.SerializeToString() for event in door.events()).find(shown[4:-1].encode()) < 0
+    assert b"".join(event.SerializeToString() for event in entrypoint.events()).find(shown[4:-1].encode()) < 0
 
 
-async def test_too_many_requests_per_minute(open_door: OpenDoor) -> None:
-    door = await open_door(api_keys=("one", "two"), requests_per_minute=3)
-    first = await ask(door, "one")
+async def test_too_many_requests_per_minute(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(api_keys=("one", "two"), requests_per_minute=3)
+    first = await ask(entrypoint, "one")
     assert first.headers["x-ratelimit-limit-requests"] == "3"
     assert first.headers["x-ratelimit-remaining-requests"] == "2"
     assert first.headers["x-ratelimit-reset-requests"].endswith("s")
-    await ask(door, "one")
-    await ask(door, "one", stream=True)
-    refused = await ask(door, "one")
+    await ask(entrypoint, "one")
+    await ask(entrypoint, "one", stream=True)
+    refused = await ask(entrypoint, "one")
     error = refused.json()["error"]
     assert (refused.status_code, error["type"], error["code"]) == (429, "requests", "rate_limit_exceeded")
     assert "key config-1: 3 requests per minute" in error["message"] and "one" not in error["message"].split()
     assert 1 <= int(refused.headers["retry-after"]) <= 20
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
-    assert (await ask(door, "two")).status_code == 200
+    assert (await ask(entrypoint, "two")).status_code == 200
     with pytest.raises(openai.RateLimitError):
-        await door.openai("one").chat.completions.create(model="stub", messages=ASK)
+        await entrypoint.openai("one").chat.completions.create(model="stub", messages=ASK)
 
 
-async def test_too_many_requests_at_once(open_door: OpenDoor) -> None:
-    door = await open_door(concurrent=2, api_keys=("one",))
-    door.engine.gate = asyncio.Event()
-    running = [asyncio.create_task(ask(door, "one", stream=i == 0)) for i in range(2)]
-    await eventually(lambda: door.engine.running == 2)
-    refused = await ask(door, "one")
+async def test_too_many_requests_at_once(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(concurrent=2, api_keys=("one",))
+    entrypoint.engine.gate = asyncio.Event()
+    running = [asyncio.create_task(ask(entrypoint, "one", stream=i == 0)) for i in range(2)]
+    await eventually(lambda: entrypoint.engine.running == 2)
+    refused = await ask(entrypoint, "one")
     assert refused.status_code == 429 and "key config-1: 2 requests at the same time" in refused.text
-    door.engine.gate.set()
+    entrypoint.engine.gate.set()
     assert [reply.status_code for reply in await asyncio.gather(*running)] == [200, 200]
-    assert (await ask(door, "one")).status_code == 200
+    assert (await ask(entrypoint, "one")).status_code == 200
 
 
-async def test_an_open_door_has_no_limits_for_its_own_machine(open_door: OpenDoor) -> None:
-    door = await open_door(concurrent=2, requests_per_minute=3, connections=2)
-    door.engine.gate = asyncio.Event()
-    running = [asyncio.create_task(ask(door)) for _ in range(5)]
-    await eventually(lambda: door.engine.running == 5)
-    door.engine.gate.set()
+async def test_an_open_entrypoint_has_no_limits_for_its_own_machine(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(concurrent=2, requests_per_minute=3, connections=2)
+    entrypoint.engine.gate = asyncio.Event()
+    running = [asyncio.create_task(ask(entrypoint)) for _ in range(5)]
+    await eventually(lambda: entrypoint.engine.running == 5)
+    entrypoint.engine.gate.set()
     assert [reply.status_code for reply in await asyncio.gather(*running)] == [200] * 5
     for address, refusals in (("::1", 0), ("10.0.0.1", 2)):  # the latter comes through a proxy on this machine
         codes = []
         for _ in range(5):
             try:
-                door.access.leave(door.access.enter({}, address, "chat"))
+                entrypoint.access.leave(entrypoint.access.enter({}, address, "chat"))
             except ApiError as error:
                 codes.append(error.status)
         assert codes == [429] * refusals
 
 
-async def test_guesses_use_up_an_address_and_no_key(open_door: OpenDoor) -> None:
-    door = await open_door(api_keys=("right",), requests_per_minute=5)
-    codes = [(await ask(door, f"wrong{i}")).status_code for i in range(7)]
+async def test_guesses_use_up_an_address_and_no_key(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(api_keys=("right",), requests_per_minute=5)
+    codes = [(await ask(entrypoint, f"wrong{i}")).status_code for i in range(7)]
     assert codes == [401] * 5 + [429] * 2
-    assert (await ask(door, "right")).status_code == 200
+    assert (await ask(entrypoint, "right")).status_code == 200
 
 
-async def test_a_bad_request_gives_its_place_back(open_door: OpenDoor) -> None:
-    door = await open_door(concurrent=1, api_keys=("one",))
+async def test_a_bad_request_gives_its_place_back(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(concurrent=1, api_keys=("one",))
     for _ in range(3):
-        assert (await ask(door, "one", temperature=9)).status_code == 400
-    assert (await ask(door, "one")).status_code == 200
+        assert (await ask(entrypoint, "one", temperature=9)).status_code == 400
+    assert (await ask(entrypoint, "one")).status_code == 200
 
 
-async def test_who_floods_does_not_starve_the_others(open_door: OpenDoor) -> None:
-    door = await open_door(api_keys=("flood", "calm"), concurrent=40)
-    door.says("word " * 10)
-    door.engine.delay = 0.004
-    door.desk.queue = FairQueue(8, 256)
+async def test_who_floods_does_not_starve_the_others(open_entrypoint: OpenEntrypoint) -> None:
+    entrypoint = await open_entrypoint(api_keys=("flood", "calm"), concurrent=40)
+    entrypoint.says("word " * 10)
+    entrypoint.engine.delay = 0.004
+    entrypoint.service.queue = FairQueue(8, 256)
 
     async def calm(times: int) -> float:
         """The middle one of the times that requests take."""
         took = []
         for _ in range(times):
             began = time.perf_counter()
-            assert (await ask(door, "calm")).status_code == 200
+            assert (await ask(entrypoint, "calm")).status_code == 200
             took.append(time.perf_counter() - began)
         return sorted(took)[times // 2]
 
     async def flood() -> None:
-        async with door.http() as http:
+        async with entrypoint.http() as http:
             while True:
                 await http.post("/v1/chat/completions", json={"messages": ASK}, headers=bearer("flood"))
 
     alone = await calm(3)
     floods = [asyncio.create_task(flood()) for _ in range(40)]
-    await eventually(lambda: door.desk.queue.waiting > 20)
+    await eventually(lambda: entrypoint.service.queue.waiting > 20)
     beside = await calm(5)
     for task in floods:
         task.cancel()

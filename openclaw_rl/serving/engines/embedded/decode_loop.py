@@ -1,4 +1,4 @@
-"""The decode loop: one thread that takes all requests forward together, one token a step.
+"""The decode loop: a thread that advances all requests together, one token per step.
 
 Requests join between two steps and leave between two steps. A step holds the next token of every decoding request and
 a bounded piece of the waiting prompts, so a long prompt delays the others by a little many times and never by much.
@@ -22,7 +22,7 @@ from openclaw_rl.serving.engines.interface import EngineError, Finished, Pause, 
 
 logger = logging.getLogger(__name__)
 
-#: Prompt tokens of a step: while others decode, and while none does. On a CPU time goes with the rows.
+#: Prompt tokens per step: while others decode, and while none does. On a CPU, time grows with the rows.
 _PROMPT_ROWS = {"cpu": (32, 256), "cuda": (512, 1024)}
 _RATE_SECONDS = 10.0
 _IDLE_SECONDS = 30.0
@@ -30,22 +30,22 @@ _IDLE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class Scores:
-    """What a request that scores gets."""
+    """The result of a scoring request."""
 
     logprobs: list[float]
     version: int
 
 
-#: What a request gets: tokens and the end of them, or scores, or an error.
+#: Results of a request: tokens and their end, or scores, or an error.
 Item = Token | Finished | Scores | EngineError
 
 
 @dataclass(eq=False)
 class Request:
-    """One request in the loop."""
+    """A request in the loop."""
 
     prompt: Sequence[int]
-    sampling: Sampling | None  #: None: score the prompt, sample nothing
+    sampling: Sampling | None  #: None: score the prompt without sampling
     stop_ids: frozenset[int]
     most_tokens: int  #: of the response
     send: Callable[[Item], None]  #: called from the loop's thread
@@ -61,7 +61,7 @@ class Request:
 
     @property
     def background(self) -> bool:
-        """Live requests come first."""
+        """Whether it yields to live requests."""
         return self.sampling is not None and self.sampling.background
 
     @property
@@ -82,7 +82,7 @@ class DecodeLoop:
 
     def __init__(self, forward: Forward, cache: Cache, weights: Weights, *, max_batch: int, threads: int,
                  flush: Callable[[], None]) -> None:
-        """Take the model, with the weights of version 0.
+        """Set up the loop with the weights of version 0.
 
         Args:
             forward: its computation.
@@ -102,8 +102,8 @@ class DecodeLoop:
         self._waiting: deque[Request] = deque()
         self._swaps: deque[_Swap] = deque()
         self._stopping = False
-        #: Slot i belongs to active[i]: first those that decode, then at most one whose prompt isn't complete, and
-        #: behind it at most one of the background that it has overtaken.
+        #: Slot i belongs to active[i]: decoding requests first, then at most one whose prompt is incomplete, then at
+        #: most one background request that it has overtaken.
         self._active: list[Request] = []
         self._counts = {"requests_total": 0, "tokens_total": 0, "prompt_tokens_total": 0, "steps_total": 0}
         self._recent: deque[tuple[float, int]] = deque()
@@ -122,34 +122,34 @@ class DecodeLoop:
 
     @property
     def waiting(self) -> int:
-        """Requests that have no slot yet."""
+        """Requests without a slot."""
         return len(self._waiting)
 
     def submit(self, request: Request) -> None:
-        """Let a request join the batch as soon as a slot is free."""
+        """Add a request to the batch as soon as a slot is free."""
         with self._changed:
             if self._stopping:
                 raise EngineError("the engine is stopping")
             if request.background:
                 self._waiting.append(request)
-            else:  # before those of the background
+            else:  # ahead of background requests
                 self._waiting.insert(self._live_waiting(), request)
             self._counts["requests_total"] += 1
             self._changed.notify()
 
     def _live_waiting(self) -> int:
-        """How many wait before the first one of the background."""
+        """The number of requests ahead of the first background one."""
         return next((i for i, other in enumerate(self._waiting) if other.background), len(self._waiting))
 
     def cancel(self, request: Request) -> None:
-        """Let a request leave before the next step; nothing happens when it has ended."""
+        """Remove a request before the next step; no effect when it has ended."""
         with self._changed:
             request.cancelled = True
             if request in self._waiting:
                 self._waiting.remove(request)
 
     def swap(self, version: int, weights: Weights, finished: Callable[[Pause, Weights], None]) -> None:
-        """Use other weights from the next step on; `finished` gets the old ones, from the loop's thread."""
+        """Use new weights from the next step on; `finished` is called with the old ones on the loop's thread."""
         with self._changed:
             if self._stopping:
                 raise EngineError("the engine is stopping")
@@ -184,7 +184,7 @@ class DecodeLoop:
         self._flush()
 
     def _wait(self) -> bool:
-        """Until there is something to do, or nothing for long; False when the thread is to end."""
+        """Wait for work, or a long idle time; False when the thread shall end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or self._active or self._waiting or self._swaps,
                                    timeout=_IDLE_SECONDS)
@@ -199,7 +199,7 @@ class DecodeLoop:
             swap.finished(pause, old)
 
     def _step(self) -> None:
-        """Take everyone one token further."""
+        """Advance every request by one token."""
         decoding = [request for request in self._active if request.done == len(request.prompt)]
         pieces: list[tuple[Request, Piece]] = []
         try:
@@ -208,8 +208,8 @@ class DecodeLoop:
                                    [r.length for r in decoding], [piece for _, piece in pieces])
             self._take(decoding, pieces, logits)
         except Exception as error:
-            # A prompt that doesn't fit into memory is the likely cause: its request alone goes then, and since no
-            # position was advanced the others repeat the step.
+            # The likely cause is a prompt that doesn't fit into memory: only its request fails, and since no position
+            # was advanced, the others repeat the step.
             logger.exception("A decode step failed")
             for request in [request for request, _ in pieces] or decoding:
                 request.send(EngineError(f"the engine failed: {type(error).__name__}"))
@@ -218,7 +218,7 @@ class DecodeLoop:
         self._flush()
 
     def _pieces(self, budget: int) -> list[tuple[Request, Piece]]:
-        """Pieces of prompts worth `budget` tokens, oldest request first; takes new requests into slots."""
+        """Choose pieces of prompts for `budget` tokens, oldest request first; assigns slots to new requests."""
         pieces = []
         slot = sum(1 for request in self._active if request.done == len(request.prompt))
         while budget > 0:
@@ -230,7 +230,7 @@ class DecodeLoop:
                     self._active.append(self._waiting.popleft())
             request = self._active[slot]
             if request.sampling is None and request.scores.version != self.version:
-                # Scores are of one version: a swap in their middle starts them anew.
+                # Scores are of one version: a swap restarts them.
                 request.done, request.scores = 0, Scores([], self.version)
             start = request.done
             tokens = request.prompt[start:start + budget]
@@ -244,8 +244,7 @@ class DecodeLoop:
         return pieces
 
     def _overtake(self, slot: int) -> None:
-        """When a prompt of the background is being read at `slot`, let a live request that waits have the place: the
-        background's goes on behind it."""
+        """Let a waiting live request overtake a background prompt that is being read at `slot`."""
         if slot != len(self._active) - 1 or slot + 1 == self._max_batch or not self._active[slot].background:
             return
         with self._changed:
@@ -256,7 +255,7 @@ class DecodeLoop:
         self._active.insert(slot, live)
 
     def _take(self, decoding: list[Request], pieces: list[tuple[Request, Piece]], logits: torch.Tensor) -> None:
-        """Sample, send what was sampled, and let those leave that have ended."""
+        """Sample, send the tokens, and remove requests that have ended."""
         drawing, rows, row = list(decoding), list(range(len(decoding))), len(decoding)
         ended: list[Request] = []
         for request, piece in pieces:
@@ -291,7 +290,7 @@ class DecodeLoop:
         request.scores.logprobs += chosen.tolist()
 
     def _deliver(self, request: Request, result: Token | EngineError) -> bool:
-        """Send a request its token; True when it was the last one."""
+        """Send a token to its request; True when it was the last one."""
         request.send(result)
         if isinstance(result, EngineError):
             return True

@@ -245,13 +245,13 @@ def _device(name: str) -> torch.device:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or \
             (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-        raise EngineError(f"device: {name!r} is not there; allowed: auto, cpu"
+        raise EngineError(f"device: {name!r} does not exist; allowed: auto, cpu"
                           + "".join(f", cuda:{i}" for i in range(torch.cuda.device_count())))
     return device
 
 
 def _lower_priority(threads: int) -> None:
-    """Let the calling thread take the processor only when decoding leaves some (Linux has priorities of threads)."""
+    """Lower the priority of the calling thread below decoding (on Linux, where threads have priorities)."""
     torch.set_num_threads(threads)
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(),

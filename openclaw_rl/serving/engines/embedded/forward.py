@@ -1,4 +1,4 @@
-"""One pass of a Llama-family model over a batch whose sequences are in different places.
+"""The forward pass of a Llama-family model over a batch of sequences at different positions.
 
 The rows of a pass are the next token of every decoding sequence and pieces of prompts. All linear maps run once over
 all rows, so a piece of a prompt shares the reading of the weights with the decoding that goes on beside it.
@@ -26,11 +26,11 @@ class Piece:
     slot: int
     tokens: Sequence[int]
     start: int  #: position of the first one
-    outputs: int  #: logits are wanted for this many of its last rows
+    outputs: int  #: number of its last rows that need logits
 
 
 class Cache:
-    """Keys and values of the sequences, one slot each; slots 0 to n - 1 are those in use.
+    """Keys and values of the sequences, one slot each; slots 0 to n - 1 are in use.
 
     On a CPU the whole room is mapped at once and the system gives memory to what is written, so that short
     conversations cost little and a growing one is never copied. On a GPU all of it is taken.
@@ -45,7 +45,7 @@ class Cache:
                        torch.zeros(shape, dtype=compute_dtype(device), device=device) for _ in range(config.layers)]
 
     def release(self) -> None:
-        """Give the memory of a busy hour back; to be called while no slot is in use."""
+        """Release unused memory; call it while no slot is in use."""
         for area in self._maps:
             area.madvise(mmap.MADV_DONTNEED)
 
@@ -57,14 +57,14 @@ class Cache:
     def _mapped(self, shape: tuple[int, ...]) -> Tensor:
         dtype = compute_dtype(torch.device("cpu"))
         area = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page for each head of each slot would be most of the room
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page for each head of each slot would use most of the memory
             area.madvise(mmap.MADV_NOHUGEPAGE)
         self._maps.append(area)
         return torch.frombuffer(area, dtype=dtype).view(shape)
 
 
 class Forward:
-    """The computation, for one model, device and longest context."""
+    """The computation for one model, device and maximum context."""
 
     def __init__(self, config: ModelConfig, rotary: Tensor) -> None:
         """Take the model's sizes and its table of rotary turns."""
@@ -114,7 +114,7 @@ class Forward:
 
 
 def _rotate(heads: Tensor, turn: Tensor) -> None:
-    """Turn pairs of numbers by their positions' angles, in place."""
+    """Rotate pairs of values by the angles of their positions, in place."""
     if heads.dtype == torch.float32:
         torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(turn)
     else:
@@ -122,7 +122,7 @@ def _rotate(heads: Tensor, turn: Tensor) -> None:
 
 
 class _Attention:
-    """Attention of one pass: what is the same in every layer is worked out once."""
+    """The attention of one pass; computes once what all layers share."""
 
     def __init__(self, config: ModelConfig, positions: Sequence[int], at: Tensor, pieces: Sequence[Piece]) -> None:
         self._config = config
@@ -131,7 +131,7 @@ class _Attention:
         self._lengths = [position + 1 for position in positions]
         self._batch = len(positions)
         self._longest = max(self._lengths, default=0)
-        # One call over all sequences reads up to the longest one; a call for each costs its overhead.
+        # One call for all sequences reads up to the longest; one call for each costs overhead.
         self._together = self._batch * self._longest <= 1.3 * sum(self._lengths) + 32 * self._batch
         self._mask = None
         if self._together and min(self._lengths, default=0) < self._longest:

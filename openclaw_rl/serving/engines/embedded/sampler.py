@@ -1,4 +1,4 @@
-"""Drawing tokens from logits, each row by its own request's rules, with exact log-probabilities."""
+"""Sampling of tokens from logits, with parameters per row and exact log-probabilities."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from openclaw_rl.serving.engines.interface import EngineError, Sampling, Token
 
 
 class Draw:
-    """One request's rules and its own random numbers, so that its tokens don't depend on who else is served."""
+    """A request's sampling parameters and random numbers, so that its tokens don't depend on the rest of the batch."""
 
     def __init__(self, sampling: Sampling) -> None:
-        """Take the rules; without a seed the numbers come from the operating system."""
+        """Without a seed, random numbers are seeded by the operating system."""
         self.sampling = sampling
         self.random = random.Random(sampling.seed)
 
@@ -63,7 +63,7 @@ def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
         for i, rule in enumerate(rules):
             if rule.top_p < 1:
                 p[i] = _nucleus(p[i], rule.top_p)
-        # Inverse of the cumulated distribution, at one uniform number a row, in float64.
+        # Inverse transform sampling with one uniform number per row, in float64.
         cumulated = p.cumsum(-1, dtype=torch.float64)
         total = cumulated[:, -1:]
         uniform = torch.tensor([[draws[i].random.random()] for i in rows], dtype=torch.float64, device=p.device)
@@ -76,7 +76,7 @@ def _draw(logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, list[float]]:
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:
-    """p [vocabulary] without the tokens beyond the likeliest ones whose mass reaches top_p."""
+    """Zero the tokens of p [vocabulary] beyond the likeliest ones whose mass reaches top_p."""
     # The rest, tokens each below (1 - top_p) / vocabulary, can't add up to 1 - top_p: few tokens need sorting.
     ids = (p >= (1 - top_p) / len(p)).nonzero()[:, 0]
     values, order = p[ids].sort(descending=True)

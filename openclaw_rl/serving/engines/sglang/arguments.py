@@ -1,4 +1,4 @@
-"""The command line and the environment of an SGLang server that serves for us."""
+"""The command line and environment of SGLang servers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from openclaw_rl.config import PolicyServerConfig
 from openclaw_rl.serving.engines.sglang import cpu, request_tag
 from openclaw_rl.serving.engines.sglang.version import tag
 
-#: Tokens that SGLang's context is longer than ours: it keeps some of its own for itself.
+#: Tokens by which SGLang's context exceeds the engine's: SGLang reserves some.
 SPARE = 16
-#: Tokens of the cache on a CPU, where it comes out of the machine's memory; raised to hold one whole context.
+#: Tokens of the cache on a CPU, where it uses main memory; at least one whole context.
 _CPU_CACHE = 32768
-#: SGLang's names of what this engine sets itself: another value would break it.
-OURS = frozenset({
+#: SGLang's arguments that this engine sets itself; other values would break it.
+RESERVED = frozenset({
     "model-path", "tokenizer-path", "host", "port", "device", "weight-version", "context-length", "tp-size",
     "tensor-parallel-size", "tp", "incremental-streaming-output", "skip-tokenizer-init", "max-running-requests",
     "tool-call-parser", "reasoning-parser", "api-key", "dp-size", "data-parallel-size", "stream-interval"})
 
 
 def on_cpu(device: str) -> bool:
-    """Whether the server will compute on the CPU: it is told to, or there is no GPU."""
+    """Whether the server computes on the CPU: as configured, or without a GPU."""
     if device != "auto":
         return device == "cpu"
     import torch
@@ -30,7 +30,7 @@ def on_cpu(device: str) -> bool:
 
 
 def environment(device: str = "auto", threads: int = 1) -> dict[str, str]:
-    """Variables that make SGLang load our hook, and our platform where there is no GPU."""
+    """Variables that make SGLang load the hook, and without a GPU the CPU platform."""
     values = {
         request_tag.VARIABLE: "1",
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "1",  # top_logprobs are the model's
@@ -44,7 +44,7 @@ def environment(device: str = "auto", threads: int = 1) -> dict[str, str]:
 
 
 def engine_arguments(settings: PolicyServerConfig, folder: Path, version: int, context: int) -> dict[str, object]:
-    """SGLang's settings, as its command line names them without the dashes; True is a switch.
+    """SGLang's settings, named as on its command line without dashes; True: a switch.
 
     Args:
         settings: the policy server's.
@@ -69,7 +69,7 @@ def engine_arguments(settings: PolicyServerConfig, folder: Path, version: int, c
 
 
 def command_line(values: dict[str, object]) -> list[str]:
-    """Settings as a command line."""
+    """Format settings as a command line."""
     line: list[str] = []
     for name, value in values.items():
         if value is False:
@@ -79,7 +79,7 @@ def command_line(values: dict[str, object]) -> list[str]:
 
 
 def gpus(settings: PolicyServerConfig, worker: int) -> dict[str, str]:
-    """Which GPUs a worker sees: `tensor_parallel` of those that the policy server may use, none twice.
+    """The variable that assigns GPUs to a worker: `tensor_parallel` of those of the policy server, each to one worker.
 
     A policy server that was given GPUs by CUDA_VISIBLE_DEVICES divides those.
     """
@@ -94,9 +94,9 @@ def gpus(settings: PolicyServerConfig, worker: int) -> dict[str, str]:
 
 
 def problems(settings: PolicyServerConfig) -> list[str]:
-    """What is wrong with the settings, found before anything is started."""
+    """Check the settings before anything is started; returns the problems."""
     found = [f"components.policy_server.sglang.arguments.{name}: is set by openclaw-rl itself; remove it"
-             for name in settings.sglang.arguments if name in OURS]
+             for name in settings.sglang.arguments if name in RESERVED]
     starts_own = not settings.sglang.addresses
     if starts_own and not on_cpu(settings.device):
         import torch

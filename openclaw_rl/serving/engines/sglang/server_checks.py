@@ -1,4 +1,4 @@
-"""What is checked of a server that somebody else started, before it gets weights and requests of ours."""
+"""Checks of an external SGLang server before it gets weights and requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOW = "start it by: python -m openclaw_rl.serving.engines.sglang.serve 0 --mode
 
 
 async def check_server(client: EngineClient, info: dict[str, Any], base: Path, context: int, ranks: int) -> None:
-    """Check that a server has the base model, room enough, and our hook.
+    """Check that a server has the base model, a sufficient context, and the hook.
 
     Args:
         info: what its /model_info said.
@@ -39,7 +39,7 @@ async def check_server(client: EngineClient, info: dict[str, Any], base: Path, c
     server = await client.command("/server_info")
     there = server.get("context_length")
     if isinstance(there, int) and there < context + SPARE:
-        raise EngineError(f"{where} has a context of {there}; {context} tokens and {SPARE} of its own are needed: "
+        raise EngineError(f"{where} has a context of {there}; {context} tokens plus {SPARE} spare ones are needed: "
                           f"start it with --context-length {context + SPARE}, or lower policy_server.max_context")
     if server.get("tp_size", ranks) != ranks:
         raise EngineError(f"{where} runs on {server['tp_size']} GPUs and sglang.tensor_parallel is {ranks}: set it to "
@@ -63,7 +63,7 @@ async def _check_model(client: EngineClient, info: dict[str, Any], base: Path, w
     wanted = json.loads((base / "config.json").read_bytes()).get("architectures")
     if wanted and info.get("architectures") != wanted:
         raise EngineError(f"{where} serves a {info.get('architectures')}; components.policy_server.model is a {wanted}")
-    # Its folder can't be seen from here; another size of the same family would die of our weights.
+    # Its folder is not visible here; a model of another size would crash on the weights.
     last = f"model.layers.{config.layers - 1}.input_layernorm.weight"
     beyond = f"model.layers.{config.layers}.input_layernorm.weight"
     if await _length(client, last) != config.hidden_size or await _length(client, beyond) is not None:
@@ -72,7 +72,7 @@ async def _check_model(client: EngineClient, info: dict[str, Any], base: Path, w
 
 
 async def _length(client: EngineClient, name: str) -> int | None:
-    """Elements of a vector of the server's model; None when it has none of that name."""
+    """The length of a vector of the server's model; None when there is none of that name."""
     try:
         answer = await client.command("/get_weights_by_name", {"name": name, "truncate_size": 1_000_000})
     except CommandRefused:
@@ -82,7 +82,7 @@ async def _length(client: EngineClient, name: str) -> int | None:
 
 
 async def _check_hook(client: EngineClient, where: str) -> None:
-    """One token whose figures tell whether our hook is there: without it all three entries of the mark are alike."""
+    """Generate a token to detect the hook: without it, all three entries of the tag are equal."""
     body = {"rid": uuid.uuid4().hex, "input_ids": [0], "stream": True, "return_logprob": True, "top_logprobs_num": 1,
             "token_ids_logprob": request_tag.ask(None),
             "sampling_params": {"temperature": 2.0, "top_p": 1e-6, "max_new_tokens": 1}}
@@ -92,9 +92,9 @@ async def _check_hook(client: EngineClient, where: str) -> None:
         model, drawn, version = (entry[0] for entry in meta["output_token_ids_logprobs"][0][:3])
         top = meta["output_top_logprobs"][0][0][0]
     except TimeoutError:
-        raise ConnectionLost(f"{where} made no token within {_HOOK_SECONDS:g} s") from None
+        raise ConnectionLost(f"{where} generated no token within {_HOOK_SECONDS:g} s") from None
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise EngineError(f"{where} is not an SGLang 0.5.23 server, or answers as none: {error}") from error
+        raise EngineError(f"{where} is not an SGLang 0.5.23 server, or its response is unreadable: {error}") from error
     if model == drawn == version:
         raise EngineError(f"{where} was started without openclaw-rl's hook, which reports exact log-probabilities and "
                           f"versions: {_HOW}")
@@ -104,7 +104,7 @@ async def _check_hook(client: EngineClient, where: str) -> None:
 
 
 def address_towards(host: str) -> str:
-    """This machine's address as `host` sees it."""
+    """Return this machine's address as `host` sees it."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))  # nothing is sent
