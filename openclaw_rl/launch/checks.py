@@ -91,9 +91,9 @@ def check_engine(config: Config) -> None:
     policy = config.components.policy_server
     if policy.address or not (policy.engine == "sglang" or policy.sglang.tool_parser or policy.sglang.reasoning_parser):
         return
-    from openclaw_rl.serving.engines.factory import problems
+    from openclaw_rl.serving.engines.factory import validate_settings
 
-    if found := problems(policy):
+    if found := validate_settings(policy):
         raise StartError("\n".join(found))
 
 

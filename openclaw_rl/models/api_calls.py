@@ -115,12 +115,12 @@ def retry_after(error: BaseException | None) -> float | None:
     """Parse the header Retry-After, in seconds or as an HTTP date (RFC 9110, 10.2.3); None without one."""
     if not isinstance(error, openai.APIStatusError):
         return None
-    said = error.response.headers.get("retry-after", "").strip()
+    text = error.response.headers.get("retry-after", "").strip()
     try:
-        seconds = float(said)
+        seconds = float(text)
     except ValueError:
         try:
-            at = parsedate_to_datetime(said)
+            at = parsedate_to_datetime(text)
         except ValueError:
             return None
         seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
@@ -221,10 +221,10 @@ def names_model(error: openai.APIStatusError) -> bool:
     """Whether an error is about the model's name. Some APIs respond with 400 to an unknown one."""
     if error.code in ("model_not_found", "1211"):  # OpenAI's and GLM's
         return True
-    said = error.message.lower()
+    message = error.message.lower()
     if error.status_code == 404:
-        return "model" in said
-    return "model" in said and any(word in said for word in ("not exist", "not found", "unknown", "no such"))
+        return "model" in message
+    return "model" in message and any(word in message for word in ("not exist", "not found", "unknown", "no such"))
 
 
 def _wait(state: RetryCallState) -> float:

@@ -31,7 +31,7 @@ def convert(source: Path, folder: Path, progress: Callable[[float], None]) -> No
     """Write the model of the GGUF file `source` into the existing `folder`.
 
     Args:
-        progress: told the share that is done, from 0 to 1.
+        progress: called with the progress, from 0 to 1.
 
     Raises:
         ModelError: the file isn't a GGUF file of a Llama model with a smollm tokenizer.

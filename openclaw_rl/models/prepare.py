@@ -47,7 +47,7 @@ def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = No
     Args:
         name_or_folder: `smollm2-135m-instruct`, or a Hugging Face folder of a Llama-family model.
         home: its `models` folder takes the prepared model.
-        progress: told what is being done.
+        progress: called with the current work.
 
     Returns:
         A folder with config.json, tokenizer.json, tokenizer_config.json and safetensors that fit together.

@@ -161,7 +161,7 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
         policy = upstream.UpstreamPolicy(api, model_id(base), names=upstream.Names.of(
             f"components.{NAME}", api.model, settings.api_key_env))
         engines.push_async_callback(policy.stop)
-        engines.push_async_callback(ended, asyncio.create_task(policy.watch()))
+        engines.push_async_callback(ended, asyncio.create_task(policy.monitor()))
         return policy, policy, base
     return await make_policy(settings, home, lambda text: setattr(turns, "state", text), engines)
 

@@ -245,7 +245,7 @@ async def test_the_key_is_nowhere(stream_api: Api, caplog: pytest.LogCaptureFixt
     with pytest.raises(MeshError) as caught:
         async for _ in policy.chat(ChatCall(messages=ASK), Transcript()):
             pass
-    watching = asyncio.create_task(policy.watch(0.01))
+    watching = asyncio.create_task(policy.monitor(0.01))
     await eventually(lambda: len(stream_api.requests) >= 3, 10)
     watching.cancel()
     assert "refuses the key" in policy.problem

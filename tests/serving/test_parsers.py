@@ -21,10 +21,10 @@ TOOLS = [turn_pb2.ToolDefinition(name="weather", parameters_json='{"type": "obje
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    tool, reasoning = Parsers("qwen99", "thoughts").problems()
+    tool, reasoning = Parsers("qwen99", "thoughts").validate()
     assert "sglang.tool_parser: 'qwen99'" in tool and "qwen25" in tool and "llama3" in tool
     assert "sglang.reasoning_parser: 'thoughts'" in reasoning and "deepseek-r1" in reasoning
-    assert Parsers("qwen25", "qwen3").problems() == []
+    assert Parsers("qwen25", "qwen3").validate() == []
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])

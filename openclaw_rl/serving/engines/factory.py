@@ -48,7 +48,7 @@ def served_name(settings: PolicyServerConfig) -> str:
     return Path(settings.model).expanduser().absolute().name
 
 
-def problems(settings: PolicyServerConfig) -> list[str]:
+def validate_settings(settings: PolicyServerConfig) -> list[str]:
     """Check the settings of an engine that works on token ids before anything is started; returns the problems."""
     found = []
     name = engine_name(settings)
@@ -60,8 +60,8 @@ def problems(settings: PolicyServerConfig) -> list[str]:
     if name == "sglang":
         from openclaw_rl.serving.engines.sglang import arguments
 
-        found += arguments.problems(settings)
-    return found + Parsers(settings.sglang.tool_parser, settings.sglang.reasoning_parser).problems()
+        found += arguments.validate_settings(settings)
+    return found + Parsers(settings.sglang.tool_parser, settings.sglang.reasoning_parser).validate()
 
 
 async def make_policy(settings: PolicyServerConfig, home: Home, report: Callable[[str], None],
@@ -75,7 +75,7 @@ async def make_policy(settings: PolicyServerConfig, home: Home, report: Callable
     Raises:
         ConfigError: the model or engine can't be used; the text says what to do.
     """
-    if wrong := await asyncio.to_thread(problems, settings):
+    if wrong := await asyncio.to_thread(validate_settings, settings):
         raise ConfigError("\n".join(wrong))
     name = engine_name(settings)
     try:

@@ -25,7 +25,7 @@ class Parsers:
     tool: str | None = None
     reasoning: str | None = None
 
-    def problems(self) -> list[str]:
+    def validate(self) -> list[str]:
         """One message for each name unknown to SGLang; imports SGLang."""
         found = []
         if self.tool and self.tool not in _tool_parsers():

@@ -149,11 +149,11 @@ class ChatTemplate:
                       tools: Sequence[turn_pb2.ToolDefinition]) -> list[dict[str, Any]]:
         turns = [self._message(message) for message in messages]
         if tools and not self.knows_tools:
-            told = hermes.describe(tools)
+            description = hermes.describe(tools)
             if turns[0]["role"] == "system":
-                turns[0]["content"] = f"{turns[0]['content']}\n\n{told}"
+                turns[0]["content"] = f"{turns[0]['content']}\n\n{description}"
             else:
-                turns.insert(0, {"role": "system", "content": told})
+                turns.insert(0, {"role": "system", "content": description})
         if self.knows_tool_role:
             return turns
         merged: list[dict[str, Any]] = []

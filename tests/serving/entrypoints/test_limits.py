@@ -72,7 +72,7 @@ async def test_revoking_ends_what_runs_and_what_comes(open_entrypoint: OpenEntry
     entrypoint = await open_entrypoint(ring=KeyRing(file.path))
     entrypoint.says("word " * 100)
     entrypoint.engine.gate = asyncio.Event()
-    watch = asyncio.create_task(entrypoint.access.watch())
+    watch = asyncio.create_task(entrypoint.access.monitor_keys())
     async with entrypoint.http() as http, http.stream("POST", "/v1/chat/completions", headers=bearer(shown), json={
             "messages": ASK, "stream": True}) as stream:
         running = asyncio.create_task(ask(entrypoint, other))

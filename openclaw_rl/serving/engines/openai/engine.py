@@ -90,7 +90,7 @@ class UpstreamPolicy:
         """Close the connections."""
         await self._client.close()
 
-    async def watch(self, seconds: float = PROBE_SECONDS) -> None:
+    async def monitor(self, seconds: float = PROBE_SECONDS) -> None:
         """Probe the API at the start, and periodically while it fails. Never returns."""
         first = True
         while True:

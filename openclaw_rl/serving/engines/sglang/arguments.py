@@ -93,7 +93,7 @@ def gpus(settings: PolicyServerConfig, worker: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(all_[worker * size:(worker + 1) * size])}
 
 
-def problems(settings: PolicyServerConfig) -> list[str]:
+def validate_settings(settings: PolicyServerConfig) -> list[str]:
     """Check the settings before anything is started; returns the problems."""
     found = [f"components.policy_server.sglang.arguments.{name}: is set by openclaw-rl itself; remove it"
              for name in settings.sglang.arguments if name in RESERVED]

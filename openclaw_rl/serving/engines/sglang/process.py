@@ -84,7 +84,7 @@ class ServerProcess:
         if self._process is not None:
             await end_group(self._process, _STOP_SECONDS, leader_only=True)
 
-    def complaint(self) -> str:
+    def last_error(self) -> str:
         """The line of its log that most likely states the cause of a failure."""
         with suppress(OSError):
             with self.log_file.open("rb") as opened:
@@ -136,10 +136,10 @@ async def until_it_answers(process: ServerProcess, seconds: float, ask: Callable
                 pass
             if time.monotonic() > deadline:
                 raise EngineError(f"SGLang does not answer after {seconds:.0f} s (sglang.start_timeout); its log "
-                                  f"{process.log_file} ends with: {process.complaint()}")
+                                  f"{process.log_file} ends with: {process.last_error()}")
             await asyncio.wait({ended}, timeout=0.3)
             if ended.done():
                 raise EngineError(f"SGLang can't start: {ended.result()}; its log {process.log_file} says: "
-                                  f"{process.complaint()}")
+                                  f"{process.last_error()}")
     finally:
         ended.cancel()

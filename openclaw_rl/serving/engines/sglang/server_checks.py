@@ -25,7 +25,7 @@ async def check_server(client: EngineClient, info: dict[str, Any], base: Path, c
     """Check that a server has the base model, a sufficient context, and the hook.
 
     Args:
-        info: what its /model_info said.
+        info: its /model_info.
         base: folder of the base model.
         context: most tokens of prompt and response together.
         ranks: `sglang.tensor_parallel`.

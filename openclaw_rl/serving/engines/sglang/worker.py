@@ -167,11 +167,11 @@ class Worker:
             await transport.send(client, load)
             await client.command("/update_weight_version", {"new_version": tag(version), "abort_all_requests": False},
                                UPDATE_SECONDS)
-            told = (await client.command("/model_info")).get("weight_version")
+            reported = (await client.command("/model_info")).get("weight_version")
         except CommandRefused as error:
             raise WeightsError(f"{self.name} refused version {version}: {error}") from error
-        if told != tag(version):
-            raise WeightsError(f"{self.name} was given version {version} and reports {told!r}")
+        if reported != tag(version):
+            raise WeightsError(f"{self.name} was given version {version} and reports {reported!r}")
         await client.command("/continue_generation", {"torch_empty_cache": False})
         if self.client is not client:  # another server has replaced the updated one
             raise ConnectionLost(f"{self.name} was restarted during the update")
@@ -223,7 +223,7 @@ def _check_spans(meta: dict[str, Any], versions: Sequence[int]) -> None:
     spans = meta.get("weight_versions")
     if spans is None:
         return
-    said = [parse(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
-    if said != list(versions):
+    summary = [parse(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+    if summary != list(versions):
         raise EngineError(f"SGLang contradicts itself on the versions of a response: {spans} at its end, but "
                           f"{[(version, list(versions).count(version)) for version in sorted(set(versions))]}")

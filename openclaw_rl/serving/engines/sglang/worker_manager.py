@@ -278,7 +278,7 @@ class WorkerManager:
                 while missed < (_OWN_MISSED if process else _MISSED):
                     await asyncio.wait({ended}, timeout=_CHECK_SECONDS)
                     if process and ended.done():
-                        self._out(worker, f"its process is gone: {ended.result()}; {process.complaint()}".rstrip("; "))
+                        self._out(worker, f"its process is gone: {ended.result()}; {process.last_error()}".rstrip("; "))
                         return
                     if not worker.accepting:
                         missed = 0

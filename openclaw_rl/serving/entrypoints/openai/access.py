@@ -95,7 +95,7 @@ class Access:
         if self._refusals[client] > _PROMPT_REFUSALS:
             await asyncio.sleep(_DELAY_SECONDS)
 
-    async def watch(self) -> None:
+    async def monitor_keys(self) -> None:
         """End requests whose key is revoked. Never returns."""
         while True:
             await asyncio.sleep(REVOKED_SECONDS / 2)

@@ -54,7 +54,7 @@ class HttpEntrypoint:
         app = create_app(service, client_digest, self._access, metrics)
         if self._http is not None:
             self._http.start(app, metrics.refused, self._access.unlimited)
-        self._watching = asyncio.create_task(self._access.watch(), name="revoked keys")
+        self._watching = asyncio.create_task(self._access.monitor_keys(), name="revoked keys")
         return app
 
     async def stop(self) -> None:

@@ -164,7 +164,7 @@ def test_the_command_line_of_a_cpu_and_of_a_gpu(tmp_path: Path) -> None:
     ({"addresses": ["http://a:1", "http://a:1"]}, "one is there twice")])
 def test_settings_that_can_not_be_are_named(sglang: dict[str, Any], error: str) -> None:
     settings = PolicyServerConfig(engine="sglang", device="cpu", sglang=sglang)
-    assert any(error in problem for problem in arguments.problems(settings))
+    assert any(error in problem for problem in arguments.validate_settings(settings))
 
 
 def test_sglang_that_is_not_installed_is_named_with_the_line_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:

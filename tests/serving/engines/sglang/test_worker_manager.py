@@ -59,7 +59,7 @@ class FakeProcess:
             self.server = None
             self._end.set()
 
-    def complaint(self) -> str:
+    def last_error(self) -> str:
         return ""
 
 
