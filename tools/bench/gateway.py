@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the HTTP door adds to a stream: a stub engine behind it, against the same stub called directly.
+"""Overhead of the HTTP entrypoint on a stream: a stub engine behind it, against the same stub called directly.
 
     .venv/bin/python tools/bench/gateway.py [--streams 32] [--tokens 96] [--step-ms 25] [--rounds 3]
 
 The stub decodes in steps, as a batch engine does: every `--step-ms` each running request gets a token. `paced` compares
 the seconds of a stream at that rate (a batch of 32 of the embedded model is slower than that on 2 cores);
-`flat_out` has no pause between the steps, so that it measures nothing but the door's own work per token. Server and
-client are two processes; the client is plain sockets, to cost little. `requests_per_s`: short streamed answers of 8
+`flat_out` has no pause between the steps, so that it measures only the entrypoint's work per token. Server and
+client are two processes; the client uses plain sockets to cost little. `requests_per_s`: short streamed answers of 8
 tokens, flat out, 32 at a time. Each answer is recorded in the outbox on disk, as in production, token ids and
 log-probabilities included. `ratio` is gateway / direct of a paced stream (goal: at most 1.05). Prints one JSON line.
 """
@@ -83,7 +83,7 @@ async def direct(step: float, streams: int, tokens: int) -> tuple[list[float], l
 
 
 def serve(pipe: Connection, model: str, step: float) -> None:
-    """The server's process: tells its port, serves until told to stop."""
+    """Run the server's process: send its port, serve until the pipe says stop."""
     from openclaw_rl.rpc.auth.callers import client_digest
     from openclaw_rl.serving.chat_service import ChatService
     from openclaw_rl.serving.entrypoints.openai.app import create_app
@@ -97,10 +97,10 @@ def serve(pipe: Connection, model: str, step: float) -> None:
     async def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
             store = Database(Path(folder) / "state.db", "group", SCHEMA)
-            desk = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
-            desk.mark_ready(TokenPolicy(StepEngine(step), ChatTemplate(Path(model))))  # type: ignore[arg-type]
+            service = ChatService(TurnRecorder(store, Outbox(store, "turns")), "stub")
+            service.mark_ready(TokenPolicy(StepEngine(step), ChatTemplate(Path(model))))  # type: ignore[arg-type]
             http = HttpServer("127.0.0.1", 0)
-            http.start(create_app(desk, client_digest))
+            http.start(create_app(service, client_digest))
             pipe.send(int(http.address.rpartition(":")[2]))
             await asyncio.to_thread(pipe.recv)
             await http.stop()

@@ -92,10 +92,11 @@ def _group(name: str, host: str, port: int, world: int) -> Any:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    store = dist.TCPStore(host, port, world, is_master=True, timeout=timedelta(seconds=_JOIN_SECONDS),
-                          wait_for_workers=False)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, world, is_master=True, timeout=timedelta(seconds=_JOIN_SECONDS), wait_for_workers=False)
+    prefixed = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
     group, _ = c10d._new_process_group_helper(
-        world, 0, [], c10d.Backend("gloo"), dist.PrefixStore(name, store), group_name=c10d.GroupName(name),
+        world, 0, [], c10d.Backend("gloo"), prefixed, group_name=c10d.GroupName(name),
         timeout=timedelta(seconds=UPDATE_SECONDS))
     c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(world)}
     return group
