@@ -22,6 +22,7 @@ from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, turn_pb2
 from tests.serving.stub import EOS, StubEngine
+from tests.support.waiting import eventually
 
 ORIGIN = Origin(client="c", payer="", api="test")
 ASK = [turn_pb2.ChatMessage(role="user", content="Hi")]
@@ -68,6 +69,7 @@ async def test_no_record_leaves_nothing_but_the_end_of_its_session(tmp_path: Pat
     await rig.ask(no_record=True)
     assert rig.events() == []
     await rig.ask(no_record=True, session_id="s", session_done=True)
+    await eventually(lambda: rig.events() != [])  # nobody awaits the write
     event, = rig.events()
     assert event.session_end.session_id == "s"
     rig.store.close()
