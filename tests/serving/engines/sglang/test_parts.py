@@ -171,7 +171,7 @@ def test_sglang_that_is_not_installed_is_named_with_the_line_that_helps(monkeypa
     monkeypatch.setattr(making.importlib.util, "find_spec", lambda name: None)
     assert making.engine_name(PolicyServerConfig()) == "embedded"
     for settings in (PolicyServerConfig(engine="sglang"), PolicyServerConfig(sglang={"tool_parser": "qwen25"})):
-        assert "pip install 'openclaw-rl[sglang]'" in making.problems(settings)[0]
+        assert "pip install 'openclaw-rl[sglang]'" in making.validate_settings(settings)[0]
 
 
 @pytest.mark.parametrize("gpu", [True, False])

@@ -102,7 +102,7 @@ async def test_a_server_that_makes_no_token_is_told(make: Make, fakes: list[Fake
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_checks, "_HOOK_SECONDS", 0.1)
     fakes[0].delay = 30
-    with pytest.raises(EngineError, match="made no token"):
+    with pytest.raises(EngineError, match="generated no token"):
         await make(fakes[0])
 
 
