@@ -125,14 +125,18 @@ class ChatService:
                     yield event
         except (asyncio.CancelledError, GeneratorExit):
             if not settled:
-                self._settle_now(context, call, choice, transcript, turn_pb2.FINISH_REASON_CANCELLED)
+                turn = self._settle(context, call, choice, transcript, turn_pb2.FINISH_REASON_CANCELLED)
+                if turn is not None:
+                    self._recorder.turn_now(turn)
             raise
         except Exception as error:
             self._recorder.count("failed")
             if not settled:
                 # Refused before its first token: no response, so no turn; the client is told.
-                self._settle_now(context, call, choice, transcript, turn_pb2.FINISH_REASON_ERROR,
-                                 refused=transcript.first_token_at is None)
+                turn = self._settle(context, call, choice, transcript, turn_pb2.FINISH_REASON_ERROR,
+                                    refused=transcript.first_token_at is None)
+                if turn is not None:
+                    await self._recorder.turn(turn)
             if isinstance(error, errors.MeshError):
                 raise
             logger.exception("turn %s failed", context.choice_id(choice))
@@ -213,10 +217,3 @@ class ChatService:
         if response.content or response.tool_calls:
             self._index.remember(origin.client, context.session_id, call.messages, response)
         return turn
-
-    def _settle_now(self, context: RequestContext, call: ChatCall, choice: int, transcript: Transcript,
-                    reason: turn_pb2.FinishReason.ValueType, refused: bool = False) -> None:
-        """Record without awaiting: the task is being cancelled, or about to raise."""
-        turn = self._settle(context, call, choice, transcript, reason, refused)
-        if turn is not None:
-            self._recorder.turn_now(turn)

@@ -49,7 +49,7 @@ async def main(folder: Path) -> None:
     service.mark_ready(TokenPolicy(engine, template))
     metrics = Metrics(lambda: {"cancelled": recorder.cancelled, "running": service.running})
     access = Access(None, LimitsConfig(requests_per_minute=10**6, body=2**20))
-    certificate = Certificate(folder / "door.crt", folder / "door.key")
+    certificate = Certificate(folder / "entrypoint.crt", folder / "entrypoint.key")
     servers = [HttpServer("127.0.0.1", 0, tls, CONNECTIONS, TIMEOUTS) for tls in (None, certificate.context)]
     for entrypoint in servers:
         entrypoint.start(create_app(service, client_digest, access, metrics), metrics.refused)

@@ -122,17 +122,17 @@ async def test_https_with_a_certificate_of_ones_own(home: Home, template: ChatTe
         old = certificate.read_bytes()
         (tmp_path / "new").mkdir()
         make_certificate(tmp_path / "new")
-        shutil.copy(tmp_path / "new/door.crt", certificate)  # half of the pair: the old one stays
+        shutil.copy(tmp_path / "new/entrypoint.crt", certificate)  # half of the pair: the old one stays
         certificate_then = certificate.read_bytes()
         certificate.write_bytes(old)
         assert await serial() == first
         certificate.write_bytes(certificate_then)
-        context = ssl.create_default_context(cafile=str(tmp_path / "new/door.crt"))
+        context = ssl.create_default_context(cafile=str(tmp_path / "new/entrypoint.crt"))
         with pytest.raises(httpx.ConnectError):
             async with httpx.AsyncClient(base_url=entrypoint.address, verify=context) as http:
                 await http.get("/healthz")
         assert "can't be used" in dict(entrypoint.alarms())["http_certificate"]
-        shutil.copy(tmp_path / "new/door.key", key)
+        shutil.copy(tmp_path / "new/entrypoint.key", key)
         assert await serial() != first and not dict(entrypoint.alarms())["http_certificate"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import Server, ServerState
@@ -31,9 +32,13 @@ def test_methods_of_the_protocol(method: str) -> None:
 
 
 def test_attributes_of_the_protocol() -> None:
-    config = uvicorn.Config(lambda: None, http=HttpToolsProtocol, ws="none", log_config=None, lifespan="off")
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        """Never called."""
+
+    config = uvicorn.Config(app, http=HttpToolsProtocol, ws="none", log_config=None, lifespan="off")
     config.load()
     protocol = HttpToolsProtocol(config=config, server_state=ServerState(), app_state={})
+    protocol.on_message_begin()
     assert {"parser", "flow", "transport", "cycle", "pipeline", "url", "headers"} <= vars(protocol).keys()
     assert isinstance(ServerState().connections, set)
 
