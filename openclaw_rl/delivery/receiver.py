@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.messages import new_id
+from openclaw_rl.rpc.read_ahead import ReadAhead
 from openclaw_rl.v1 import common_pb2
 
 logger = logging.getLogger(__name__)
@@ -21,13 +21,6 @@ Response = TypeVar("Response")
 
 #: Requests read ahead; more wait in the sender, held back by flow control.
 _READ_AHEAD = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The sender has closed the stream, or reading it failed."""
-
-    error: Exception | None
 
 
 async def receive(request_iterator: AsyncIterator[Request], items: Callable[[Request], list[Item]],
@@ -49,39 +42,17 @@ async def receive(request_iterator: AsyncIterator[Request], items: Callable[[Req
     Yields:
         One response for each batch.
     """
-    queue: asyncio.Queue[Request | _End] = asyncio.Queue(_READ_AHEAD)
-
-    async def read() -> None:
-        error = None
-        try:
-            async for request in request_iterator:
-                await queue.put(request)
-        except Exception as failure:
-            error = failure
-        await queue.put(_End(error))
-
-    reader = asyncio.create_task(read())
-    try:
-        while True:
-            batch: list[Item] = []
-            entry = await queue.get()
-            while not isinstance(entry, _End):
-                batch += items(entry)
-                if len(batch) >= max_batch or queue.empty():
-                    break
-                entry = queue.get_nowait()
+    async with aclosing(ReadAhead(request_iterator, _READ_AHEAD)) as requests:
+        async for request in requests:
+            batch = [*items(request)]
+            while len(batch) < max_batch and (more := requests.take()) is not None:
+                batch += items(more)
             if batch:
                 yield make_response(await _handle(batch, handle, identify))
-            if isinstance(entry, _End):
-                if entry.error is not None:
-                    raise entry.error
-                return
-    finally:
-        reader.cancel()
 
 
 async def _handle(batch: list[Item], handle: Callable[[list[Item]], Awaitable[list[common_pb2.Ack]]],
-            identify: Callable[[Any], str]) -> list[common_pb2.Ack]:
+                  identify: Callable[[Any], str]) -> list[common_pb2.Ack]:
     try:
         return await handle(batch)
     except MeshError:

@@ -17,13 +17,13 @@ import google_crc32c
 import grpc
 
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
+from openclaw_rl.rpc.read_ahead import ReadAhead
 from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, Sampling, Token
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, weights_pb2
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.buffers import keep_buffers
-from openclaw_rl.weights.transfer.prefetch import read_ahead
 from openclaw_rl.weights.transfer.publisher import WeightPublisher
 from openclaw_rl.weights.transfer.receiver import WINDOW, WeightReceiver
 from openclaw_rl.weights.transfer.sender import CHUNK
@@ -159,7 +159,7 @@ class Drop(policy_pb2_grpc.PolicyServiceServicer):
         times, got, total = self._times, 0, 0
         yield policy_pb2.SyncWeightsResponse(state=policy_pb2.PolicyState(
             accepts_weights=True, model_id=self._model_id, kept_versions=[0]))
-        async for request in read_ahead(request_iterator):
+        async for request in ReadAhead(request_iterator):
             if request.HasField("offer"):
                 got, total = 0, sum(spec.encoded_bytes for spec in request.offer.tensors)
                 version, times.first = request.offer.manifest.version, 0.0

@@ -11,6 +11,7 @@ import grpc
 
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.errors import MeshError, failed_precondition, invalid, unavailable
+from openclaw_rl.rpc.read_ahead import ReadAhead
 from openclaw_rl.runtime.alarms import Raised
 from openclaw_rl.serving.engines.interface import EngineError
 from openclaw_rl.serving.versions.registry import PolicyVersions
@@ -18,7 +19,6 @@ from openclaw_rl.serving.versions.trainer_claim import TrainerClaim
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1.weights_pb2 import WeightOffer
 from openclaw_rl.weights.transfer.fetch import fetch
-from openclaw_rl.weights.transfer.prefetch import read_ahead
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 
 #: Consecutive refused versions that raise an alarm.
@@ -105,9 +105,9 @@ class WeightsService:
 
         async def serve() -> None:
             nonlocal known, committing
-            async with self._lock:
+            async with self._lock, aclosing(ReadAhead(requests)) as ahead:
                 self._receiver.connected()
-                async for request in read_ahead(requests):
+                async for request in ahead:
                     committing = request.commit.version if request.HasField("commit") else -1
                     async for answer in self._receiver.handle(request):
                         if answer.HasField("activated"):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from openclaw_rl.weights.transfer.prefetch import read_ahead
+from openclaw_rl.rpc.read_ahead import ReadAhead
 
 
 class Source:
@@ -33,26 +33,28 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_few_are_read_ahead() -> None:
+async def test_a_few_are_ReadAhead() -> None:
     source = Source(10)
-    stream = read_ahead(source, 2)
+    stream = ReadAhead(source, 2)
     assert await anext(stream) == 1
     await settle()
     assert source.given == 4, "two in the queue and one that waits for room"
-    assert [number async for number in stream] == list(range(2, 11)) and source.closed
+    assert [stream.take(), stream.take(), stream.take()] == [2, 3, None], "what has arrived, without waiting"
+    assert [number async for number in stream] == list(range(4, 11)) and source.closed
+    assert stream.take() is None and [number async for number in stream] == []
 
 
 async def test_an_error_comes_behind_what_came_before_it() -> None:
     got = []
     with pytest.raises(OSError, match="broken"):
-        async for number in read_ahead(Source(3, OSError("broken"))):
+        async for number in ReadAhead(Source(3, OSError("broken"))):
             got.append(number)
     assert got == [1, 2, 3]
 
 
 async def test_whoever_leaves_ends_the_reading() -> None:
     source = Source(10)
-    stream = read_ahead(source)
+    stream = ReadAhead(source)
     assert await anext(stream) == 1
     await stream.aclose()
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
