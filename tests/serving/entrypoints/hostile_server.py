@@ -43,8 +43,8 @@ async def main(folder: Path) -> None:
     template = ChatTemplate(write_tokenizer(folder / "tokenizer"))
     long, short = [*template.encode("word " * 8) * 4000], [*template.encode("Hello!"), EOS]
     engine = StubEngine(lambda prompt: long if len(prompt) > 100 else short, context=200_000)
-    outbox = Outbox(Database(folder / "state.db", "group", SCHEMA), "turns")
-    recorder = Recorder(outbox._store, outbox)
+    database = Database(folder / "state.db", "group", SCHEMA)
+    recorder = Recorder(database, Outbox(database, "turns"))
     service = ChatService(recorder, "stub")
     service.mark_ready(TokenPolicy(engine, template))
     metrics = Metrics(lambda: {"cancelled": recorder.cancelled, "running": service.running})
