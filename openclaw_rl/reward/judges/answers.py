@@ -59,18 +59,18 @@ def parse(text: str) -> Answer:
     Raises:
         VoteError: there is no score in it.
     """
-    said = _THOUGHT.sub("", well_formed(text)).translate(_SAME).strip()[-_READ:]
-    for data in _objects(said):
+    text = _THOUGHT.sub("", well_formed(text)).translate(_SAME).strip()[-_READ:]
+    for data in _objects(text):
         score = next((found for key in _SCORE_KEYS if (found := _score(data.get(key))) is not None), None)
         if score is not None:
             return Answer(score, _hint(_first(data, _HINT_KEYS)), _first(data, _REASON_KEYS))
     for pattern in (_BOXED, _LABELLED, _BRACKETED):
-        if values := pattern.findall(said):
-            return Answer(_known(values[-1]), _written_hint(said), said)
-    for line in (said, *reversed(said.splitlines())):
+        if values := pattern.findall(text):
+            return Answer(_known(values[-1]), _written_hint(text), text)
+    for line in (text, *reversed(text.splitlines())):
         if match := _ALONE.fullmatch(line):
-            return Answer(_known(match[1]), _written_hint(said), said if line != said else "")
-    shown = " ".join(said.split())
+            return Answer(_known(match[1]), _written_hint(text), text if line != text else "")
+    shown = " ".join(text.split())
     raise VoteError(f"no score in the answer {shown[:200]!r}" if shown else "the answer is empty")
 
 

@@ -100,8 +100,10 @@ class LiveSession:
 
     async def _await_record(self) -> None:
         """Wait for the last turn's record: it would reopen the session."""
+        if not self._last:
+            return
         for _ in range(round(_RECORD_SECONDS / _POLL_SECONDS)):
-            if not self._last or await self._store.read(
-                    self._store.query, "SELECT 1 FROM turns WHERE id = ?", (self._last,)):
+            rows = await self._store.read(self._store.query, "SELECT 1 FROM turns WHERE id = ?", (self._last,))
+            if rows:
                 return
             await asyncio.sleep(_POLL_SECONDS)

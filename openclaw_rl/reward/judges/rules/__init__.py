@@ -49,23 +49,25 @@ def judge(transition: turn_pb2.Transition) -> Evidence:
     request = next((_words(message) for message in reversed(turn.messages)
                     if message.role == "user" and not tools.is_result(message)), "")
     answer = text_of(turn.response)
-    told = feedback.read(state.feedback, request, answer)
-    results = tools.read([message for message in state.messages if tools.is_result(message)], turn.response)
-    said = None
+    from_feedback = feedback.read(state.feedback, request, answer)
+    from_tools = tools.read([message for message in state.messages if tools.is_result(message)], turn.response)
+    from_words = None
     for message in state.messages:
         if message.role == "user" and not tools.is_result(message):
-            heard = words.read(_words(message), request, answer)
-            said = heard if said is None or heard.score else said
-    return _strongest(told, results, said) or Evidence(0, _ENDED.get(state.kind, "nothing came next"))
+            evidence = words.read(_words(message), request, answer)
+            from_words = evidence if from_words is None or evidence.score else from_words
+    return _strongest(from_feedback, from_tools, from_words) or Evidence(0, _ENDED.get(state.kind, "nothing came next"))
 
 
-def _strongest(told: Evidence | None, results: Evidence | None, said: Evidence | None) -> Evidence | None:
-    found = [evidence for evidence in (told, said, results) if evidence is not None]
+def _strongest(from_feedback: Evidence | None, from_tools: Evidence | None,
+               from_words: Evidence | None) -> Evidence | None:
+    found = [evidence for evidence in (from_feedback, from_words, from_tools) if evidence is not None]
     certain = [evidence for evidence in found if evidence.certain]
     best = next(iter(certain or [evidence for evidence in found if evidence.score] or found), None)
     if best is not None and best.score < 0:
         # The user's words are a better hint than a tool's error message or a thumb.
-        hints = [evidence.hint for evidence in (told, said) if evidence is not None and evidence.score < 0]
+        hints = [evidence.hint for evidence in (from_feedback, from_words)
+                 if evidence is not None and evidence.score < 0]
         hint = next(filter(None, hints), best.hint)
         return Evidence(best.score, best.rationale, hint, best.certain)
     return best

@@ -20,13 +20,13 @@ def read(feedback: Sequence[turn_pb2.Feedback], request: str, answer: str) -> Ev
     """
     comments = [entry.comment for entry in feedback if entry.comment.strip()]
     scores = [entry.score for entry in feedback if entry.HasField("score")]
-    said = [words.read(comment, request, answer) for comment in comments]
+    readings = [words.read(comment, request, answer) for comment in comments]
     if not scores:
-        return next((evidence for evidence in reversed(said) if evidence.score), said[-1] if said else None)
+        return next((evidence for evidence in reversed(readings) if evidence.score), readings[-1] if readings else None)
     score = 0 if abs(scores[-1]) < NEUTRAL else 1 if scores[-1] > 0 else -1
     why = f"explicit feedback {scores[-1]:+g}" + (f": {quote(comments[-1])}" if comments else "")
     hint = ""
     if score < 0:
-        hint = next((evidence.hint for evidence in reversed(said) if evidence.hint), "")
-        hint = hint or (from_comment(comments[-1]) if comments and not said[-1].score else "")
+        hint = next((evidence.hint for evidence in reversed(readings) if evidence.hint), "")
+        hint = hint or (from_comment(comments[-1]) if comments and not readings[-1].score else "")
     return Evidence(score, why, hint, certain=True)

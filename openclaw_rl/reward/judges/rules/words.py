@@ -28,10 +28,10 @@ _REST = re.compile(r"not |rather than |而是|是|而不是|不是")
 _NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
 
 
-def read(said: str, request: str, answer: str) -> Evidence:
-    """Evaluate what the user `said` after the `answer` to a `request`."""
-    said, request = said[:READ], request[-READ:]
-    found, asks_new = _classify(said, request, answer)
+def read(message: str, request: str, answer: str) -> Evidence:
+    """Evaluate a user's `message` after the `answer` to a `request`."""
+    message, request = message[:READ], request[-READ:]
+    found, asks_new = _classify(message, request, answer)
     if not any(s.kind in (Kind.COMPLAINT, Kind.CORRECTION) for _, s in found):
         unsaid = [Kind.NEGATION, Kind.DIRECTIVE] if _asks_back(answer) else [Kind.DIRECTIVE] if asks_new else []
         found = [(clause, s) for clause, s in found if s.kind not in unsaid]
@@ -43,14 +43,15 @@ def read(said: str, request: str, answer: str) -> Evidence:
         return Evidence(-1, f"{signal.kind.value}: {quote(clause.original)}", compose([s for _, s in negative]))
     if positive:
         return Evidence(1, f"praise: {quote(positive[0][0].original)}")
-    if _again(said, request):
-        return Evidence(-1, f"the same was asked again: {quote(said)}")
-    return Evidence(0, f"no opinion of the answer in {quote(said)}" if said.strip() else "the user said nothing")
+    if _repeats(message, request):
+        return Evidence(-1, f"the same was asked again: {quote(message)}")
+    return Evidence(0, f"no opinion of the answer in {quote(message)}" if message.strip()
+                    else "the user said nothing")
 
 
-def _classify(said: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
+def _classify(message: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
     """Find the signals about the answer, and whether the message requests something new."""
-    pieces = clauses(said)
+    pieces = clauses(message)
     known = content(request) | content(answer[:4000])
     has_code = "`" in answer
     found: list[tuple[Clause, Signal]] = []
@@ -117,14 +118,14 @@ def _asks_back(answer: str) -> bool:
     return len(answer) <= limit and answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
 
 
-def _again(said: str, request: str) -> bool:
+def _repeats(message: str, request: str) -> bool:
     if not request.strip():
         return False
     sentences: dict[int, list[str]] = {}
-    for clause in clauses(said):
+    for clause in clauses(message):
         sentences.setdefault(clause.sentence, []).append(clause.text)
     asked = words(request)
-    for text in (said, *(" ".join(parts) for parts in sentences.values())):
+    for text in (message, *(" ".join(parts) for parts in sentences.values())):
         if (len(asked) >= 3 and words(text) == asked) or asks_the_same(request, text):
             return True
     return False

@@ -45,7 +45,7 @@ class _Program:
     """A long-running program. Its output is drained, so that it never blocks, and the end is kept."""
 
     def __init__(self, process: Process) -> None:
-        self.said = b""
+        self.output = b""
         self.ended = False
         self.changed = asyncio.Event()
         self._process = process
@@ -54,7 +54,7 @@ class _Program:
     async def _drain(self) -> None:
         with contextlib.suppress(SandboxError):
             while data := await self._process.read():
-                self.said = (self.said + data)[-2000:]
+                self.output = (self.output + data)[-2000:]
                 self.changed.set()
         self.ended = True
         self.changed.set()
@@ -69,7 +69,7 @@ class _Program:
 
     @property
     def words(self) -> str:
-        return " ".join(ending(self.said).split()) or "nothing"
+        return " ".join(ending(self.output).split()) or "nothing"
 
 
 class Display:
@@ -107,10 +107,10 @@ class Display:
              "-fbdir", f"{DESK}/screen", "-displayfd", "1"], environment=ENVIRONMENT))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START):
-                while not re.search(rb"^1$", self._x.said, re.M) and not self._x.ended:
+                while not re.search(rb"^1$", self._x.output, re.M) and not self._x.ended:
                     self._x.changed.clear()
                     await self._x.changed.wait()
-        if not re.search(rb"^1$", self._x.said, re.M):
+        if not re.search(rb"^1$", self._x.output, re.M):
             self._problem = self.problem or f"the display was not up after {_START:g} s"
             raise SandboxError(self._problem)
         await self._manage()
@@ -126,11 +126,12 @@ class Display:
             NotOpened: no window came up.
         """
         self._app = _Program(await self._sandbox.start(["sh", f"{DESK}/run.sh", *argv], environment=ENVIRONMENT))
-        said = await self._plain(["sh", f"{DESK}/opened.sh", str(round(seconds * 10)), "yes" if publishes else "no"],
-                                 seconds=seconds * 3 + 10)
-        self._check(said)
-        if said.code != 0:
-            how = "ended at once" if said.code == 2 else f"showed no window in {seconds:g} s"
+        finished = await self._plain(
+            ["sh", f"{DESK}/opened.sh", str(round(seconds * 10)), "yes" if publishes else "no"],
+            seconds=seconds * 3 + 10)
+        self._check(finished)
+        if finished.code != 0:
+            how = "ended at once" if finished.code == 2 else f"showed no window in {seconds:g} s"
             words = self._app.words
             await self._app.kill()
             raise NotOpened(f"the application {how}; the last it said: {words}")
@@ -147,10 +148,10 @@ class Display:
         """
         names = [f"U{ord(char):04X}" for char in off_keyboard(typed)]
         argv = ["sh", f"{DESK}/type.sh", *names] if typed else ["xdotool", "-"]
-        said = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
-        if said.timed_out:
+        finished = await self._plain(argv, stdin=(typed or commands + "\n").encode(), seconds=seconds)
+        if finished.timed_out:
             return f"it was not done in {seconds:g} s, and was ended"
-        return "" if said.code == 0 else "it failed: " + ending(said.output, 300)
+        return "" if finished.code == 0 else "it failed: " + ending(finished.output, 300)
 
     async def mend(self) -> bool:
         """Restart the window manager if it has ended; returns whether it had."""
@@ -172,11 +173,11 @@ class Display:
         word = secrets.token_hex(8)
         if settled:
             self._looks += 1
-        said = await self._plain(["sh", f"{DESK}/look.sh", word, str(self._looks if settled else 0)],
+        finished = await self._plain(["sh", f"{DESK}/look.sh", word, str(self._looks if settled else 0)],
                                  seconds=_LOOK, most=_MOST_LOOK)
-        self._check(said)
+        self._check(finished)
         sections: dict[str, str] = {}
-        text, _, picture = said.output.partition(f"@{word} png\n".encode())
+        text, _, picture = finished.output.partition(f"@{word} png\n".encode())
         for part in text.split(f"@{word} ".encode())[1:]:
             name, _, content = part.decode("utf-8", "replace").partition("\n")
             sections[name] = content
@@ -197,13 +198,13 @@ class Display:
         return await self._sandbox.run(argv, stdin=stdin, environment=ENVIRONMENT, seconds=seconds, most=most)
 
     async def _run(self, argv: Sequence[str], *, what: str, stdin: bytes = b"") -> None:
-        said = await self._plain(argv, stdin=stdin)
-        if said.code != 0:
-            self._problem = f"{what} failed: {ending(said.output, 300) or f'exit code {said.code}'}"
+        finished = await self._plain(argv, stdin=stdin)
+        if finished.code != 0:
+            self._problem = f"{what} failed: {ending(finished.output, 300) or f'exit code {finished.code}'}"
             raise SandboxError(self._problem)
 
-    def _check(self, said: Finished) -> None:
-        if said.code == _NO_DISPLAY or said.timed_out:
+    def _check(self, finished: Finished) -> None:
+        if finished.code == _NO_DISPLAY or finished.timed_out:
             self._problem = self.problem or "the display doesn't answer any more"
         if self.problem:
             raise SandboxError(self.problem)

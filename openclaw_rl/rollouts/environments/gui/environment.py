@@ -85,9 +85,9 @@ class GuiEnvironment:
                     raise
                 raise BadTask(f"`setup.files`: {path}: {error}") from None
         if setup.run:
-            said = await sandbox.run(["sh", "-c", setup.run], environment=ENVIRONMENT, seconds=_CHECK)
-            if said.code != 0:
-                raise BadTask(f"`setup.run` ended with {said.code}: {ending(said.output)}")
+            finished = await sandbox.run(["sh", "-c", setup.run], environment=ENVIRONMENT, seconds=_CHECK)
+            if finished.code != 0:
+                raise BadTask(f"`setup.run` ended with {finished.code}: {ending(finished.output)}")
         if not setup.argv:
             return
         argv = (*_PYTHON, f"{DESK}/apps/{setup.argv[0]}.py", *setup.argv[1:]) if setup.shipped else setup.argv
@@ -152,11 +152,11 @@ async def _judged(check: Check, sandbox: Sandbox) -> Outcome:
         if comparison == "contains" and expected not in data:
             return Outcome(0.0, f"{path} does not contain what it should")
     if check.run:
-        said = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
-        output = ending(said.output)
-        if said.code in (126, 127):
+        finished = await sandbox.run(["sh", "-c", check.run], environment=ENVIRONMENT, seconds=_CHECK)
+        output = ending(finished.output)
+        if finished.code in (126, 127):
             raise BadTask(f"`check.run` can't be run: {output}")
-        if said.code != 0:
-            return Outcome(0.0, f"the check ended with {said.code}: {output}" if not said.timed_out
+        if finished.code != 0:
+            return Outcome(0.0, f"the check ended with {finished.code}: {output}" if not finished.timed_out
                            else f"the check was not done in {_CHECK:g} s")
     return Outcome(1.0, "done")

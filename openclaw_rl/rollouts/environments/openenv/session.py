@@ -130,8 +130,8 @@ class Session:
         self._fail(None)
 
     def _fail(self, error: Exception | None) -> None:
-        said = f": {inert(str(error), 200)}" if error is not None else ""
-        self.problem = self.problem or f"the connection to the OpenEnv server {self._url} was closed{said}"
+        detail = f": {inert(str(error), 200)}" if error is not None else ""
+        self.problem = self.problem or f"the connection to the OpenEnv server {self._url} was closed{detail}"
 
 
 def websocket_url(url: str) -> str:

@@ -64,27 +64,27 @@ def pack(files: Mapping[str, str]) -> bytes:
 
 
 async def _lay(fresh: Sandbox, repository: bytes, hidden: Mapping[str, str]) -> str:
-    said = await fresh.run(["sh", "-c", "mkdir -p \"$1\" && tar -xf - -C \"$1\" 2>&1", "lay", REPO], folder="/",
+    finished = await fresh.run(["sh", "-c", "mkdir -p \"$1\" && tar -xf - -C \"$1\" 2>&1", "lay", REPO], folder="/",
                            stdin=repository, seconds=_SECONDS)
-    if said.code != 0:
-        return f"the repository can't be copied: {ending(said.output)}"
+    if finished.code != 0:
+        return f"the repository can't be copied: {ending(finished.output)}"
     if not hidden:
         return ""
-    said = await fresh.run(["sh", "-c", "rm -rf -- \"$@\" && tar -xf - 2>&1", "lay", *hidden], folder=REPO,
+    finished = await fresh.run(["sh", "-c", "rm -rf -- \"$@\" && tar -xf - 2>&1", "lay", *hidden], folder=REPO,
                            stdin=pack(hidden), seconds=_SECONDS)
-    return "" if said.code == 0 else f"the hidden tests can't be put into the repository: {ending(said.output)}"
+    return "" if finished.code == 0 else f"the hidden tests can't be put into the repository: {ending(finished.output)}"
 
 
 async def _by_unittest(fresh: Sandbox, modules: tuple[str, ...]) -> Outcome:
     word = secrets.token_hex(16)
     await fresh.write(_RUNNER_THERE, _RUNNER.read_bytes())
-    said = await fresh.run(["python3", "-I", "-B", _RUNNER_THERE, REPO, *modules], stdin=f"{word}\n".encode(),
+    finished = await fresh.run(["python3", "-I", "-B", _RUNNER_THERE, REPO, *modules], stdin=f"{word}\n".encode(),
                            folder="/", seconds=_SECONDS, most=_MOST_OUTPUT)
-    reports = re.findall(rf"^{word} (.*)$", said.output.decode("utf-8", "replace"), re.M)
+    reports = re.findall(rf"^{word} (.*)$", finished.output.decode("utf-8", "replace"), re.M)
     if len(reports) != 1:
-        return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s" if said.timed_out else
-                       "the tests wrote too much" if said.truncated else
-                       f"the tests ended without a report: {ending(said.output) or f'exit code {said.code}'}")
+        return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s" if finished.timed_out else
+                       "the tests wrote too much" if finished.truncated else
+                       f"the tests ended without a report: {ending(finished.output) or f'exit code {finished.code}'}")
     try:
         report = parse_json(reports[0])
         passed, failed = list(report["passed"]), dict(report["failed"])
@@ -100,13 +100,13 @@ async def _by_unittest(fresh: Sandbox, modules: tuple[str, ...]) -> Outcome:
 
 
 async def _by_shell(fresh: Sandbox, tests: str) -> Outcome:
-    said = await fresh.run(["bash", "-c", tests], folder=REPO, seconds=_SECONDS, most=_MOST_OUTPUT)
-    if said.code == 0:
+    finished = await fresh.run(["bash", "-c", tests], folder=REPO, seconds=_SECONDS, most=_MOST_OUTPUT)
+    if finished.code == 0:
         return Outcome(1.0, "the tests pass")
-    if said.timed_out:
+    if finished.timed_out:
         return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s")
-    text = said.output.decode("utf-8", "replace")
-    return Outcome(part(text), f"the tests ended with {said.code}: {ending(said.output)}")
+    text = finished.output.decode("utf-8", "replace")
+    return Outcome(part(text), f"the tests ended with {finished.code}: {ending(finished.output)}")
 
 
 def part(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.rollouts.environments.interface import BadTask, Observation, Opening, Outcome, StepResult
@@ -47,6 +48,18 @@ OBSERVATION_SCHEMA: dict[str, Any] = {
 }
 
 
+class _Unreadable(Exception):
+    """A path that can't be read; the text says why, for the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The content of a file, or the listing of a folder."""
+
+    data: bytes
+    folder: bool = False
+
+
 class SweEnvironment:
     """See Environment. Each reset but the first gets a new sandbox."""
 
@@ -83,11 +96,11 @@ class SweEnvironment:
         return Opening(self._last, task.goal if task is not None else "", INSTRUCTIONS, TOOLS)
 
     async def _prepare(self, argv: list[str], key: str, *, stdin: bytes = b"", folder: str = REPO) -> str:
-        said = await self._sandbox.run(argv, stdin=stdin, folder=folder, environment=_ENVIRONMENT, seconds=_SECONDS)
-        text = plain(said.output)
-        if said.code != 0:
-            raise BadTask(f"`{key}` can't be done: " + (f"it took more than {_SECONDS:g} s" if said.timed_out
-                                                       else text.strip()[-500:] or f"exit code {said.code}"))
+        finished = await self._sandbox.run(argv, stdin=stdin, folder=folder, environment=_ENVIRONMENT, seconds=_SECONDS)
+        text = plain(finished.output)
+        if finished.code != 0:
+            raise BadTask(f"`{key}` can't be done: " + (f"it took more than {_SECONDS:g} s" if finished.timed_out
+                                                       else text.strip()[-500:] or f"exit code {finished.code}"))
         return text
 
     async def step(self, action: Action, seconds: float) -> StepResult:
@@ -109,47 +122,55 @@ class SweEnvironment:
         self._last = result.observation
         return result
 
-    def _ran(self, said: Finished, seconds: float) -> StepResult:
-        text, shortened = cut(plain(said.output))
-        end = f"[killed: it took more than {seconds:g} s]" if said.timed_out else \
-            "[killed: it wrote too much]" if said.code is None else f"[exit code {said.code}]"
+    def _ran(self, finished: Finished, seconds: float) -> StepResult:
+        text, shortened = cut(plain(finished.output))
+        end = f"[killed: it took more than {seconds:g} s]" if finished.timed_out else \
+            "[killed: it wrote too much]" if finished.code is None else f"[exit code {finished.code}]"
         return StepResult(Observation({"text": text + ("\n" if text and not text.endswith("\n") else "") + end,
-                                       "exit_code": said.code, "truncated": shortened or said.truncated,
-                                       "timed_out": said.timed_out}))
+                                       "exit_code": finished.code, "truncated": shortened or finished.truncated,
+                                       "timed_out": finished.timed_out}))
 
-    async def _get(self, path: str) -> tuple[str, bytes]:
-        """An error, and the file's content; the listing of a folder, with the error "folder"."""
-        said = await self._sandbox.run(["sh", "-c", _READ, "read", path, str(MOST_FILE + 1)], folder="/",
+    async def _get(self, path: str) -> _Content:
+        """Read a file, or list a folder.
+
+        Raises:
+            _Unreadable: it is neither, or too large.
+        """
+        finished = await self._sandbox.run(["sh", "-c", _READ, "read", path, str(MOST_FILE + 1)], folder="/",
                                        most=MOST_FILE + 1)
         name = _short(path)
-        if said.code == 4:
-            return "folder", said.output
-        if said.code != 0:
-            return {3: f"there is no {name}", 5: f"{name} is no plain file"}.get(
-                said.code or 0, f"{name} can't be read: {ending(said.output, 200)}"), b""
-        if len(said.output) > MOST_FILE:
-            return f"{name} has more than {MOST_FILE:,} bytes: use `run` to look at a part of it", b""
-        return "", said.output
+        if finished.code == 4:
+            return _Content(finished.output, folder=True)
+        if finished.code != 0:
+            raise _Unreadable({3: f"there is no {name}", 5: f"{name} is no plain file"}.get(
+                finished.code or 0, f"{name} can't be read: {ending(finished.output, 200)}"))
+        if len(finished.output) > MOST_FILE:
+            raise _Unreadable(f"{name} has more than {MOST_FILE:,} bytes: use `run` to look at a part of it")
+        return _Content(finished.output)
 
     async def _read(self, found: dict[str, Any]) -> StepResult:
-        problem, data = await self._get(found["path"])
-        if problem == "folder":
-            text, shortened = cut(plain(data))
+        try:
+            content = await self._get(found["path"])
+        except _Unreadable as error:
+            return _failed(str(error))
+        if content.folder:
+            text, shortened = cut(plain(content.data))
             return StepResult(Observation(_data(text or "(an empty folder)", truncated=shortened)))
-        if not problem and b"\0" in data[:8192]:
-            problem = f"{_short(found['path'])} is no text: {len(data):,} bytes with NULs"
-        if problem:
-            return _failed(problem)
-        text, more = numbered(plain(data), found["start"], found["lines"])
+        if b"\0" in content.data[:8192]:
+            return _failed(f"{_short(found['path'])} is no text: {len(content.data):,} bytes with NULs")
+        text, more = numbered(plain(content.data), found["start"], found["lines"])
         return StepResult(Observation(_data(text, truncated=more)))
 
     async def _edit(self, found: dict[str, Any]) -> StepResult:
         path = found["path"]
-        problem, data = await self._get(path)
-        if problem:
-            return _failed(f"{_short(path)} is a folder" if problem == "folder" else problem)
         try:
-            text = data.decode()
+            content = await self._get(path)
+        except _Unreadable as error:
+            return _failed(str(error))
+        if content.folder:
+            return _failed(f"{_short(path)} is a folder")
+        try:
+            text = content.data.decode()
         except UnicodeDecodeError:
             return _failed(f"{_short(path)} is no text in UTF-8")
         new, problem = edited(text, found["old"], found["new"])
@@ -160,9 +181,9 @@ class SweEnvironment:
     async def _write(self, path: str, content: str, told: str) -> StepResult:
         if path == REPO:
             return _failed("the repository itself is a folder")
-        said = await self._sandbox.run(["sh", "-c", _WRITE, "write", path], stdin=content.encode(), folder="/")
-        if said.code != 0:
-            return _failed(f"{_short(path)} can't be written: {ending(said.output, 300)}")
+        finished = await self._sandbox.run(["sh", "-c", _WRITE, "write", path], stdin=content.encode(), folder="/")
+        if finished.code != 0:
+            return _failed(f"{_short(path)} can't be written: {ending(finished.output, 300)}")
         return StepResult(Observation(_data(told)))
 
     async def evaluate(self) -> Outcome:

@@ -248,14 +248,14 @@ def _observation(text: str, **data: Any) -> Observation:
 
 
 def _told(finished: Finished, seconds: float) -> str:
-    said = plain(finished.output).strip()[-500:]
+    output = plain(finished.output).strip()[-500:]
     if finished.timed_out:
-        return f"it was not done in {seconds:g} s{f': {said}' if said else ''}"
+        return f"it was not done in {seconds:g} s{f': {output}' if output else ''}"
     if finished.code is None:
         return "it wrote too much"
     if finished.code != 0:
-        return f"exit code {finished.code}{f': {said}' if said else ''}"
-    return said
+        return f"exit code {finished.code}{f': {output}' if output else ''}"
+    return output
 
 
 def _known(section: Any, name: str, keys: set[str]) -> Mapping[str, Any]:

@@ -109,9 +109,9 @@ class Shell:
             await asyncio.shield(self._end())
             raise
         if end is None:
-            said = plain(await process.read(2000)) if process.code is not None else ""
+            output = plain(await process.read(2000)) if process.code is not None else ""
             await self._end()
-            raise SandboxError(self._sandbox.problem or f"bash does not start in the sandbox: {said[-300:]}")
+            raise SandboxError(self._sandbox.problem or f"bash does not start in the sandbox: {output[-300:]}")
         self._pid = end[1].decode()
 
     async def _until(self, token: str, clip: Clip, seconds: float) -> re.Match[bytes] | None:

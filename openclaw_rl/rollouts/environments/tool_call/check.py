@@ -165,15 +165,15 @@ class Check:
             return ""
         if answer is None:
             return "no answer was submitted"
-        said: Any = answer.strip().rstrip(".!")
+        submitted: Any = answer.strip().rstrip(".!")
         if not isinstance(wanted, Mapping | str):
             wanted = str(wanted)
-        number = re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,9})?", said)
+        number = re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,9})?", submitted)
         # An answer is a text; `less_than` and the like compare it as a number.
         if isinstance(wanted, Mapping) and number and any(type(entry) in (int, float) for entry in wanted.values()) \
-                and matches(wanted, float(said)) == "":
+                and matches(wanted, float(submitted)) == "":
             return ""
-        wrong = matches(wanted, said)
+        wrong = matches(wanted, submitted)
         return f"the answer: {wrong}" if wrong else ""
 
 

@@ -72,14 +72,14 @@ def _closure(packages: Iterable[str]) -> list[str]:
         BuildError: one of `packages` is not installed.
     """
     try:
-        said = subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status}\t${binary:Package}\t${Package}\t"
+        listing = subprocess.run(["dpkg-query", "-W", "-f=${db:Status-Status}\t${binary:Package}\t${Package}\t"
                                "${Provides}\t${Pre-Depends}, ${Depends}\n"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         raise BuildError("this machine has no dpkg; build the image by servers/environment/images/NAME/Containerfile "
                          "(docker build or podman build), which needs a registry") from None
     names: dict[str, str] = {}  # a package, or what it provides -> its name in dpkg
     needs: dict[str, list[list[str]]] = {}
-    for line in said.stdout.splitlines():
+    for line in listing.stdout.splitlines():
         status, binary, package, provides, depends = line.split("\t")
         if status == "installed":
             names[package] = binary
@@ -106,9 +106,9 @@ def _alternatives(text: str) -> list[list[str]]:
 
 def _files(packages: Sequence[str]) -> list[str]:
     """The files of packages by their real paths, and the links of /etc/alternatives to them."""
-    said = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True, check=False).stdout
+    listing = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True, check=False).stdout
     files: dict[str, None] = {}
-    for path in said.splitlines():
+    for path in listing.splitlines():
         if path.startswith("/") and path != "/." and not _LEFT_OUT.match(path) and os.path.lexists(path):
             files[os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))] = None
     for link in Path("/etc/alternatives").glob("*"):

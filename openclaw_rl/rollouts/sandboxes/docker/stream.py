@@ -66,16 +66,16 @@ async def ended(base_url: str, version: str, container: str) -> int | None:
         OSError, EngineError.
     """
     reader, writer = await post(base_url, f"/v{version}/containers/{container}/wait", None, upgrade=False)
-    said = b""
+    answer = b""
     try:
-        while b"}" not in said:
+        while b"}" not in answer:
             piece = await reader.read(4096)
             if not piece:
                 break
-            said += piece
+            answer += piece
     finally:
         writer.close()
-    found = re.search(rb'"StatusCode":\s*(\d+)', said)
+    found = re.search(rb'"StatusCode":\s*(\d+)', answer)
     return int(found[1]) if found else None
 
 
