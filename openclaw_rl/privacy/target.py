@@ -69,4 +69,4 @@ def parts(message: Message) -> list[tuple[str, str, float]]:
 
 def seconds(timestamp: Timestamp) -> float:
     """Seconds since the epoch."""
-    return timestamp.seconds + timestamp.nanos / 1e9
+    return float(timestamp.seconds + timestamp.nanos / 1e9)

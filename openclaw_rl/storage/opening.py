@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openclaw_rl.storage.errors import StorageError, is_damage
-from openclaw_rl.storage.quarantine_files import move_aside
+from openclaw_rl.storage.quarantine_files import Label, move_aside
 from openclaw_rl.storage.wal import WalIndex
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ class Unusable(Exception):
     """What is in the file can't be used, and is no damage that SQLite knows: another layout, a row without sense."""
 
 
-def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, label: str, keep: int
+def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, label: Label, keep: int
                     ) -> tuple[sqlite3.Connection, list[str]]:
     """Open a file; one that is damaged is moved aside, and a new one begun.
 

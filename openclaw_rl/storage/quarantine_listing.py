@@ -47,7 +47,7 @@ class QuarantinedMessage:
             except DecodeError:
                 continue
             if message.ListFields():
-                return MessageToDict(message, preserving_proto_field_name=True)
+                return dict(MessageToDict(message, preserving_proto_field_name=True))
         return None
 
 

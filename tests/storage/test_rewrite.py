@@ -21,7 +21,7 @@ from openclaw_rl.storage import rewrite as rewrite_module
 from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.quarantine_files import size
 from openclaw_rl.storage.rewrite import REWRITTEN
-from tests.support.loop_hold import LIMIT, measured
+from tests.support.loop import held_at_most
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, data BLOB);
@@ -199,13 +199,12 @@ async def test_the_loop_is_free_while_250_megabytes_are_rewritten(database: Data
         assert fill_one == 25
     assert size(database.path.parent) > 250 * 2**20
     written = 0
-    async with measured() as hold:
+    with held_at_most(0.05):
         rewriting = asyncio.create_task(asyncio.to_thread(database.rewrite))
         while not rewriting.done():
             await database.run(lambda db: db.execute("INSERT INTO things (data) VALUES ('small')"))
             written += 1
             await asyncio.sleep(0.005)
         await rewriting
-    assert hold.longest < LIMIT
     assert written > 1, "turns are recorded meanwhile"
     assert database.query("SELECT COUNT(*) AS n FROM things")[0]["n"] == 250 + written
