@@ -91,7 +91,7 @@ async def run(seed: int, arm: str, args: argparse.Namespace, save: Any) -> dict[
             began = time.monotonic()
             # As many of each kind.
             chosen = [task for kind in args.kinds for task in draw.sample(
-                [task for task in train if task.kind == kind], args.groups // len(args.kinds))]
+                [task for task in train if task.type_name == kind], args.groups // len(args.kinds))]
             groups = []
             for task in chosen:
                 start_seed, seeds = draw.getrandbits(32), [draw.getrandbits(48) for _ in range(args.group_size)]

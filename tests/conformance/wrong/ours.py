@@ -29,14 +29,12 @@ def loses_order() -> None:
 
 
 def last_message_only() -> None:
-    from openclaw_rl.rollouts.tracking import tracker
-
-    right = tracker.messages_behind
+    from openclaw_rl.rollouts.tracking import event_handler, linking, next_state
 
     def wrong(*args: Any) -> Any:
-        return right(*args)[-1:]
+        return next_state.messages_behind(*args)[-1:]
 
-    tracker.messages_behind = wrong
+    event_handler.messages_behind = linking.messages_behind = wrong
 
 
 def keeps_leases() -> None:

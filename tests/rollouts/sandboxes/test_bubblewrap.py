@@ -188,7 +188,7 @@ async def test_nothing_is_left_of_a_sandbox_that_nobody_waits_for(grouped: bool)
     backend = Bubblewrap(Images(Path("/none")), label)
     assert not await backend.validate(SPEC)
     if not grouped:
-        backend._place = None
+        backend._parent = None
     before, folders = set(os.listdir("/proc/self/fd")), left(label)
     for delay in (0, 0.001, 0.002, 0.004, 0.006, 0.008, 0.012):
         making = asyncio.create_task(backend.make(SPEC))
