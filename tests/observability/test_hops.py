@@ -30,7 +30,7 @@ from openclaw_rl.v1 import policy_pb2, turn_pb2, weights_pb2
 from openclaw_rl.v1.environment_pb2 import PolicyEvent
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
 from tests.observability.tracing import Tracing, tracing_in
-from tests.rollouts.talk import Harness, turn, user
+from tests.rollouts.harness import Harness, turn, user
 from tests.serving.stub import EOS, StubEngine, write_tokenizer
 from tests.weights.support import FakeTarget, make_base, manifest, tensors
 

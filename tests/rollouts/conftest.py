@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rollouts.talk import Harness
+from tests.rollouts.harness import Harness
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from openclaw_rl.v1.turn_pb2 import NEXT_STATE_KIND_CONTINUED, ChatMessage, Feedback, SessionEnd, Turn
-from tests.rollouts.talk import Harness, answer, turn, user
+from tests.rollouts.harness import Harness, answer, turn, user
 
 
 def traffic(rng: random.Random) -> tuple[list[Turn | Feedback | SessionEnd], dict[str, str]]:

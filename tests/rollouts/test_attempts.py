@@ -9,7 +9,7 @@ import pytest
 from openclaw_rl.rollouts.tracking import views
 from openclaw_rl.v1 import environment_pb2
 from openclaw_rl.v1.turn_pb2 import Feedback, Turn
-from tests.rollouts.talk import Harness, answer, turn, user
+from tests.rollouts.harness import Harness, answer, turn, user
 
 
 def attempt(turn_id: str, response: str, at: int = 0, **fields: object) -> Turn:

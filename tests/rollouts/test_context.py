@@ -13,7 +13,7 @@ from openclaw_rl.v1.turn_pb2 import (
     ChatMessage,
     ToolCall,
 )
-from tests.rollouts.talk import Harness, answer, tool, turn, user
+from tests.rollouts.harness import Harness, answer, tool, turn, user
 
 SYSTEM = ChatMessage(role="system", content="You are Claw.")
 SUMMARY = user("Here is a summary of the conversation so far: we baked bread.")

@@ -7,7 +7,7 @@ import pytest
 from openclaw_rl.rollouts.tracking import tracker
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, ACK_STATUS_DUPLICATE, ACK_STATUS_REJECTED
 from openclaw_rl.v1.turn_pb2 import Feedback, SessionEnd
-from tests.rollouts.talk import Harness, answer, turn, user
+from tests.rollouts.harness import Harness, answer, turn, user
 
 
 def damage(harness: Harness, table: str, column: str, where: str, flip: bytes = b"") -> None:

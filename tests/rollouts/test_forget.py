@@ -9,7 +9,7 @@ from openclaw_rl.privacy.erase import erase
 from openclaw_rl.v1 import common_pb2
 from openclaw_rl.v1.turn_pb2 import Feedback, SessionEnd
 from tests.privacy.test_forgetting import MARK, found
-from tests.rollouts.talk import Harness, answer, turn, user
+from tests.rollouts.harness import Harness, answer, turn, user
 
 ACCEPTED = common_pb2.ACK_STATUS_ACCEPTED
 LATER = 1_900_000_000  #: seconds since the epoch, behind all turns of these tests

@@ -1,4 +1,4 @@
-"""What frameworks write in the user's name is nobody's strip_framework_text."""
+"""Text that frameworks write in the user's name is removed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from openclaw_rl.rollouts.classification.framework_text import is_framework_text, strip_framework_text
 from openclaw_rl.v1.turn_pb2 import ChatMessage, ContentPart, ToolCall
-from tests.rollouts.talk import Harness, answer, tool, turn, user
+from tests.rollouts.harness import Harness, answer, tool, turn, user
 
 METADATA = ('Conversation info (untrusted metadata):\n```json\n{\n  "message_id": "45",\n  "sender": "Ann"\n}\n```\n\n'
             'Sender (untrusted metadata):\n```json\n{"id": "1"}\n```\n\n')

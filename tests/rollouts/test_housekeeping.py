@@ -17,8 +17,8 @@ import pytest
 from openclaw_rl.rollouts.classification.housekeeping import SessionContext, weigh
 from openclaw_rl.rollouts.classification.housekeeping_patterns import TASK_WORDS, TASKS
 from openclaw_rl.v1.turn_pb2 import TURN_CLASS_MAIN, TURN_CLASS_SIDE, TURN_CLASS_UNKNOWN, ChatMessage, Turn
+from tests.rollouts.harness import Harness, turn
 from tests.rollouts.shapes import CONVERSATION, MAIN_SYSTEM, Request, requests
-from tests.rollouts.talk import Harness, turn
 
 
 def classes(tmp_path: Path, name: str) -> Counter[int]:

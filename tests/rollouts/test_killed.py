@@ -20,7 +20,7 @@ from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, environment_pb2_grpc
 from openclaw_rl.v1.common_pb2 import Ack
 from openclaw_rl.v1.turn_pb2 import ChatMessage, Transition
-from tests.rollouts.talk import answer, as_event, turn, user
+from tests.rollouts.harness import answer, as_event, turn, user
 from tests.rollouts.test_server import FakeJudge, judging
 from tests.support.waiting import eventually
 

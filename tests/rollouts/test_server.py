@@ -22,7 +22,7 @@ from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1.environment_pb2_grpc import EnvironmentServiceServicer
 from openclaw_rl.v1.judge_pb2 import JudgeTransitionsResponse
 from openclaw_rl.v1.turn_pb2 import Transition
-from tests.rollouts.talk import answer, as_event, turn, user
+from tests.rollouts.harness import answer, as_event, turn, user
 from tests.support.waiting import eventually
 
 

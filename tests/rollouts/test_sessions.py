@@ -31,7 +31,7 @@ from openclaw_rl.v1.turn_pb2 import (
     Transition,
     Turn,
 )
-from tests.rollouts.talk import Harness, answer, as_event, tool, turn, user
+from tests.rollouts.harness import Harness, answer, as_event, tool, turn, user
 
 HELLO = [user("hi"), answer("hello")]
 

@@ -11,7 +11,7 @@ from openclaw_rl.rollouts.tracking import tables, turn_filters, views
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.environment_pb2 import ListTurnsRequest
-from tests.rollouts.talk import Harness, turn, user
+from tests.rollouts.harness import Harness, turn, user
 
 MAIN, SIDE, UNKNOWN = turn_pb2.TURN_CLASS_MAIN, turn_pb2.TURN_CLASS_SIDE, turn_pb2.TURN_CLASS_UNKNOWN
 

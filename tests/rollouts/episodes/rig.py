@@ -1,4 +1,4 @@
-"""Episodes over a fake kind of environment and a policy server that says what a test wants, over real gRPC."""
+"""Episodes in fake environments, with a scripted policy server over real gRPC."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.v1 import environment_pb2 as pb
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_STOP, ChatMessage, Transition, Turn
+from tests.rollouts.harness import Harness, turn
 from tests.rollouts.leases.fake import FakeType, fake_pool
-from tests.rollouts.talk import Harness, turn
 
 TASKS = [Task(f"t{i}", "fake", f"Say done, {i}") for i in range(4)] + [
     Task("h0", "fake", "Held out", split="held_out"),

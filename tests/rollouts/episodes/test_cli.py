@@ -1,4 +1,4 @@
-"""episodes and environments, against an environment server with a fake kind of environment in this process."""
+"""The commands `episodes` and `environments`, with an in-process environment server of fake environments."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from openclaw_rl.v1.turn_pb2 import (
     TurnOptions,
 )
 from tests.rollouts.episodes.rig import Rig, say
-from tests.rollouts.talk import user
+from tests.rollouts.harness import user
 from tests.support.waiting import eventually
 
 ANN = OnBehalfOf(client="ann:0", key_id="key_ann")

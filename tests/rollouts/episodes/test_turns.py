@@ -25,7 +25,7 @@ from openclaw_rl.v1.turn_pb2 import (
     Transition,
     Turn,
 )
-from tests.rollouts.talk import Harness, as_event, tool, turn, user
+from tests.rollouts.harness import Harness, as_event, tool, turn, user
 
 CALL = ChatMessage(role="assistant", tool_calls=[ToolCall(id="c1", name="run", arguments_json="{}")])
 ASK = [user("list the files")]

@@ -40,7 +40,7 @@ def say(text: str) -> str:
 
 @pytest.fixture
 def kind(monkeypatch: pytest.MonkeyPatch) -> FakeType:
-    """The kind of all environments."""
+    """The type of all environments."""
     kind = FakeType()
     monkeypatch.setattr(make, "load_type", lambda name, key: lambda config, context: kind)
     return kind

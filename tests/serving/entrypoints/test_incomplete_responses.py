@@ -14,7 +14,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
-from tests.rollouts.talk import Harness
+from tests.rollouts.harness import Harness
 from tests.serving.entrypoints.conftest import Entrypoint
 from tests.support.waiting import eventually
 

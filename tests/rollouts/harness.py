@@ -1,4 +1,4 @@
-"""A client and a session tracker to talk with, for the tests of this folder."""
+"""A client and a session tracker for tests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def turn(turn_id: str, messages: Sequence[ChatMessage], response: ChatMessage | 
 
 
 class FakeJournal:
-    """Keeps the lines."""
+    """Keeps the lines in memory."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[Any, ...]] = []
