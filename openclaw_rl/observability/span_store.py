@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
-import os
 import sqlite3
 import threading
 import time
@@ -20,10 +18,9 @@ from typing import Any
 import orjson
 
 from openclaw_rl.observability import names
+from openclaw_rl.storage.opening import Unusable, open_or_replace
 
-log = logging.getLogger(__name__)
-
-#: Version of the file's layout; a file of another one is set aside.
+#: Version of the file's layout; a file of another one is quarantined.
 LAYOUT = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS spans (
@@ -49,7 +46,7 @@ class SpanStore:
     """One component's file, `HOME/telemetry/COMPONENT.db`. Any thread.
 
     Args:
-        path: the file; a damaged one is set aside as FILE.damaged-TIME, and `problems` says so.
+        path: the file; a damaged one is quarantined as FILE.damaged-TIME, and `problems` says so.
         keep: newest spans that stay.
 
     Raises:
@@ -58,48 +55,29 @@ class SpanStore:
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path, self._keep = path, keep
-        self.problems: list[str] = []  #: what an operator should know
         self._lock = threading.Lock()
         self._written = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._db = self._open()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) and "not a database" not in str(error):
-                raise  # locked, full, read-only: nothing is wrong with what is in it
-            self._set_aside(str(error))
-            self._db = self._open()
+        #: What an operator should know.
+        self._db, self.problems = open_or_replace(path, self._connect, label="damaged", keep=1, lossy=True)
+        self._db.executescript(_SCHEMA)
+        self._db.execute(f"PRAGMA user_version = {LAYOUT}")
         self._forgotten = dict(self._db.execute("SELECT session, before_ns FROM forgotten").fetchall())
         self._prune()
 
-    def _open(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, timeout=2.0, check_same_thread=False, isolation_level=None)
         try:
             layout = db.execute("PRAGMA user_version").fetchone()[0]
             if layout not in (0, LAYOUT):
-                raise sqlite3.DatabaseError(f"it is of layout {layout}, this release writes {LAYOUT}")
-            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("it is damaged")
+                raise Unusable(f"it is of layout {layout}, this release writes {LAYOUT}")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = OFF")  # no fsync for spans
             db.execute("PRAGMA secure_delete = ON")  # what was forgotten is overwritten
-            db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA user_version = {LAYOUT}")
         except BaseException:
             db.close()
             raise
         return db
-
-    def _set_aside(self, why: str) -> None:
-        for older in self.path.parent.glob(f"{self.path.name}.damaged-*"):  # one is enough to look at
-            older.unlink(missing_ok=True)
-        aside = self.path.with_name(f"{self.path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-        self.problems.append(f"the file of spans could not be read ({why}); it is set aside as {aside}, spans begin "
-                             "anew")
-        log.error("%s", self.problems[-1])
 
     def add(self, spans: Iterable[Span]) -> None:
         """Keep spans.

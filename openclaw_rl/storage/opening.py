@@ -18,14 +18,15 @@ class Unusable(Exception):
     """What is in the file can't be used, and is no damage that SQLite knows: another layout, a row without sense."""
 
 
-def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, label: Label, keep: int
-                    ) -> tuple[sqlite3.Connection, list[str]]:
+def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, label: Label, keep: int,
+                    lossy: bool = False) -> tuple[sqlite3.Connection, list[str]]:
     """Open a file; one that is damaged is moved aside, and a new one begun.
 
     Args:
         connect: opens the file and does what makes it usable, such as its schema. It closes what it opened when it
             raises, and raises `Unusable` for content that it can't work with.
         label, keep: see `move_aside`.
+        lossy: that its newest commits were lost is nothing that a person should know.
 
     Returns:
         The connection, and what a person should know.
@@ -34,7 +35,7 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
         sqlite3.Error, OSError: the file can't be opened, and nothing is known to be wrong with what is in it.
     """
     problems: list[str] = []
-    index = WalIndex.read(path)
+    index = None if lossy else WalIndex.read(path)
     why = ""
     try:
         if path.is_dir():

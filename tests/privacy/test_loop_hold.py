@@ -150,12 +150,15 @@ async def test_while_each_commit_waits_for_a_slow_disk(
     assert isinstance(policy, Policy) and isinstance(judge, Reward)
     harness = await asyncio.to_thread(Harness, tmp_path / "environment")
 
+    def take(request: list[turn_pb2.Transition]) -> list[turn_pb2.Transition]:
+        return request
+
     async def requests() -> AsyncIterator[list[turn_pb2.Transition]]:
         for number in range(3):
             yield [transition("thanks", f"t{number}")]
 
     with held_at_most(LIMIT), slow_commits(monkeypatch):
-        async for _ in receive(requests(), list, judge.service.accept, list, max_batch=1):
+        async for _ in receive(requests(), take, judge.service.accept, list, max_batch=1):
             judge.service.status()
         began = time.monotonic()
         await asyncio.gather(*(policy.recorder.turn(turn(number, "ann")) for number in range(20)))
