@@ -22,6 +22,8 @@ from typing import Any
 import orjson
 
 from openclaw_rl.monitoring.series import SECONDS, Resolution, Row
+from openclaw_rl.storage.opening import check
+from openclaw_rl.storage.quarantine_files import move_aside
 
 logger = logging.getLogger(__name__)
 
@@ -221,8 +223,8 @@ class HistoryFile:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
         db.executescript(_SCHEMA)
-        if (db.execute("PRAGMA quick_check(1)").fetchone() or ("",))[0] != "ok":
-            raise sqlite3.DatabaseError("the file is damaged")
+        if damage := check(db):
+            raise sqlite3.DatabaseError(damage)
         return db
 
     def _disconnect(self) -> None:
@@ -250,12 +252,9 @@ class HistoryFile:
         self._disconnect()
         if self._read_only:
             return why  # it is another process's file
-        aside = self.path.with_name(f"{self.path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-        logger.error("history file %s is damaged (%s): moved to %s", self.path, why, aside)
         try:
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-            self.path.rename(aside)
+            aside = move_aside(self.path, label="damaged")
+            logger.error("history file %s is damaged (%s): moved to %s", self.path, why, aside)
             with self._mutex:
                 self._quarantined = (self._clock(), str(aside))
             with self._connect() as db:
