@@ -1,4 +1,4 @@
-"""A entrypoint with a stub behind it, plain and by HTTPS, in a process of its own; prints where. Argument: a folder."""
+"""An entrypoint with a stub behind it, over HTTP and HTTPS, in its own process. Argument: a folder."""
 
 from __future__ import annotations
 

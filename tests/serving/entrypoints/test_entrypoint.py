@@ -60,7 +60,7 @@ async def opened(settings: Config, home: Home, template: ChatTemplate) -> AsyncI
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_a_entrypoint_on_a_network_needs_a_key(home: Home, host: str) -> None:
+def test_an_entrypoint_on_a_network_needs_a_key(home: Home, host: str) -> None:
     with pytest.raises(ConfigError, match=r"policy_server\.host: .*openclaw-rl keys add NAME --scope chat"):
         HttpEntrypoint(config(host, http_tls="off"), home, {})
 
@@ -74,7 +74,7 @@ def test_a_key_that_has_ended_is_none(home: Home) -> None:
         HttpEntrypoint(config(), home, {})
 
 
-def test_a_entrypoint_on_a_network_needs_https(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_entrypoint_on_a_network_needs_https(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     KeyFile(home.root / "keys.json").add("a", ["chat"])
     with pytest.raises(ConfigError, match=r"needs HTTPS.*policy_server\.key.*openclaw-rl init.*http_tls: off"):
         HttpEntrypoint(config("0.0.0.0"), home, {})
@@ -83,7 +83,7 @@ def test_a_entrypoint_on_a_network_needs_https(home: Home, caplog: pytest.LogCap
     assert "not encrypted" in caplog.text
 
 
-async def test_a_entrypoint_on_a_network_asks_for_keys(home: Home, template: ChatTemplate) -> None:
+async def test_an_entrypoint_on_a_network_asks_for_keys(home: Home, template: ChatTemplate) -> None:
     shown, _ = (file := KeyFile(home.root / "keys.json")).add("a", ["chat"])
     async with opened(config("0.0.0.0", http_tls="off"), home, template) as entrypoint, httpx.AsyncClient(
             base_url=entrypoint.address) as http:
@@ -96,7 +96,7 @@ async def test_a_entrypoint_on_a_network_asks_for_keys(home: Home, template: Cha
         assert [name for name, message in entrypoint.alarms() if message] == ["keys_unusable"]
 
 
-async def test_a_entrypoint_on_loopback_is_open_until_there_is_a_key(home: Home, template: ChatTemplate) -> None:
+async def test_an_entrypoint_on_loopback_is_open_until_there_is_a_key(home: Home, template: ChatTemplate) -> None:
     async with opened(config(), home, template) as entrypoint, httpx.AsyncClient(base_url=entrypoint.address) as http:
         assert entrypoint.address.startswith("http://") and (await http.get("/metrics")).status_code == 200
         KeyFile(home.root / "keys.json").add("a", ["chat"])
