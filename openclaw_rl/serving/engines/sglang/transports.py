@@ -135,20 +135,3 @@ def _pickled(tensors: list[tuple[str, Any]]) -> str:
     buffer = io.BytesIO()
     ForkingPickler(buffer).dump(tensors)
     return base64.b64encode(buffer.getvalue()).decode()
-
-
-def choose_transport(name: str, *, local: bool, ranks: int, host: str) -> Transport:
-    """Return a transport by name; `auto`: tensors for a server on this machine, otherwise disk.
-
-    Args:
-        host: this machine's address as the servers see it, for the broadcast.
-    """
-    if name == "auto":
-        name = "tensors" if local else "disk"
-    if name == "tensors":
-        return SharedMemoryTransport(ranks)
-    if name == "disk":
-        return DiskTransport()
-    from openclaw_rl.serving.engines.sglang.broadcast import BroadcastTransport
-
-    return BroadcastTransport(ranks, host)

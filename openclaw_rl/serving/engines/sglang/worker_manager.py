@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 
 from openclaw_rl.config import PolicyServerConfig
 from openclaw_rl.serving.engines.interface import EngineError, Pause, WeightsError
-from openclaw_rl.serving.engines.sglang import arguments, server_checks, transports
+from openclaw_rl.serving.engines.sglang import arguments, server_checks
+from openclaw_rl.serving.engines.sglang.broadcast import BroadcastTransport
 from openclaw_rl.serving.engines.sglang.checkpoint import Checkpoint
 from openclaw_rl.serving.engines.sglang.client import CommandRefused, ConnectionLost, HttpClient
 from openclaw_rl.serving.engines.sglang.process import ServerProcess, until_it_answers
+from openclaw_rl.serving.engines.sglang.transports import DiskTransport, SharedMemoryTransport, Transport
 from openclaw_rl.serving.engines.sglang.version import tag
 from openclaw_rl.serving.engines.sglang.worker import Worker
 
@@ -52,12 +54,7 @@ class WorkerManager:
         self.active = Checkpoint(0, base)
         self.restarts = 0
         self.workers = self._make()
-        hosts = {urlsplit(address).hostname for address in settings.sglang.addresses}
-        local = hosts <= set(_LOOPBACK)
-        far = settings.sglang.update == "distributed" and not local
-        self.transport: transports.Transport = transports.choose_transport(
-            settings.sglang.update, local=local, ranks=settings.sglang.tensor_parallel,
-            host=server_checks.address_towards(next(iter(hosts)) or "") if far else "127.0.0.1")
+        self.transport = _transport(settings)
         self._lock = asyncio.Lock()  # one update at a time
         self._recoveries: dict[int, asyncio.Task[None]] = {}  # recoveries by worker
         self._monitors: dict[int, asyncio.Task[None]] = {}
@@ -313,3 +310,16 @@ class WorkerManager:
         environment = arguments.environment(settings.device, settings.threads)
         return [Worker(i, None, ServerProcess([], environment | arguments.gpus(settings, i), self._state,
                                               self._logs / f"sglang-{i}.log")) for i in range(settings.workers)]
+
+
+def _transport(settings: PolicyServerConfig) -> Transport:
+    """The transport that `sglang.update` names; `auto`: tensors for servers on this machine, otherwise disk."""
+    name, ranks = settings.sglang.update, settings.sglang.tensor_parallel
+    hosts = {urlsplit(address).hostname for address in settings.sglang.addresses}
+    local = hosts <= set(_LOOPBACK)
+    if name == "disk" or (name == "auto" and not local):
+        return DiskTransport()
+    if name == "distributed":
+        host = "127.0.0.1" if local else server_checks.address_towards(next(iter(hosts)) or "")
+        return BroadcastTransport(ranks, host)
+    return SharedMemoryTransport(ranks)
