@@ -31,7 +31,7 @@ def test_methods_of_the_protocol(method: str) -> None:
     assert inspect.isfunction(getattr(HttpToolsProtocol, method))
 
 
-def test_attributes_of_the_protocol() -> None:
+async def test_attributes_of_the_protocol() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         """Never called."""
 
