@@ -9,7 +9,7 @@ from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.runtime.mesh_file import MeshFile
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def resolve(home: Home, config: Config, name: str) -> str | None:
@@ -22,7 +22,7 @@ def resolve(home: Home, config: Config, name: str) -> str | None:
     try:
         mesh = mesh_file.read(home)
     except ConfigError as error:
-        log.warning("%s", error)
+        logger.warning("%s", error)
         mesh = None
     return known(home, config, mesh, name)
 

@@ -18,7 +18,7 @@ from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.runtime import Ambient, activated
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -141,6 +141,6 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
         error = unimplemented(method.rpartition("/")[2])
     if not isinstance(error, MeshError):
         incident = new_id()
-        log.error("incident %s in %s", incident, method, exc_info=error)
+        logger.error("incident %s in %s", incident, method, exc_info=error)
         error = internal(incident)
     await context.abort(error.code, error.message, error.trailing_metadata())

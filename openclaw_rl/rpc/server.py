@@ -37,7 +37,7 @@ from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 if TYPE_CHECKING:
     from openclaw_rl.rpc.auth.tls import Credentials
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 COMPONENT_SERVICE = component_pb2.DESCRIPTOR.services_by_name["ComponentService"].full_name
 
@@ -152,8 +152,8 @@ class ComponentServer:
         if self._host_server is not None:
             return ""
         write_record(self.home, RunRecord(self.name, os.getpid(), self._reachable(port), self.http_address))
-        log.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
-                 f", and with bearer keys on {self.keys_address}" if self.keys_address else "")
+        logger.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
+                    f", and with bearer keys on {self.keys_address}" if self.keys_address else "")
         if self._serving:
             systemd.notify("READY=1")
         return self.address
@@ -162,7 +162,7 @@ class ComponentServer:
         """Inside another program's server: record the address (HOST:PORT) at which that listens now."""
         self.address = address
         write_record(self.home, RunRecord(self.name, os.getpid(), address, self.http_address))
-        log.info("%s serves gRPC on %s, in another program's server", self.name, address)
+        logger.info("%s serves gRPC on %s, in another program's server", self.name, address)
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
         """What another program's server needs for the port of this component; None where the mesh is plain text."""
@@ -219,7 +219,7 @@ class ComponentServer:
         try:
             well = not self.status().alarms
         except Exception:  # a store that can't be read now: that is no reason to stop looking
-            log.exception("asking for the alarms of %s", self.name)
+            logger.exception("asking for the alarms of %s", self.name)
             well = False
         for name in ("alarms", *(f"{name}/alarms" for name in self._names)):
             await self._health.set(name, _health(well))
@@ -238,14 +238,14 @@ class ComponentServer:
             loop.add_signal_handler(number, self.request_stop)
         try:
             await self.stop_requested.wait()
-            log.info("%s is stopping", self.name)
+            logger.info("%s is stopping", self.name)
             systemd.notify("STOPPING=1")
             await self.set_serving(False)
             if self._on_drain is not None:
                 try:
                     await asyncio.wait_for(self._on_drain(self._grace), self._grace)
                 except Exception:
-                    log.exception("ending the running work of %s", self.name)
+                    logger.exception("ending the running work of %s", self.name)
         finally:
             await self.stop(min(self._grace, 5))
             for number in self._signals:

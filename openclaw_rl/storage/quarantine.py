@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from openclaw_rl.storage.database import Database
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Messages that a table keeps; beyond these the oldest go.
 KEEP = 1_000
@@ -52,7 +52,7 @@ class Quarantine:
 
     def _kept(self, count: int, last: float, id: str, reason: str) -> None:
         self.count, self.last = count, last
-        log.error("%s: %r is set aside: %s", self._table, id[:_ID], reason)
+        logger.error("%s: %r is set aside: %s", self._table, id[:_ID], reason)
 
     def forget(self, db: sqlite3.Connection, meant: Callable[[bytes], bool]) -> int:
         """Delete the messages whose payload is `meant`, in the caller's transaction; how many there were."""

@@ -35,7 +35,7 @@ from openclaw_rl.training.tensorboard import Board
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.store import VersionStore
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class CannotTrain(Exception):
@@ -114,7 +114,7 @@ class Learner:
             if self._store.problems or version > highest + 1:  # a step's own, unfinished version is the next one
                 self._set_aside(version, "it is not in this trainer's file")
                 continue
-            log.info("version %d was not finished; its files are deleted", version)
+            logger.info("version %d was not finished; its files are deleted", version)
             self._remove(version)
         for version in known.keys() & set(self.versions.versions()) - {0}:
             if self.versions.manifest(version).digest != known[version].manifest.digest:
@@ -127,7 +127,7 @@ class Learner:
             there = version in self.versions.versions()
             self.problems.append(f"the record of version {version} in the trainer's state.db was damaged; " + (
                 "it was restored from the version's folder" if there else "what it was made of is not known any more"))
-            log.error(self.problems[-1])
+            logger.error(self.problems[-1])
             if there:
                 self._store.restore(self.versions.manifest(version))
             else:
@@ -137,7 +137,7 @@ class Learner:
         place = set_aside(self._root, version)
         self.versions.remove(version)  # from what it remembers; the files have gone
         self.problems.append(f"version {version} in {self._root} was set aside as {place}: {why}")
-        log.error(self.problems[-1])
+        logger.error(self.problems[-1])
 
     def _add_base(self) -> None:
         """Let version 0 be known, with what the gate knows of it."""
@@ -156,7 +156,7 @@ class Learner:
             OSError, ValueError: the model can't be loaded.
         """
         if self._backend is not None and not self._backend.alive():
-            log.warning("the back end ended while it had nothing to do; it is started anew")  # no sample's fault
+            logger.warning("the back end ended while it had nothing to do; it is started anew")  # no sample's fault
             self.release()
         while self._backend is None or self._backend_version != self._store.head:
             self.release()
@@ -166,7 +166,7 @@ class Learner:
             except CorruptCheckpoint as error:
                 self._fall_back(head, str(error))
                 continue
-            log.info("loading the model at version %d", head)
+            logger.info("loading the model at version %d", head)
             try:
                 self._backend = self._create(self._folder, self._config, start)
             except BackendLost as error:
@@ -191,8 +191,8 @@ class Learner:
         except CorruptCheckpoint as error:
             # All weights are in the version itself too, as they were served.
             if made.get("method") == "full" and self.versions.verify(head):
-                log.warning("version %d: its weights are taken as they were served, with a fresh optimizer: %s", head,
-                            error)
+                logger.warning("version %d: its weights are taken as they were served, with a fresh optimizer: %s",
+                               head, error)
                 return StartPoint(self.versions.folder(head) / "model.safetensors")
             raise
 
@@ -201,7 +201,7 @@ class Learner:
         version = self._store.version(head)
         parent = version.manifest.parent if version else 0
         problem = f"the checkpoint of version {head} is damaged ({why}); training goes on from version {parent}"
-        log.error(problem)
+        logger.error(problem)
         self.problems.append(problem)
         self._store.lose(head, f"its checkpoint is damaged: {why}")
         self._store.move_head(parent)
@@ -263,8 +263,8 @@ class Learner:
         except Exception as error:
             self.release()
             text = str(error) if isinstance(error, AbnormalStep) else f"{type(error).__name__}: {error}"
-            log.warning("step on %d samples skipped: %s", len(turn_ids), text,
-                        exc_info=not isinstance(error, AbnormalStep))
+            logger.warning("step on %d samples skipped: %s", len(turn_ids), text,
+                           exc_info=not isinstance(error, AbnormalStep))
             self._store.drop(turn_ids, f"abnormal step: {text}", skipped_step=True)
             return Skipped(turn_ids, f"abnormal step: {text}")
         try:
@@ -301,7 +301,8 @@ class Learner:
             files = self._checkpoints.write(version, self._backend.save)
             self._store.commit(manifest, files)
         except HeadMoved:
-            log.info("rolled back, or forgotten, during a step; its result is void and its samples wait for the next")
+            logger.info(
+                "rolled back, or forgotten, during a step; its result is void and its samples wait for the next")
             self._remove(version)
             self.release()
             self._store.forgive(turn_ids)

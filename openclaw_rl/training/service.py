@@ -34,7 +34,7 @@ from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, t
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.replicas import Fleet
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds without a step after which the model is given back; loading it again takes a few.
 IDLE_RELEASE = 300.0
@@ -145,13 +145,13 @@ class TrainerService:
         """Start no further step, also after a restart; a running one is finished."""
         self._store.set("paused", reason)
         self._scheduler.paused = reason
-        log.info("paused%s", f": {reason}" if reason else "")
+        logger.info("paused%s", f": {reason}" if reason else "")
 
     def resume(self) -> None:
         """End a pause."""
         self._store.set("paused", None)
         self._scheduler.paused = None
-        log.info("resumed")
+        logger.info("resumed")
         self._wake.set()
 
     async def forget(self, target: Target) -> Forgotten:
@@ -173,8 +173,8 @@ class TrainerService:
         if done.void or done.waited:
             await asyncio.to_thread(self._learner.delete, done.void)
         if done.base is not None:
-            log.warning("a session was forgotten: versions %s are void, training goes on from version %d",
-                        ", ".join(map(str, done.void)), done.base)
+            logger.warning("a session was forgotten: versions %s are void, training goes on from version %d",
+                           ", ".join(map(str, done.void)), done.base)
         self.events.tell(_E.TRAINING_EVENT_KIND_FORGOTTEN, f"{len(done.target.turn_ids)} turns were forgotten",
                          version=done.base, turn_ids=sorted(done.target.turn_ids))
         self._wake.set()
@@ -218,8 +218,8 @@ class TrainerService:
             taken_back = {*state.withdrawn_versions, *((head,) if void else ())}
             self._store.move_head(base, {version: self._watcher.watch.took_back(version) or ROLLED_BACK
                                          for version in taken_back})
-            log.info("the policy server went from version %d to %d; training goes on from version %d", head, active,
-                     base)
+            logger.info("the policy server went from version %d to %d; training goes on from version %d", head, active,
+                        base)
             self.events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {base}", version=base)
 
     def _buildable(self, version: int) -> bool:
@@ -230,18 +230,18 @@ class TrainerService:
         """A policy server answers with a version."""
         figures = {"pause_ms": activated.pause_ms, "pause_steps": float(activated.pause_steps)}
         self._store.activated(version, time.time(), figures if activated.pause_ms else None)
-        log.info("the policy server answers with version %d", version)
+        logger.info("the policy server answers with version %d", version)
         self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_ACTIVATED, f"version {version} is active", version=version)
 
     def on_rejected(self, version: int, rejected: weights_pb2.WeightRejected) -> None:
         """A policy server will not take a version."""
-        log.error("the policy server rejected version %d: %s", version, rejected.message)
+        logger.error("the policy server rejected version %d: %s", version, rejected.message)
         self._store.note(version, f"{REJECTED}{rejected.message}")
         self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, rejected.message, version=version)
 
     def on_further(self, version: int, address: str, message: str, rejected: bool) -> None:
         """One of `policy_servers` answers with a version, or will not take it."""
-        (log.error if rejected else log.info)("%s", message)
+        (logger.error if rejected else logger.info)("%s", message)
         kind = (_E.TRAINING_EVENT_KIND_VERSION_REJECTED if rejected else _E.TRAINING_EVENT_KIND_VERSION_ACTIVATED)
         self.events.tell(kind, message, version=version)
 
@@ -287,7 +287,7 @@ class TrainerService:
                 expected = isinstance(error, CannotTrain | ModelError | MeshError)
                 text = str(error) if expected else f"{type(error).__name__}: {error}"
                 if text != self._problem:
-                    log.error("can't train: %s", text, exc_info=not expected)
+                    logger.error("can't train: %s", text, exc_info=not expected)
                 self._problem = text
                 await asyncio.sleep(RETRY)
 
@@ -338,9 +338,9 @@ class TrainerService:
         elif result is not None:
             self._metrics = dict(result.metrics)
             self._updates.append(time.time())
-            log.info("version %d: trained on %d turns in %.1f s%s", result.version, len(result.turn_ids),
-                     result.metrics["seconds"],
-                     f", loss {result.metrics['loss']:.4f}" if "loss" in result.metrics else "")
+            logger.info("version %d: trained on %d turns in %.1f s%s", result.version, len(result.turn_ids),
+                        result.metrics["seconds"],
+                        f", loss {result.metrics['loss']:.4f}" if "loss" in result.metrics else "")
             self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_CREATED, f"version {result.version} was made",
                              version=result.version, turn_ids=result.turn_ids, metrics=self._metrics)
             needed = set(self._policy.kept_versions if self._policy is not None else ())
@@ -354,8 +354,8 @@ class TrainerService:
 
     def _tell_refused(self, manifest: weights_pb2.VersionManifest) -> None:
         why = "; ".join(manifest.gate.failures)
-        log.error("the gate refused version %d, training goes on from version %d: %s", manifest.version,
-                  manifest.parent, why)
+        logger.error("the gate refused version %d, training goes on from version %d: %s", manifest.version,
+                     manifest.parent, why)
         self.events.tell(_E.TRAINING_EVENT_KIND_VERSION_REFUSED, why, version=manifest.version,
                          turn_ids=manifest.turn_ids, metrics=dict(manifest.gate.metrics))
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Board:
@@ -53,7 +53,7 @@ class Board:
         except Exception as error:  # a full disk, a folder that was deleted, a package that doesn't fit
             text = f"{self._folder}: {error}"
             if text != self.problem:
-                log.warning("the step's figures can't be written for TensorBoard: %s", text)
+                logger.warning("the step's figures can't be written for TensorBoard: %s", text)
             self.problem = text
             self.close()
 
@@ -71,4 +71,4 @@ class Board:
             try:
                 writer.close()
             except Exception as error:
-                log.debug("%s: %s", self._folder, error)
+                logger.debug("%s: %s", self._folder, error)

@@ -48,3 +48,10 @@ def test_imported_names_exist() -> None:
     assert {"tools.bench.gateway", "tools.chaos.run", "openclaw_rl.cli.app"} <= files.keys()
     wrong = [line for name in files if ".v1." not in name for line in missing(name, files)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_loggers_are_called_logger() -> None:
+    for name, file in graph.files("openclaw_rl", "servers", "tools").items():
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and "getLogger(__name__)" in ast.unparse(node.value):
+                assert [ast.unparse(target) for target in node.targets] == ["logger"], name

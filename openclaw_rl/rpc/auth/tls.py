@@ -35,7 +35,7 @@ from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.runtime.reloading import Reloading
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds that a certificate and a key which don't fit may be there while they are replaced.
 _REPLACING_SECONDS = 2.0
@@ -227,6 +227,6 @@ def _load(folder: Path, role: str) -> Material:
         raise CertificateError(f"{file} was not signed by a CA in {authority_file}: others would refuse it")
     own, signer = min(c.not_valid_after_utc for c in chain), max(ca.not_valid_after_utc for ca in signers)
     if leaf.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
-        log.warning("%s is valid from %s: this machine's clock, or that of the one which signed it, is wrong",
-                    file, leaf.not_valid_before_utc)
+        logger.warning("%s is valid from %s: this machine's clock, or that of the one which signed it, is wrong",
+                       file, leaf.not_valid_before_utc)
     return Material(certificate, key_pem, authority, owner, min(own, signer), signer <= own)

@@ -19,7 +19,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.buffer.texts import numbers
 from openclaw_rl.v1 import turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: A phrase counts as repeated from so many tokens on; short answers repeat themselves by chance.
 REPETITION_TOKENS = 16
@@ -233,5 +233,5 @@ def teacher_prompt(turn: turn_pb2.Turn, hint: str, codec: Codec) -> list[int] | 
                     runs[i] = codec.encode(f"{text[:at]}\n\n{hint.strip()}{text[at:]}")
                     return list(chain.from_iterable(runs))
             break
-    log.warning("turn %s: its last user message is not in its prompt; trained without the hint", turn.turn_id)
+    logger.warning("turn %s: its last user message is not in its prompt; trained without the hint", turn.turn_id)
     return None

@@ -27,7 +27,7 @@ from openclaw_rl.training.release import live_scores
 from openclaw_rl.training.tables import age_of, count
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Steps that a sample may be part of without one of them ending: a sample that takes the process with it (out of
 #: memory) must not do so for ever.

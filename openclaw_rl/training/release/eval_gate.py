@@ -27,7 +27,7 @@ from openclaw_rl.training.release import held_out
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.files import write_durably
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Answers kept in a version's manifest, and characters of each.
 SAMPLES, _CUT = 8, 400
@@ -90,7 +90,7 @@ class Gate:
         except (Stopped, BackendLost):
             raise
         except Exception as error:  # whatever it was: fail closed
-            log.warning("the gate can't run: %s", error, exc_info=not isinstance(error, GateError))
+            logger.warning("the gate can't run: %s", error, exc_info=not isinstance(error, GateError))
             text = str(error) if isinstance(error, GateError) else f"{type(error).__name__}: {error}"
             report.failures.append(f"the gate can't run: {text}")
         report.metrics["seconds"] = time.perf_counter() - started
@@ -153,7 +153,7 @@ class Gate:
         except GateError:
             pass  # told by `check_settings`
         except (OSError, ValueError, KeyError, TypeError, ParseError) as error:
-            log.warning("%s can't be used and is made anew: %s", self._file, error)
+            logger.warning("%s can't be used and is made anew: %s", self._file, error)
         return None
 
     def _base_figures(self, prompts: Sequence[held_out.HeldOut], backend: Backend,
@@ -167,8 +167,8 @@ class Gate:
                 write_durably(self._file, json.dumps({"key": self._key(prompts), "report": MessageToDict(
                     report, preserving_proto_field_name=True)}).encode())
             except OSError as error:
-                log.warning("%s can't be written; the base model is tried again for the next version: %s", self._file,
-                            error)
+                logger.warning("%s can't be written; the base model is tried again for the next version: %s",
+                               self._file, error)
         return dict(report.metrics)
 
     def _key(self, prompts: Sequence[held_out.HeldOut]) -> str:

@@ -14,7 +14,7 @@ from openclaw_rl.training.release.regression import Watch
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import policy_pb2, trainer_pb2
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Seconds until it is tried again when the policy server does not answer.
 RETRY = 15.0
@@ -78,8 +78,8 @@ class Watcher:
                 self._problem = ""
             except Exception as error:  # it is tried again; whatever it was, the trainer goes on
                 self._problem = str(error)
-                log.error("the watch can't look or go back now: %s", error,
-                          exc_info=not isinstance(error, MeshError | StorageError))
+                logger.error("the watch can't look or go back now: %s", error,
+                             exc_info=not isinstance(error, MeshError | StorageError))
                 self._again = asyncio.get_running_loop().call_later(RETRY, self._news.set)
 
     async def _look(self, policy: PolicyDoor) -> None:
@@ -93,12 +93,12 @@ class Watcher:
                 return  # the operator's word, or a version of which the weight stream tells in a moment
             fall = await asyncio.to_thread(self.watch.look, active, state.kept_versions)
             if fall is not None:
-                log.error("%s; going back to version %d", fall.reason, fall.target)
+                logger.error("%s; going back to version %d", fall.reason, fall.target)
         if self.watch.going is not None:
             target, reason = self.watch.going
             state = await policy.state()
             if state.pinned or state.active_version == target:
                 return
             await policy.activate(target, reason)
-            log.warning("the policy server went back to version %d: %s", target, reason)
+            logger.warning("the policy server went back to version %d: %s", target, reason)
             self._events.tell(trainer_pb2.TRAINING_EVENT_KIND_WATCH_WENT_BACK, reason, version=target)

@@ -15,7 +15,7 @@ from openclaw_rl.rpc.auth.keys.store import KeyFile, KeyFileError
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.reloading import Reloading
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Scopes of a key that has none of its own: one of the configuration or of OPENCLAW_RL_API_KEYS.
 _PLAIN_SCOPES: frozenset[Scope] = frozenset({"chat", "read"})

@@ -20,7 +20,7 @@ from openclaw_rl.training.backends.megatron.processes import WORKER
 from openclaw_rl.training.buffer.examples import Example
 from openclaw_rl.training.release.held_out import HeldOut
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class MegatronBackend:
@@ -34,7 +34,7 @@ class MegatronBackend:
 
     def __init__(self, folder: Path, config: TrainerConfig, start: StartPoint, *, worker: str = WORKER) -> None:
         made = plan(config, ModelConfig.read(folder), hardware.find())
-        log.info("%s", made)
+        logger.info("%s", made)
         self._seconds = config.megatron.step_timeout
         self._group = Group(made.layout.world, config.threads, config.megatron.start_timeout, gpu=made.gpu,
                             worker=worker)

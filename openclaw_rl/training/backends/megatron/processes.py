@@ -35,7 +35,7 @@ from openclaw_rl.training.backends.megatron.frames import (
     Closed,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WORKER = "openclaw_rl.training.backends.megatron.worker"
 _AGENT = "openclaw_rl.training.backends.megatron.launcher"
@@ -86,8 +86,8 @@ class Processes:
         except BaseException:
             self.end()
             raise
-        log.info("the Megatron group of %d runs, pids %s", world,
-                 ", ".join(str(pid) for _, pid in sorted(self.pids.items())))
+        logger.info("the Megatron group of %d runs, pids %s", world,
+                    ", ".join(str(pid) for _, pid in sorted(self.pids.items())))
 
     def _start(self, worker: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", _AGENT, str(self._folder), "--nnodes=1", f"--nproc-per-node={self._world}",
@@ -129,7 +129,7 @@ class Processes:
             try:
                 rank, use = self._hello(channel)
             except (Closed, BadFrame, KeyError, TimeoutError) as error:
-                log.warning("refused a connection to the Megatron group: %s", error)
+                logger.warning("refused a connection to the Megatron group: %s", error)
                 channel.close()
                 continue
             if use == "log":
@@ -235,7 +235,7 @@ class Processes:
 
 
 def _tell(who: str, line: str) -> None:
-    log.log(_LEVELS.get(line.partition(" ")[0], logging.INFO), "%s %s", who, line)
+    logger.log(_LEVELS.get(line.partition(" ")[0], logging.INFO), "%s %s", who, line)
 
 
 def _peer(connection: socket.socket) -> int:

@@ -38,7 +38,7 @@ from openclaw_rl.training.backends.megatron.layout import Layout
 from openclaw_rl.training.buffer.examples import Example
 from openclaw_rl.training.release.held_out import HeldOut
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Makes a rank's policy; see MegatronPolicy.
 Factory = Callable[[Path, TrainerConfig, Layout, StartPoint], Any]
@@ -76,7 +76,7 @@ class Worker:
         except Closed:
             pass
         except (BadFrame, KeyError) as error:
-            log.error("the trainer's process sent something that is no command: %s", error)
+            logger.error("the trainer's process sent something that is no command: %s", error)
         end_all()
 
     def _answer(self, command: dict[str, Any]) -> dict[str, Any]:

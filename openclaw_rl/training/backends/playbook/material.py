@@ -23,7 +23,7 @@ from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.weights.api_model import ensure_api_model
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Held-out prompts of a gate: each is a request to the API.
 PROMPTS = 8
@@ -54,7 +54,7 @@ class Texts:
             writer = self.writer()
         except ConfigError as error:
             self.problem = str(error)
-            log.error("the playbook's writer does not work: %s", error)
+            logger.error("the playbook's writer does not work: %s", error)
             return
         threading.Thread(target=self._ask, args=(writer,), name="playbook writer", daemon=True).start()
 
@@ -63,7 +63,7 @@ class Texts:
         if not self._asked:  # else a step knows better
             self.problem = problem
         if problem:
-            log.error("the playbook's writer does not work: %s", problem)
+            logger.error("the playbook's writer does not work: %s", problem)
 
     def foreign(self, sample: turn_pb2.Sample, newest: int | None) -> str | None:
         return from_the_future(sample, newest)

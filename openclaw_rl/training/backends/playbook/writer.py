@@ -17,7 +17,7 @@ from openclaw_rl.training.backends.playbook import edits, rules
 from openclaw_rl.training.backends.playbook.evidence import Evidence
 from openclaw_rl.v1.playbook_pb2 import Playbook
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: Answers that are asked for until one can be used.
 TRIES = 2
@@ -95,12 +95,12 @@ class Writer:
                 try:
                     answer = await self._ask(connection, messages, fields)
                 except Unfit as error:
-                    log.warning("the playbook's writer does not take what it is asked: %s", error)
+                    logger.warning("the playbook's writer does not take what it is asked: %s", error)
                     return None
                 try:
                     return edits.read(answer, playbook, evidence)
                 except edits.BadAnswer as error:
-                    log.info("an answer of the playbook's writer %s can't be used: %s", self.api.model, error)
+                    logger.info("an answer of the playbook's writer %s can't be used: %s", self.api.model, error)
                     messages = [*messages[:2], {"role": "user", "content": f"Your last answer can't be used: {error}. "
                                                 "Answer again, with the JSON object alone."}]
         return None
