@@ -29,8 +29,8 @@ from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import common_pb2, component_pb2, environment_pb2, turn_pb2
 from tests.reward.factory import transition
-from tests.rollouts.talk import Harness, as_event, user
-from tests.rollouts.talk import turn as told
+from tests.rollouts.harness import Harness, as_event, user
+from tests.rollouts.harness import turn as told
 from tests.support.file_guard import no_file_on_the_loop
 from tests.support.loop import held_at_most
 
