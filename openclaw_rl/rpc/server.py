@@ -283,6 +283,7 @@ class ComponentServer:
         raised: list[Raised] = []
         if self._loop_monitor is not None:
             status.gauges["event_loop_held_seconds"] = self._loop_monitor.recent
+            status.gauges["event_loop_longest_held_seconds"] = self._loop_monitor.longest
             raised += self._loop_monitor.alarms()
         if self._credentials is not None:
             status.secure = True
