@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,7 +16,11 @@ from openclaw_rl.rpc.auth import ca
 from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
 from tests.mesh.fake_api import FakeApi
-from tests.mesh.in_process import in_process_mesh, tiny_model
+from tests.mesh.in_process import in_process_mesh, mesh_in_thread, tiny_model
+
+#: A mesh whose judge needs no model, and whose trainer takes samples but no step.
+IDLE: dict[str, dict[str, Any]] = {"prm_judge": {"judge": "rules"},
+                                   "trainer": {"min_samples": 100, "update_interval": 3600}}
 
 
 async def talk(url: str, *texts: str, session: str = "s") -> list[str]:
@@ -72,7 +77,7 @@ async def test_each_component_has_its_own_certificate(tmp_path: Path, monkeypatc
     for role in (*COMPONENTS, "operator"):
         ca.issue(home.certs, role)
     try:
-        async with in_process_mesh(tmp_path, "gpt-4o-mini", {"prm_judge": {"judge": "rules"}},
+        async with in_process_mesh(tmp_path, "gpt-4o-mini", IDLE,
                                    security={"tls": "on", "http_tls": "off"}) as mesh:
             await talk(mesh.http_address, "hi", "no, that is wrong", "thanks")
             async with asyncio.timeout(30):
@@ -89,3 +94,17 @@ async def test_a_component_that_can_not_run_leaves_no_other_running(tmp_path: Pa
             pass
     assert all(read_record(Home(tmp_path), name) is None for name in COMPONENTS)
     assert asyncio.all_tasks() == before
+
+
+def test_commands_find_a_mesh_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi()
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("OPENAI_BASE_URL", api.url)
+    try:
+        with mesh_in_thread(tmp_path, "gpt-4o-mini", IDLE) as mesh:
+            assert mesh.all_running()
+            mesh.session("told", "Hi", "that is wrong")
+            assert len(mesh.turns("told")) == 2
+    finally:
+        api.close()
+    assert not list(mesh.home.run.glob("*.json"))

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +22,10 @@ from openclaw_rl.serving.server import PolicyComponent
 from tests.mesh.fake_api import FakeApi
 from tests.mesh.in_process import in_process_mesh
 from tests.support.loop import held_at_most
+
+#: The judge needs no model, and the trainer takes samples but no step.
+IDLE: dict[str, dict[str, Any]] = {"prm_judge": {"judge": "rules"},
+                                   "trainer": {"min_samples": 100, "update_interval": 3600}}
 
 
 class Talker:
@@ -47,7 +52,7 @@ async def talker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytes
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     monkeypatch.setenv("OPENAI_BASE_URL", api.url)
     try:
-        async with in_process_mesh(tmp_path, "gpt-4o-mini", {"prm_judge": {"judge": "rules"}},
+        async with in_process_mesh(tmp_path, "gpt-4o-mini", IDLE,
                                    **getattr(request, "param", {})) as mesh, \
                 httpx.AsyncClient(base_url=mesh.http_address, trust_env=False, timeout=60) as http:
             talker = Talker(mesh, http)

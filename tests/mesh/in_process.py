@@ -6,14 +6,19 @@ take `tiny_model`; where only words matter, an API (`tests.mesh.fake_api`), whic
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from openclaw_rl.api.in_process import InProcessMesh
 from openclaw_rl.config import Config
 from openclaw_rl.runtime.home import Home
+from tests.mesh.mesh import Mesh
 from tests.serving.stub import write_tokenizer
 
 
@@ -27,8 +32,8 @@ def tiny_model(folder: Path) -> Path:
     config = LlamaConfig(vocab_size=272, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024,
                          tie_word_embeddings=True, bos_token_id=0, eos_token_id=1, pad_token_id=1)
-    model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
-    model.to(torch.bfloat16).save_pretrained(folder)
+    make: Any = LlamaForCausalLM
+    make(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 
@@ -53,3 +58,23 @@ async def in_process_mesh(root: Path, model: str | Path, components: dict[str, d
     """
     async with InProcessMesh(quick_config(model, components, **sections), Home(root), any_ports=True) as mesh:
         yield mesh
+
+
+@contextmanager
+def mesh_in_thread(root: Path, model: str | Path, components: dict[str, dict[str, Any]] | None = None,
+                   **sections: Any) -> Iterator[Mesh]:
+    """The same for tests that are no coroutines: the mesh runs on a loop of another thread, and its commands, as a user
+    has them, find it by its folder."""
+    mesh = InProcessMesh(quick_config(model, components, **sections), Home(root), any_ports=True)
+    mesh.home.config_file.write_text(yaml.safe_dump(mesh.config.model_dump(mode="json", exclude_defaults=True)))
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        thread = threading.Thread(target=loop.run_forever, name="mesh")
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(mesh.start(), loop).result(120)
+            yield Mesh(mesh.home)
+            asyncio.run_coroutine_threadsafe(mesh.stop(), loop).result(60)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
