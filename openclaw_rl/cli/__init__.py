@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _expected(error: Exception) -> str | None:
-    """The text for the user when an error is one of ours, else None."""
+    """Return the text of an expected error, else None."""
     # Imported only when something failed: the commands load no more than they need.
     from openclaw_rl.api.facade import PolicyError
     from openclaw_rl.config import ConfigError

@@ -18,7 +18,7 @@ _ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "
 
 
 class _Commands(TyperGroup):
-    """Lists the commands in the order in which one needs them."""
+    """Lists commands in order of use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_ORDER.index)
@@ -38,23 +38,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.
 
 
 def print_json(data: Any) -> None:
-    """JSON for programs: plain, whole lines, whatever the terminal's width and encoding."""
+    """Print plain JSON, independent of the terminal's width and encoding."""
     print(json_text(data, indent=2))
 
 
 def json_text(data: Any, indent: int | None = None) -> str:
-    """JSON as standard output can have it: with escapes where its encoding lacks characters."""
+    """Return JSON for standard output, with escapes if its encoding lacks characters."""
     return json.dumps(data, indent=indent, ensure_ascii=(sys.stdout.encoding or "").lower() != "utf-8")
 
 
 def clipped(text: str, width: int) -> Text:
-    """One line of at most `width` characters, without markup and without what a terminal would obey."""
+    """Return one line of at most `width` characters, without markup or control characters."""
     line = harmless(" ".join(text.split()))
     return Text(line if len(line) <= width else line[: width - 1] + "…")
 
 
 def harmless(text: str) -> str:
-    """Without escape sequences: a sandbox or a user may have written them for the terminal that shows them."""
+    """Replace control characters: a sandbox or a user may have written escape sequences."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

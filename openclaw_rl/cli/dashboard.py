@@ -67,7 +67,8 @@ def dashboard(
 
 
 def _open(file: Path, link: str) -> None:
-    """Open the link in a browser, by a file that only this user reads: all users see the arguments of programs."""
+    """Open the link in a browser through a file that only this user can read: process arguments are visible to all
+    users."""
     import threading
     import webbrowser
 
@@ -84,7 +85,7 @@ def _open(file: Path, link: str) -> None:
 
 
 def _has_display() -> bool:
-    """A browser could show itself to somebody."""
+    """Whether a browser can be shown."""
     if os.environ.get("CI") or os.environ.get("SSH_CONNECTION"):
         return False
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

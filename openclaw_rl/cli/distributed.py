@@ -58,7 +58,7 @@ def distributed_start(
 
 
 def _show(start: DistributedStart) -> None:
-    """What would run where."""
+    """Print the plan: components, hosts, ports."""
     from openclaw_rl.launch.distributed import plan as plans
     from openclaw_rl.launch.distributed.host import python_of
 

@@ -44,6 +44,6 @@ def docs(
 
 
 def _language() -> Literal["en", "zh"]:
-    """The terminal's."""
+    """Return the terminal's language."""
     said = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     return "zh" if said.lower().startswith("zh") else "en"

@@ -163,7 +163,7 @@ def show(episode: Annotated[str, typer.Argument(help="Episode id.", show_default
 
 
 class _Lines:
-    """Progress without a terminal: a line now and then."""
+    """Progress without a terminal: a line at intervals."""
 
     def __init__(self) -> None:
         self._by_type: dict[str, Progress] = {}
@@ -188,7 +188,7 @@ class _Lines:
 
 
 class _Live(_Lines):
-    """The same in a terminal: a table that is drawn anew."""
+    """Progress in a terminal: a live table."""
 
     def __init__(self) -> None:
         super().__init__()

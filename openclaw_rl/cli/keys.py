@@ -102,7 +102,7 @@ def _file() -> KeyFile:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """A name, scope or time that is not allowed is wrong usage."""
+    """Report an invalid name, scope or time as a usage error."""
     try:
         yield
     except ValueError as error:

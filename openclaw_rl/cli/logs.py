@@ -55,7 +55,7 @@ def logs(
 
 
 def _sources(names: list[str], journal: bool, host: str) -> list[_Source]:
-    """The logs that are meant, each once: of the journal there is one for each host."""
+    """Return the requested logs, each once: there is one journal per host."""
     from openclaw_rl.observability.log_reader import Tail
     from openclaw_rl.runtime.running_config import running_config
 
@@ -82,7 +82,7 @@ def _sources(names: list[str], journal: bool, host: str) -> list[_Source]:
 
 
 def _on(address: str, host: str) -> bool:
-    """HOST:PORT is on the host, which may be called by its name or its number."""
+    """Whether HOST:PORT is on a host, given by name or address."""
     import socket
 
     own = address.rpartition(":")[0].strip("[]")
@@ -124,7 +124,7 @@ class _Source:
     there = False  #: it could be read, whether it had lines or not
 
     def show(self, count: int, several: bool) -> int:
-        """Print its last lines; how many."""
+        """Print the last lines. Returns their number."""
         lines = self.last(count)
         for line in lines:
             _print(self.label, line, several)
@@ -134,12 +134,12 @@ class _Source:
         raise NotImplementedError
 
     def follow(self, put: Callable[[tuple[str, str]], None]) -> None:
-        """Hand over each line as it is written; returns only when there is no such log."""
+        """Pass on each line as it is written; returns only if there is no such log."""
         raise NotImplementedError
 
 
 class _Near(_Source):
-    """Files of the home here."""
+    """A log in this machine's home folder."""
 
     def __init__(self, label: str, tail: Tail) -> None:
         self.label, self._tail = label, tail

@@ -193,7 +193,7 @@ def stop_all(
 
 
 def _started_elsewhere(home: Home) -> dict[str, str]:
-    """Addresses, by component, of what the running mesh uses and did not start."""
+    """Return addresses of components that the running mesh uses but did not start."""
     from openclaw_rl.config import ConfigError
     from openclaw_rl.runtime.running_config import running_config
 

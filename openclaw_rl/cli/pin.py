@@ -40,7 +40,7 @@ def unpin(as_json: Json = False) -> None:
 
 
 def activating() -> PolicyServiceClient:
-    """A client that waits until a version's weights are loaded, which takes minutes for a large model."""
+    """Return a client that waits until a version's weights are loaded, which takes minutes for a large model."""
     from openclaw_rl.client import PolicyServiceClient
 
     return PolicyServiceClient(home=Home.default(), timeout=900)

@@ -15,7 +15,7 @@ _HEAD = """\
 
 
 def commented_config() -> str:
-    """YAML of all keys and their meaning."""
+    """Return YAML of all keys with their descriptions."""
     return _HEAD + "\n".join(_lines(Config(), 0)) + "\n"
 
 

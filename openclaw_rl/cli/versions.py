@@ -127,14 +127,14 @@ def diff(old: Number, new: Number, as_json: Json = False) -> None:
 
 
 def before_after(metrics: dict[str, float]) -> list[str]:
-    """Figures of a step that are there of before and after it."""
+    """Return metrics of a step that exist before and after it."""
     pairs = {name.removesuffix("_after"): value for name, value in metrics.items() if name.endswith("_after")}
     return [f"{name} {metrics[key]:.3g} -> {value:.3g}" for name, value in pairs.items()
             if (key := f"{name}_before" if f"{name}_before" in metrics else name) in metrics]
 
 
 def _verdict(gate: dict[str, Any] | None) -> list[Text]:
-    """The gate's findings, a line each."""
+    """Return the gate's findings, one line each."""
     if gate is None:
         return []
     figures = ", ".join(f"{name} {value:.3g}" + (f" (base model {gate['before'][name]:.3g})"
@@ -145,7 +145,7 @@ def _verdict(gate: dict[str, Any] | None) -> list[Text]:
 
 
 def _help(entry: dict[str, Any]) -> str:
-    """How turns under an instruction were judged."""
+    """Return the judgement of turns under an instruction."""
     if entry["mean_score"] is None:
         return f" (since version {entry['added_in']})"
     return f" (since version {entry['added_in']}; {entry['mean_score']:+.2f} of {entry['uses']} turns)"
@@ -161,7 +161,7 @@ def _delivery(delivery: dict[str, Any]) -> str:
 
 
 def _print_answers(found: VersionDiff) -> None:
-    """Answers to held-out prompts, side by side."""
+    """Print answers to held-out prompts side by side."""
     table = Table(pad_edge=False, box=None, show_lines=False, expand=True)
     for title in ("held-out prompt", f"version {found.old}", f"version {found.new}"):
         table.add_column(title, ratio=1 if title.startswith("held") else 2)
@@ -172,7 +172,7 @@ def _print_answers(found: VersionDiff) -> None:
 
 
 def _grid() -> Table:
-    """Rows of a name and what there is to it."""
+    """Return a table of names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     return table
@@ -194,7 +194,7 @@ def _metrics(v: Version, every: bool) -> str:
 
 
 def _activation(story: VersionStory) -> str:
-    """When the version was activated, for how long decoding paused, and why it is not served."""
+    """Return activation time, decoding pause, and why the version is not served."""
     parts = [_when(story.activated_at)]
     if story.pause_ms is not None:
         parts.append(f"decoding paused for {story.pause_ms:.0f} ms")
@@ -202,7 +202,7 @@ def _activation(story: VersionStory) -> str:
 
 
 def _print_turn(turn: TrainedTurn, prefix: str) -> None:
-    """A turn in three lines, each cut to the terminal."""
+    """Print a turn in three lines, clipped to the terminal."""
     session = "unknown session" if turn.session is None else turn.session
     lines = [Text(f"{prefix}{turn.turn}  {SCORES[turn.score] or '?':>2}  ") + clipped(session, 256)]
     for mark, text in (("<", turn.request), (">", turn.response)):

@@ -21,7 +21,7 @@ PAGES = ("first-session", "commands", "configuration", "sessions-and-classes", "
 
 
 def page_file(name: str, language: Language = "en") -> Path:
-    """Where a page is; it need not be there."""
+    """Return the path of a page, which need not exist."""
     return FOLDER / language / f"{name}.md"
 
 

@@ -15,14 +15,14 @@ MARK = "<!-- From here on generated: python -m openclaw_rl.docs -->"
 
 
 def generated(name: str, language: Language) -> tuple[str, list[str]]:
-    """A page as it should be, and what is wrong with its translation."""
+    """Return a page's expected text, and problems of its translation."""
     head, _, _ = page_file(name, language).read_text(encoding="utf-8").partition(MARK)
     tables, problems = _MAKERS[name](language)
     return f"{head.rstrip()}\n\n{MARK}\n\n{tables.rstrip()}\n", problems
 
 
 def main() -> int:
-    """Write the pages, or with --check only compare; 1 when a page was stale or a translation is."""
+    """Write the pages, or with --check compare only. Returns 1 if a page or a translation is stale."""
     check = "--check" in sys.argv[1:]
     failed = False
     for name in _MAKERS:

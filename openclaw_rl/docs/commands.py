@@ -19,7 +19,7 @@ _WORDS: dict[str, dict[str, str]] = {
 
 
 def tables(language: Language) -> tuple[str, list[str]]:
-    """All commands as Markdown, and what is wrong with their translation."""
+    """Return all commands as Markdown, and problems of their translation."""
     translations = Translations("commands", language)
     words = _WORDS[language]
     parts = [f"| {words['command']} | |", "|---|---|",
@@ -33,7 +33,7 @@ def tables(language: Language) -> tuple[str, list[str]]:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Each command of the command line, `keys add` and the like included, with click's object."""
+    """Yield each command, including subcommands such as `keys add`, with click's object."""
     import typer
 
     from openclaw_rl.cli.app import app
@@ -54,7 +54,7 @@ def _paragraphs(command: Any) -> list[str]:
 
 
 def _does(name: str, command: Any, translations: Translations) -> str:
-    """What a command does, in a sentence."""
+    """Return the first sentence of a command's help."""
     return re.split(r"(?<=\.)\s|(?<=。)", translations.text(name, _paragraphs(command)[0]))[0].replace("|", "\\|")
 
 
@@ -74,7 +74,7 @@ def _command(name: str, command: Any, words: dict[str, str], translations: Trans
 
 
 def examples(command: Any) -> list[str]:
-    """The examples in a command's help: a line of several, or a paragraph for each."""
+    """Return the examples in a command's help: one line of several, or one paragraph each."""
     paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n", command.epilog or "")]
     if not paragraphs[0].startswith("Example: "):
         return []
@@ -107,7 +107,7 @@ def _row(name: str, parameter: Any, words: dict[str, str], translations: Transla
 
 
 def _choices(parameter: Any) -> list[str]:
-    """What a parameter may be, where that is a list; older typers have click's type, newer ones the annotation."""
+    """Return a parameter's choices, if any. Older versions of typer keep click's type, newer ones the annotation."""
     if (there := getattr(getattr(parameter, "type", None), "choices", None)) is not None:
         return list(there)
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
@@ -115,5 +115,5 @@ def _choices(parameter: Any) -> list[str]:
 
 
 def _rest(text: str) -> str:
-    """A parameter's help without what typer adds."""
+    """Return a parameter's help without typer's additions."""
     return re.sub(r"\s*\[(required|default: [^\]]*)\]$", "", text)

@@ -85,7 +85,7 @@ def _rows(section: str, model: type[BaseModel], language: Language, translations
 
 
 def _key(name: str, model: type[BaseModel], key: str) -> str:
-    """What the translation of a key is kept under: keys that all components have are there once."""
+    """Return the key of a translation; keys common to all components share one."""
     return f"components.*.{key}" if issubclass(model, Component) and key in Component.model_fields else name
 
 

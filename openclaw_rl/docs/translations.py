@@ -53,5 +53,5 @@ class Translations:
         return str(entry["text"])
 
     def unused(self) -> list[str]:
-        """Keys that nothing asked for."""
+        """Return keys that were never requested."""
         return sorted(self._texts.keys() - self._used)

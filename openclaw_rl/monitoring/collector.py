@@ -50,7 +50,7 @@ class Collector:
         self.environments_problem = ""  #: why they can't be told, for a person
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Collect until cancelled."""
         try:
             self._rates.seed(self._history.series)
         except Exception:  # the first minute's counts are missing, and no more
@@ -65,7 +65,7 @@ class Collector:
             group.create_task(self._take_regularly())
 
     async def _take_regularly(self) -> None:
-        """Take the figures of all components together, at the interval, whatever that took."""
+        """Take the figures of all components at each interval."""
         due = time.monotonic()
         while True:
             try:
@@ -76,7 +76,7 @@ class Collector:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     def take(self, now: float) -> None:
-        """Keep the figures of now."""
+        """Add the current figures to the history."""
         self.latest = figures(self._mesh, self._rates)
         self._history.add(self.latest, now)
         self.ticks += 1
@@ -162,12 +162,12 @@ class Collector:
 
 
 def _problem(error: Exception) -> str:
-    """Why a component can't be followed, for a person."""
+    """Return why a component cannot be followed, for display."""
     return str(error) if isinstance(error, MeshError | ConfigError | TryAgain) else f"{type(error).__name__}: {error}"
 
 
 async def _closing(stream: AsyncIterator[Any]) -> Any:
-    """The stream as a generator, whose end ends the call."""
+    """Wrap a stream so that closing the generator ends the call."""
     try:
         async for item in stream:
             yield item

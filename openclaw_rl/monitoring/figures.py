@@ -45,21 +45,21 @@ _MINUTE = 60.0
 
 
 class Rates:
-    """What counters gained in the last minute."""
+    """Gains of counters in the last minute."""
 
     def __init__(self) -> None:
         self._gains: dict[str, deque[tuple[float, int]]] = {}  # readings of the last minute: when, and the counter
 
     def seed(self, series: Series) -> None:
-        """Begin with what an earlier process counted."""
+        """Start from the counts of an earlier process."""
         for t, row in series.recent(_MINUTE):
             for name in _JUDGE_RATES:
                 if (count := row.get(f"judge.count.{name}")) is not None:
                     self._gains.setdefault(name, deque()).append((float(t), int(count)))
 
     def last_minute(self, name: str, seen: ComponentView, counter: str) -> float | None:
-        """What a counter gained in the minute before it was last heard of; None when it isn't told now. What it gained
-        while nobody heard of it belongs to no minute, and is left out."""
+        """Return the gain of a counter in the minute before its last report; None if it is not reported now. Gains
+        during gaps between reports belong to no minute and are left out."""
         count = seen.counter(counter)
         if count is None:
             return None
@@ -74,7 +74,7 @@ class Rates:
 
 
 def figures(mesh: MeshData, rates: Rates) -> Figures:
-    """All figures that are known now, by name."""
+    """Return all current figures by name."""
     policy, judge, trainer = mesh.status("policy_server"), mesh.status("prm_judge"), mesh.status("trainer")
     found: dict[str, float | None] = {f"policy.{name}": policy.gauge(gauge) for name, gauge in _POLICY.items()}
     found |= {f"trainer.{name}": trainer.gauge(gauge) for name, gauge in _TRAINER.items()}
@@ -94,7 +94,7 @@ def figures(mesh: MeshData, rates: Rates) -> Figures:
 
 
 def waits_for(status: ComponentStatus | None) -> str:
-    """What a component waits for or suffers from, by its own word: detail and alarms, without saying one twice."""
+    """Return what a component waits for or suffers from: its detail, alarms and outboxes, without repetition."""
     if status is None:
         return ""
     alarms = "; ".join(alarm.message for alarm in status.alarms)

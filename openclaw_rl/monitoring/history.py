@@ -58,7 +58,7 @@ class History:
         return list(self._events)[-limit:][::-1]
 
     def problems(self) -> list[tuple[str, dict[str, str]]]:
-        """What is wrong with the file: keys of sentences in the dashboard's locale/ and their values."""
+        """Return problems of the file: keys of sentences in the dashboard's locale/ and their values."""
         return [] if self.file is None else self.file.problems()
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class ComponentView:
 
     @property
     def live(self) -> bool:
-        """It answers."""
+        """Whether the component responds."""
         return self.state not in ("DOWN", "ABSENT")
 
     @property
@@ -60,13 +60,13 @@ class ComponentView:
         return self.status.host if self.status is not None else ""
 
     def gauge(self, name: str) -> float | None:
-        """One of its momentary figures; None when it tells none now."""
+        """Return a gauge; None if it is not reported now."""
         if self.status is None or not self.live or name not in self.status.gauges:
             return None
         return float(self.status.gauges[name])
 
     def counter(self, name: str) -> int | None:
-        """One of its counts; None when it tells none now."""
+        """Return a counter; None if it is not reported now."""
         if self.status is None or not self.live or name not in self.status.counters:
             return None
         return int(self.status.counters[name])
@@ -94,16 +94,16 @@ class MeshData:
         return find(name, self.home)
 
     def status(self, name: str) -> ComponentView:
-        """What is known of a component."""
+        """Return the view of a component."""
         return self._views[name]
 
     def all(self) -> list[ComponentView]:
-        """All four, in the order of the ring."""
+        """Return all four views, in the order of the ring."""
         return [self._views[name] for name in COMPONENTS]
 
     @property
     def version(self) -> int | None:
-        """The policy version that answers now; None when that isn't known."""
+        """The active policy version; None if unknown."""
         seen = self._views["policy_server"]
         return int(seen.status.policy_version) if seen.live and seen.status is not None \
             and seen.status.HasField("policy_version") else None
@@ -134,7 +134,7 @@ class MeshData:
         return self._client(AsyncTrainerServiceClient, "trainer")
 
     def answered(self, name: str, status: ComponentStatus, address: str) -> str:
-        """Take a component's word. Gives its state before."""
+        """Record a component's status. Returns its previous state."""
         before = self._views[name]
         state = _BY_STATE.get(status.state, "DEGRADED")
         now = time.time()
@@ -145,7 +145,7 @@ class MeshData:
         return before.state
 
     def silent(self, name: str, problem: str, absent: bool) -> str:
-        """A component does not answer; `absent`: nothing says where it would be. Gives its state before."""
+        """Record that a component does not respond; `absent`: its address is unknown. Returns its previous state."""
         before = self._views[name]
         state = "ABSENT" if absent and not before.heard else "DOWN"
         since = before.since if before.state == state else time.time()

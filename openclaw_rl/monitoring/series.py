@@ -36,7 +36,7 @@ Resolution = Literal["seconds", "minutes"]
 
 
 class RowStore(Protocol):
-    """Where rows outlive the process. None of its methods waits."""
+    """Persistent storage of rows. None of its methods waits."""
 
     def put(self, resolution: Resolution, row: Row) -> None:
         """Keep a row in place of the one of its time."""

@@ -43,7 +43,7 @@ def of_span(span: Span) -> Context:
 
 
 def span_context(context: Context) -> SpanContext | None:
-    """What a link to the context's span points at; None for an empty context."""
+    """Return the span context to link to; None for an empty context."""
     found = trace.get_current_span(context).get_span_context()
     return found if found.is_valid else None
 

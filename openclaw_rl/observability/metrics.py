@@ -37,7 +37,7 @@ Figures = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def of_status(status: component_pb2.ComponentStatus) -> tuple[Figures, Figures]:
-    """Counts and momentary figures of a component's status."""
+    """Return counters and gauges of a component's status."""
     counts: Figures = {(f"openclaw.{name}", ()): value for name, value in status.counters.items()}
     counts |= {("openclaw.dropped", (("reason", reason),)): value for reason, value in status.dropped.items()}
     gauges: Figures = {_gauge(name): value for name, value in status.gauges.items()}
@@ -72,7 +72,7 @@ def _gauge(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def of_registry(registry: CollectorRegistry) -> tuple[Figures, Figures]:
-    """Counts and momentary figures of a Prometheus registry; a histogram is its buckets, sum and count."""
+    """Return counters and gauges of a Prometheus registry; histograms as buckets, sum and count."""
     counts: Figures = {}
     gauges: Figures = {}
     for family in registry.collect():
@@ -105,7 +105,7 @@ class MetricsExport:
         self._thread.start()
 
     def add(self, source: Callable[[], tuple[Figures, Figures]]) -> None:
-        """Observe a source from now on; it is called on the export's thread."""
+        """Add a source, which is called on the export thread."""
         self._sources.append(source)
 
     def histogram(self, name: str, unit: str, description: str, bounds: Sequence[float]) -> Histogram:
@@ -113,13 +113,13 @@ class MetricsExport:
         return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds)
 
     def shutdown(self, timeout: float) -> None:
-        """A last export, for at most `timeout` seconds."""
+        """Export a last time, for at most `timeout` seconds."""
         self._ending.set()
         self._thread.join(timeout)
         self._provider.shutdown(timeout_millis=timeout * 1000)
 
     def collect(self) -> None:
-        """Export now. Not in an event loop that is observed."""
+        """Export now. Must not be called on an observed event loop."""
         counts: Figures = {}
         gauges: Figures = {}
         for source in self._sources:

@@ -34,7 +34,7 @@ class MeshCollector(Collector):
         self._ask = ask
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Nothing: else the registry would ask the components when this is registered."""
+        """Return nothing, so that registration does not query the components."""
         return []
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
@@ -54,18 +54,18 @@ class MeshCollector(Collector):
 
 
 class _Samples:
-    """Figures of all components, by name: those of one name have the same labels, in the same order."""
+    """Figures of all components by name; those of one name have the same labels, in the same order."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, list[_Sample]] = {}
 
     def add(self, figures: Figures, own: dict[str, str]) -> None:
-        """Those of one component."""
+        """Add the figures of one component."""
         for (figure, labels), value in figures.items():
             self._by_name.setdefault(re.sub(r"[^A-Za-z0-9_:]", "_", figure), []).append((dict(labels) | own, value))
 
     def families(self) -> Iterator[tuple[str, list[str], list[_Sample]]]:
-        """Name, names of the labels, and samples of each."""
+        """Yield name, label names and samples of each figure."""
         for name, samples in sorted(self._by_name.items()):
             yield name, sorted({label for own, _ in samples for label in own}), samples
 

@@ -168,5 +168,5 @@ class SpanStore:
 
 
 def _digest(session_id: str) -> bytes:
-    """What stays of a forgotten session's id."""
+    """Return the digest that is kept of a forgotten session's id."""
     return hashlib.blake2b(session_id.encode(), digest_size=16).digest()

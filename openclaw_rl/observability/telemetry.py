@@ -96,7 +96,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
 
 
 def endpoint(signal: str, config: TelemetryConfig) -> str:
-    """Where a signal ("traces" or "metrics") goes; "" for nowhere."""
+    """Return the endpoint of a signal ("traces" or "metrics"); "" for none."""
     if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip().lower() == "none":
         return ""
     return (config.endpoint or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")

@@ -60,11 +60,11 @@ class Journal:
 
     def action(self, session: str, version: int | None, turn_class: Literal["MAIN", "SIDE", "UNKNOWN"],
                text: str) -> None:
-        """What the policy answered."""
+        """Record the policy's response."""
         self._put(session, version, _ACTIONS.get(turn_class) or _ACTIONS["UNKNOWN"], text, True)
 
     def next_state(self, session: str, version: int | None, text: str) -> None:
-        """What came back: the user's words, tool results, the environment's output."""
+        """Record the next state: the user's message, tool results, the environment's output."""
         self._put(session, version, _NEXT_STATE, text, True)
 
     def score(self, session: str, version: int | None, score: int, word: str) -> None:
@@ -72,7 +72,7 @@ class Journal:
         self._put(session, version, _SCORE, f"{score:d} ({bare(word)})", False)
 
     def hint(self, session: str, version: int | None, text: str) -> None:
-        """What the answer should have been like."""
+        """Record a hint."""
         self._put(session, version, _HINT, text, True)
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""How an entry looks. A line is a line: whatever a text holds, it can't end one or begin another."""
+"""Format of journal entries: each is one line, whatever its texts contain."""
 
 from __future__ import annotations
 
