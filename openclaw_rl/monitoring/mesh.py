@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from openclaw_rl.client import (
     AsyncComponentServiceClient,
@@ -160,7 +160,7 @@ class MeshData:
             if client is not None:  # it moved; calls under way end with an error of their own
                 self._later(client)
             client = self._clients[key] = kind(address, component=name, home=self.home)
-        return client
+        return cast(_Client, client)
 
     def _later(self, client: Any) -> None:
         task = asyncio.get_running_loop().create_task(client.close())
