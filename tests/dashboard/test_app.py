@@ -37,5 +37,5 @@ async def test_a_page_that_cannot_be_made_says_so(home: Home, monkeypatch: pytes
                                  base_url="http://127.0.0.1:30080", trust_env=False) as http:
         answer = await http.get("/broken")
     dashboard.history.close()
-    assert answer.status_code == 200 and "This page could not be made" in answer.text
+    assert answer.status_code == 200 and "This page could not be rendered" in answer.text
     assert "Traceback" not in answer.text and "secret" not in answer.text

@@ -96,7 +96,7 @@ def test_episodes(shown: Panel, browse: Any) -> None:
     expect(tasks).to_contain_text("<script>window.hacked=1</script>")
     episodes = page.get_by_role("table", name="Episodes")
     expect(episodes.get_by_role("row")).to_have_count(9)
-    expect(episodes).to_contain_text("broken off")
+    expect(episodes).to_contain_text("aborted")
     shown.mesh.data.turns["t2"].episode.episode_id = "e1"
     shown.mesh.data.turns["t2"].session_id = "ses1"
     episodes.get_by_role("row").nth(7).get_by_role("link", name="Turns").click()

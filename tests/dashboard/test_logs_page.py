@@ -26,7 +26,7 @@ def test_filters_the_journal_and_a_component_that_is_down(shown: Panel, browse: 
     page = watched.page
     log = page.get_by_role("log", name="Logs")
     expect(log.locator(".l-line")).to_have_count(20, timeout=SOON)
-    page.get_by_label("At least").select_option("warning")
+    page.get_by_label("Minimum level").select_option("warning")
     page.get_by_label("Text").fill("SLOW")
     page.get_by_role("button", name="Find").click()
     expect(log.locator(".l-line")).to_have_count(4, timeout=SOON)
@@ -40,7 +40,7 @@ def test_filters_the_journal_and_a_component_that_is_down(shown: Panel, browse: 
     shown.mesh.stop("prm_judge")
     try:
         page.goto(f"{shown.served.url}/logs")
-        expect(page.get_by_role("main").get_by_text("prm_judge does not answer")).to_be_visible(timeout=SOON)
+        expect(page.get_by_role("main").get_by_text("prm_judge does not respond")).to_be_visible(timeout=SOON)
         expect(log).to_contain_text("trainer")
         assert "Traceback (most" not in page.content()
     finally:
@@ -57,11 +57,11 @@ def test_following_pausing_and_jumping(shown: Panel, browse: Any) -> None:
     data.log.append("2026-11-30 10:01:00,000 INFO    fresh line")
     expect(log).to_contain_text("fresh line", timeout=SOON)
     page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_role("button", name="Go on")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="Resume")).to_have_attribute("aria-pressed", "true")
     data.log.extend(f"2026-11-30 10:02:00,000 INFO    many {number}" for number in range(1500))
-    expect(page.get_by_text("paused; 1500 lines wait")).to_be_visible(timeout=SOON)
+    expect(page.get_by_text("paused; 1500 new lines")).to_be_visible(timeout=SOON)
     expect(log).not_to_contain_text("many")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(log).to_contain_text("many 1499", timeout=SOON)
     expect(log.locator(".l-line")).to_have_count(1000)  # the browser keeps no more
     log.evaluate("(box) => { box.scrollTop = 0; }")

@@ -70,7 +70,7 @@ def test_the_first_screen_is_live_and_safe(shown: tuple[FakeMesh, Served], brows
     expect(tiles).to_contain_text("12")
     expect(page.get_by_role("region", name="Policy: Response time")).to_contain_text("p95 1.50 s")
     mesh.tell("VERSION_REFUSED", HOSTILE, version=13)
-    expect(page.get_by_role("region", name="What happened")).to_contain_text("The gate refused version 13")
+    expect(page.get_by_role("region", name="Events")).to_contain_text("Version 13 failed the eval gate")
     # A table for those who can't see a chart.
     page.get_by_role("button", name="Response time: show as table").click()
     dialog = page.get_by_role("dialog", name="Response time")
@@ -169,7 +169,7 @@ def test_no_mesh_and_a_damaged_history_are_told_with_what_to_do(home: Home, brow
         expect(watched.page.get_by_role("status")).to_contain_text("openclaw-rl local-start")
         expect(watched.page.get_by_role("status")).to_contain_text("history.db.damaged-")
         expect(watched.page.get_by_role("region", name="Components")).to_contain_text("not started")
-        expect(watched.page.get_by_role("region", name="Policy: Requests")).to_contain_text("No figures")
+        expect(watched.page.get_by_role("region", name="Policy: Requests")).to_contain_text("No data")
         assert not watched.problems
 
 
@@ -188,7 +188,7 @@ def test_signing_in_by_the_start_link_and_by_key(shown: tuple[FakeMesh, Served],
     page.get_by_role("link", name="Sign in").click()
     page.get_by_label("Key").fill("ocl_wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("opens nothing")
+    expect(page.get_by_role("alert")).to_contain_text("not valid here")
     page.get_by_label("Key").fill(shown)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("button", name="Sign out (boss)")).to_be_visible()

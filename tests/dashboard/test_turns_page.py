@@ -38,7 +38,7 @@ def test_searching_paging_and_going_back(shown: Panel, browse: Any) -> None:
     page.keyboard.press("Enter")
     expect(rows).to_have_count(6, timeout=SOON)
     assert page.url.endswith("/turns?class=side&version=2")  # nothing of the fields that say nothing
-    page.get_by_role("link", name="Remove the filter Version: 2").click()
+    page.get_by_role("link", name="Remove filter Version: 2").click()
     expect(rows).to_have_count(18, timeout=SOON)
     data = shown.mesh.data
     page.goto(f"{shown.served.url}/turns?class=main")
@@ -51,17 +51,17 @@ def test_searching_paging_and_going_back(shown: Panel, browse: Any) -> None:
     finally:
         del data.turns["late"]
     page.goto(f"{shown.served.url}/turns?score=bad&fate=trained")
-    expect(page.get_by_text("4 of the 71 turns that were looked at")).to_be_visible(timeout=SOON)
+    expect(page.get_by_text("4 of 71 turns searched")).to_be_visible(timeout=SOON)
     expect(rows).to_have_count(5)
     page.goto(f"{shown.served.url}/turns?text=nowhere")
-    expect(page.get_by_text("No turn fits these filters")).to_be_visible(timeout=SOON)
+    expect(page.get_by_text("No turn matches these filters")).to_be_visible(timeout=SOON)
     harmless(watched)
 
 
 def test_new_turns_come_without_losing_the_place(shown: Panel, browse: Any) -> None:
     watched = shown.open(browse, "/turns?session=live")
     page, data = watched.page, shown.mesh.data
-    expect(page.get_by_text("No turn fits these filters")).to_be_visible(timeout=SOON)
+    expect(page.get_by_text("No turn matches these filters")).to_be_visible(timeout=SOON)
     data.turns.update({f"n{number}": turn(1000 + 4 * number, turn_id=f"n{number}", session_id="live", parent_turn_id="")
                        for number in range(30)})
     link = page.get_by_role("link", name="What is 1004 plus 1004?")
@@ -109,7 +109,7 @@ def test_a_trace_is_walked_through_from_the_keyboard(shown: Panel, browse: Any) 
     page.keyboard.press("End")
     page.keyboard.press("Home")
     page.keyboard.press("ArrowDown")
-    details = page.get_by_role("region", name="Details of the span")
+    details = page.get_by_role("region", name="Span details")
     expect(details).to_contain_text("vote 1")
     page.keyboard.press("ArrowLeft")
     expect(details.get_by_role("heading")).to_have_text("chat")
@@ -143,7 +143,7 @@ def test_components_that_are_down(shown: Panel, browse: Any) -> None:
         page = watched.page
         told = page.get_by_role("main").get_by_role("alert")
         expect(told).to_contain_text("env_server has not answered since", timeout=SOON)
-        expect(told).to_contain_text("Versions, logs of the others and the overview still work")
+        expect(told).to_contain_text("Versions, other logs and the overview still work")
         assert "Traceback" not in page.content()
         shown.mesh.start("env_server")
         expect(page.get_by_role("table").get_by_role("row")).to_have_count(51, timeout=SOON)

@@ -27,7 +27,7 @@ def test_what_there_is_and_what_changed(shown: Panel, browse: Any) -> None:
     page = watched.page
     rows = page.get_by_role("table").get_by_role("row")
     expect(rows).to_have_count(5, timeout=SOON)
-    expect(rows.nth(1)).to_contain_text("refused by the gate")
+    expect(rows.nth(1)).to_contain_text("failed the gate")
     expect(rows.nth(2)).to_contain_text("+0.20 of 9")
     expect(rows.nth(2)).to_contain_text("+0.10 of 9")
     page.get_by_role("link", name="version 2").click()
@@ -44,16 +44,16 @@ def test_what_there_is_and_what_changed(shown: Panel, browse: Any) -> None:
     page.goto(f"{shown.served.url}/versions/9")
     expect(page.get_by_text("there is no version")).to_be_visible(timeout=SOON)
     page.goto(f"{shown.served.url}/versions/%3Cb%3E")
-    expect(page.get_by_text("That is no version's number.")).to_be_visible(timeout=SOON)
+    expect(page.get_by_text("This is not a version number.")).to_be_visible(timeout=SOON)
     harmless(watched)
 
 
 def test_without_the_key_nothing_can_be_changed(shown: Panel, browse: Any) -> None:
     watched = shown.open(browse, "/versions/1")
     page = watched.page
-    button = page.get_by_role("button", name="Roll back to it")
+    button = page.get_by_role("button", name="Roll back to this version")
     expect(button).to_be_disabled(timeout=SOON)
-    expect(button).to_have_accessible_description("Acting needs the admin key. Sign in first.")
+    expect(button).to_have_accessible_description("This action requires an admin key. Sign in first.")
     assert not shown.mesh.data.done
     harmless(watched)
 
@@ -62,32 +62,32 @@ def test_rolling_back_and_pinning(shown: Panel, browse: Any) -> None:
     data = shown.mesh.data
     watched = shown.open(browse, "/versions/1", admin=True)
     page = watched.page
-    page.get_by_role("button", name="Roll back to it").focus(timeout=SOON)
+    page.get_by_role("button", name="Roll back to this version").focus(timeout=SOON)
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Version 1 answers from now on instead of version 2")
+    expect(dialog).to_contain_text("Version 1 replaces version 2 as the active version")
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     assert not data.done
     data.fails = failed_precondition("PINNED", "another one is pinned " + HOSTILE.replace("\0", ""))
-    page.get_by_role("button", name="Roll back to it").click()
+    page.get_by_role("button", name="Roll back to this version").click()
     dialog.get_by_label("Reason").fill("answers got vague")
-    dialog.get_by_role("button", name="Roll back to it").click()
+    dialog.get_by_role("button", name="Roll back to this version").click()
     expect(dialog.get_by_role("alert")).to_contain_text("another one is pinned <script>", timeout=SOON)
     data.fails = None
-    dialog.get_by_role("button", name="Roll back to it").click()
-    expect(page.get_by_text("Version 1 answers now; decoding paused for 7 ms.")).to_be_visible(timeout=SOON)
+    dialog.get_by_role("button", name="Roll back to this version").click()
+    expect(page.get_by_text("Version 1 is active; decoding paused for 7 ms.")).to_be_visible(timeout=SOON)
     assert data.active == 1
     assert data.done[-1] == ("activate", 1, "answers got vague, by the operator, at the dashboard", None)
     expect(dialog).to_be_hidden()
-    expect(page.get_by_role("button", name="Roll back to it")).to_be_hidden(timeout=SOON)
+    expect(page.get_by_role("button", name="Roll back to this version")).to_be_hidden(timeout=SOON)
     page.get_by_role("button", name="Pin", exact=True).click()
     dialog.get_by_role("button", name="Pin").click()
     expect(page.get_by_role("button", name="Unpin")).to_be_visible(timeout=SOON)
     assert data.pinned
     page.goto(f"{shown.served.url}/versions/2")
     expect(page.get_by_role("button", name="Activate")).to_be_disabled(timeout=SOON)
-    expect(page.get_by_text("Another version is pinned: lift the pin first.")).to_be_visible()
+    expect(page.get_by_text("Another version is pinned: remove the pin first.")).to_be_visible()
     page.goto(f"{shown.served.url}/versions/3")
     expect(page.get_by_text("no longer keeps this version").first).to_be_visible(timeout=SOON)
     assert watched.sideways() <= 0
@@ -155,7 +155,7 @@ def test_a_disabled_button_that_is_pressed_all_the_same_is_refused(shown: Panel,
     button.evaluate("(button) => { button.disabled = false; button.click(); }")
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Pause training").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("Acting needs the admin key")
+    expect(dialog.get_by_role("alert")).to_contain_text("This action requires an admin key")
     assert shown.mesh.data.done == before
     assert shown.mesh.data.paused is None
 
@@ -165,11 +165,11 @@ def test_components_that_are_down(shown: Panel, browse: Any) -> None:
     try:
         watched = shown.open(browse, "/versions", admin=True)
         page = watched.page
-        expect(page.get_by_text("trainer does not answer: what only it knows")).to_be_visible(timeout=SOON)
+        expect(page.get_by_text("trainer does not respond: information only it has")).to_be_visible(timeout=SOON)
         expect(page.get_by_role("button", name="Train now")).to_be_disabled()
         shown.mesh.stop("policy_server")
         page.reload()
-        expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("neither answers", timeout=SOON)
+        expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("neither responds", timeout=SOON)
         assert "Traceback" not in page.content()
         assert watched.sideways() <= 0
     finally:

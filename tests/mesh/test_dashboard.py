@@ -34,8 +34,8 @@ def test_the_dashboard_during_a_kill_of_each_component(mesh: Mesh, browse: Any, 
         mesh.session("dashboard", "What is a heron?", "That is wrong, please say it again.", "Thank you!", done=True)
         tiles = page.get_by_role("region", name="Now")
         expect(tiles).not_to_contain_text("p95 – · p99 –", timeout=30_000)  # latency and first token are told
-        scores = page.get_by_role("region", name="Judge: Scores in a minute")
-        expect(scores).not_to_contain_text("No figures", timeout=60_000)
+        scores = page.get_by_role("region", name="Judge: Scores per minute")
+        expect(scores).not_to_contain_text("No data", timeout=60_000)
         for component in COMPONENTS:
             line = components.filter(has_text=NAMES[component])
             os.kill(mesh.record(component).pid, signal.SIGKILL)
@@ -43,7 +43,7 @@ def test_the_dashboard_during_a_kill_of_each_component(mesh: Mesh, browse: Any, 
             expect(page.get_by_role("status")).to_contain_text(f"{component} has not answered since")
             expect(line).to_contain_text("running", timeout=120_000)
             expect(page.get_by_role("status")).not_to_contain_text(component, timeout=30_000)
-        happened = page.get_by_role("region", name="What happened")
+        happened = page.get_by_role("region", name="Events")
         expect(happened).to_contain_text("Trainer: down → ")
         assert served.process.poll() is None and watched.hosts == {f"127.0.0.1:{served.port}"}
     finally:
@@ -51,7 +51,7 @@ def test_the_dashboard_during_a_kill_of_each_component(mesh: Mesh, browse: Any, 
     again = Served(mesh.home)
     try:
         page = browse(again.url).page
-        expect(page.get_by_role("region", name="What happened")).to_contain_text("Judge: running → down")
+        expect(page.get_by_role("region", name="Events")).to_contain_text("Judge: running → down")
         page.get_by_role("button", name="Requests: show as table").click()
         rows = page.get_by_role("dialog", name="Requests").get_by_role("row")
         expect(rows.nth(4)).to_be_visible(timeout=20_000)  # more than the restarted one can have seen itself
