@@ -19,7 +19,7 @@ from openclaw_rl.runtime.home import Home
 _TIMEOUT = 30.0
 
 
-def elsewhere(addresses: dict[str, str], home: Home | None = None) -> dict[str, Ask]:
+def remote_components(addresses: dict[str, str], home: Home | None = None) -> dict[str, Ask]:
     """A function for each component that asks it for spans.
 
     Args:

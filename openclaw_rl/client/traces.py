@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.client.spans import elsewhere
+from openclaw_rl.client.spans import remote_components
 from openclaw_rl.config import Config
 from openclaw_rl.observability import names
 from openclaw_rl.observability.encoding import otlp
@@ -55,7 +55,7 @@ def find(home: Home, config: Config, *, turn: str = "", session: str = "", versi
     Raises:
         NoTrace: there are none.
     """
-    reader = SpanReader(home, elsewhere=elsewhere(config.components.addresses(), home))
+    reader = SpanReader(home, elsewhere=remote_components(config.components.addresses(), home))
     result = Trace(problems=reader.problems)
     if turn:
         spans = reader.turn(turn)

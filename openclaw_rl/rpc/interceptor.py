@@ -61,20 +61,20 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     async def _guarded(self, context: grpc.aio.ServicerContext, method: str, streaming: bool) -> AsyncIterator[None]:
         task = asyncio.current_task()
         assert task is not None  # grpc.aio runs each call in a task of its own
-        visit = None
+        admission = None
         try:
             if self._ending:  # only where the server is somebody else's, and goes on without this component
                 raise unavailable("this component has stopped")
             if self.authorizer is not None:
-                visit = self.authorizer.enter(context, method)
+                admission = self.authorizer.enter(context, method)
             if streaming:
                 self._streams.add(task)
                 await context.send_initial_metadata(())
             yield
         except asyncio.CancelledError:
-            if visit is not None and visit.refused is not None:
+            if admission is not None and admission.refused is not None:
                 task.uncancel()
-                await _abort(context, method, visit.refused)
+                await _abort(context, method, admission.refused)
             if not (self._ending and streaming):
                 raise
             task.uncancel()
@@ -83,8 +83,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             await _abort(context, method, error)
         finally:
             self._streams.discard(task)
-            if self.authorizer is not None and visit is not None:
-                self.authorizer.leave(visit)
+            if self.authorizer is not None and admission is not None:
+                self.authorizer.leave(admission)
 
     async def intercept_service(self, continuation: Callable[[grpc.HandlerCallDetails],
                                                              Awaitable[grpc.RpcMethodHandler | None]],

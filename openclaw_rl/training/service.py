@@ -32,7 +32,7 @@ from openclaw_rl.training.scheduler import Scheduler
 from openclaw_rl.training.store import REJECTED, Pending, TrainerStore
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +68,13 @@ class TrainerService:
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner,
-                 make_publisher: Callable[[TrainerService, VersionStore], Fleet] | None = None,
+                 make_publisher: Callable[[TrainerService, VersionStore], Replicas] | None = None,
                  policy: PolicyDoor | None = None) -> None:
         self.events = Events()
         self.ready = asyncio.Event()  #: what is on disk has been read
         self._config, self._store, self._learner = config, store, learner
         self._make_publisher = make_publisher
-        self._publisher: Fleet | None = None
+        self._publisher: Replicas | None = None
         self._scheduler = Scheduler(config.min_samples, config.update_interval, config.grpo.groups)
         self._scheduler.paused = store.get("paused")
         self._wake = asyncio.Event()

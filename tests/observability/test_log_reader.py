@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from openclaw_rl.client import AsyncComponentServiceClient
-from openclaw_rl.client.spans import elsewhere
+from openclaw_rl.client.spans import remote_components
 from openclaw_rl.observability import log_reader, names
 from openclaw_rl.observability.log_reader import Tail
 from openclaw_rl.observability.span_reader import SpanReader
@@ -103,7 +103,7 @@ async def test_spans_of_a_component_elsewhere(server: ComponentServer, tmp_path:
               "attributes": {names.TURN: f"turn_{i}", names.SESSION: "s",
                              names.TRAINED: 7}} for i in range(3)]
     store.add(spans)
-    reader = SpanReader(Home(tmp_path / "another"), elsewhere=elsewhere({"trainer": server.address}))
+    reader = SpanReader(Home(tmp_path / "another"), elsewhere=remote_components({"trainer": server.address}))
     assert await asyncio.to_thread(reader.turn, "turn_1") == [spans[1]]
     assert await asyncio.to_thread(reader.trained, 7) == spans == await asyncio.to_thread(reader.session, "s")
     assert not reader.problems and not reader.empty
@@ -112,6 +112,6 @@ async def test_spans_of_a_component_elsewhere(server: ComponentServer, tmp_path:
             [part async for part in client.list_spans()]
         [part] = [part async for part in client.list_spans(turn_ids=["turn_0"], trace_ids=[spans[0]["trace"]])]
         assert [orjson.loads(span) for span in part.spans] == [spans[0]]
-    gone = SpanReader(Home(tmp_path), elsewhere=elsewhere({"trainer": "127.0.0.1:1"}))
+    gone = SpanReader(Home(tmp_path), elsewhere=remote_components({"trainer": "127.0.0.1:1"}))
     assert await asyncio.to_thread(gone.turn, "turn_1") == []
     assert "trainer does not answer at 127.0.0.1:1" in gone.problems[0]

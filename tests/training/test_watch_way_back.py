@@ -22,7 +22,7 @@ from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import component_pb2, policy_pb2, weights_pb2
 from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 from tests.serving import peers
 from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
@@ -54,14 +54,14 @@ class Rig:
         self.policy = policy
         self.turns = itertools.count()
 
-        def fleet(service: TrainerService, versions: VersionStore) -> Fleet:
-            return Fleet(lambda: policy.address, (), versions, on_state=service.on_state,
+        def replicas(service: TrainerService, versions: VersionStore) -> Replicas:
+            return Replicas(lambda: policy.address, (), versions, on_state=service.on_state,
                          on_activated=service.on_activated, on_rejected=service.on_rejected,
                          active=int(self.store.get("active") or 0), manifest=self.manifest,
                          on_number=self.store.raise_highest, on_further=service.on_further,
                          history=lambda address: pytest.fail("there is no further one"))
 
-        self.service = TrainerService(config, self.store, learner, fleet, GrpcPolicyDoor(lambda: policy.address))
+        self.service = TrainerService(config, self.store, learner, replicas, GrpcPolicyDoor(lambda: policy.address))
 
     def manifest(self, version: int) -> weights_pb2.VersionManifest | None:
         known = self.store.version(version)

@@ -19,7 +19,7 @@ from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.weights.format.digest import manifest_digest
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.receiver import FARTHEST, WeightReceiver
-from openclaw_rl.weights.transfer.staging import Part
+from openclaw_rl.weights.transfer.staging import StagingFile
 from tests.weights.support import FakeTarget, chunks, make_base, make_chunk, manifest, tensors
 
 SENT = 30 * 100 * 2 + 7 * 4 + 50 * 40 * 2  # bytes of a version's transfer; "odd" is the base's
@@ -419,7 +419,7 @@ async def test_a_full_disk(bench: Bench, where: str, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if where == "__init__":
-        monkeypatch.setattr(Part, where, full)
+        monkeypatch.setattr(StagingFile, where, full)
         await bench.rejected("STORAGE", True, "No space left", offer=offer)
         monkeypatch.undo()
     todo = chunks(await bench.need(offer), bench.trainer, 1000)

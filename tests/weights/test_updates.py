@@ -238,7 +238,7 @@ async def test_the_publisher_builds_each_update_on_the_version_that_it_brought_l
 
 def _nothing(specs: list[pb.TensorSpec], *_: object) -> dict[bytes, memoryview]:
     if any(spec.encoding != DENSE for spec in specs):
-        raise staging.Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, "it is not here", retryable=True)
+        raise staging.SyncError(pb.WEIGHT_REJECT_REASON_WRONG_BASE, "it is not here", retryable=True)
     return {}
 
 

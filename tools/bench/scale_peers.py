@@ -25,7 +25,7 @@ from openclaw_rl.v1 import policy_pb2, turn_pb2
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 from tests.serving.stub import StubEngine, write_tokenizer
 from tests.weights.support import make_base
 
@@ -126,15 +126,15 @@ async def publish(folder: Path, base: Path, targets: list[str], version: int) ->
     """Bring a version to these policy servers, as the trainer does; until killed."""
     store = VersionStore(folder, base)
     heard = asyncio.Event()
-    fleet = Fleet(lambda: targets[0], targets[1:], store, on_state=lambda state: heard.set(),
+    replicas = Replicas(lambda: targets[0], targets[1:], store, on_state=lambda state: heard.set(),
                   on_activated=lambda *_: None, on_rejected=lambda *told: print(*told, file=sys.stderr, flush=True),
                   active=0, manifest=lambda number: store.manifest(number) if number else None,
                   on_number=lambda number: None, on_further=lambda *told: None, history=lambda address: _Forgetful())
-    await fleet.start()
+    await replicas.start()
     await heard.wait()
     print("connected", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    fleet.offer(version)
+    replicas.offer(version)
     await asyncio.Event().wait()
 
 

@@ -96,8 +96,8 @@ OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerRefl
 
 
 @dataclass(eq=False)
-class Visit:
-    """A call that was let in."""
+class Admission:
+    """A call that was admitted."""
 
     who: str  #: for people: a role, or "the key NAME"
     key: Key | None = None
@@ -120,10 +120,10 @@ class Authorizer:
         self._limiter: Limiter | None = None
         if keys is not None and limits is not None:
             self._limiter = Limiter(limits)
-        self._visits: set[Visit] = set()  # those with a key
+        self._admissions: set[Admission] = set()  # those with a key
 
-    def enter(self, context: grpc.aio.ServicerContext, method: str) -> Visit:
-        """Look at who calls. `leave` ends the visit. Call it in the call's own task.
+    def enter(self, context: grpc.aio.ServicerContext, method: str) -> Admission:
+        """Admit or refuse a call; `leave` ends it. Call it in the call's own task.
 
         Args:
             method: full name, such as /openclaw_rl.v1.PolicyService/Chat.
@@ -133,28 +133,28 @@ class Authorizer:
                 reason says why.
         """
         certificates = context.auth_context().get("x509_pem_cert")
-        visit = (Visit(self._certified(certificates[0], method)) if certificates
+        admission = (Admission(self._certified(certificates[0], method)) if certificates
                  else self._with_key(context, method))
         rule = TABLE.get(method)
         if rule is not None and rule.scope == "admin":
-            logger.info("%s called by %s at %s", method.rpartition("/")[2], visit.who, context.peer())
-        return visit
+            logger.info("%s called by %s at %s", method.rpartition("/")[2], admission.who, context.peer())
+        return admission
 
-    def leave(self, visit: Visit) -> None:
+    def leave(self, admission: Admission) -> None:
         """The call has ended."""
-        self._visits.discard(visit)
-        if visit.key is not None and self._limiter is not None:
-            self._limiter.give_back(visit.key.id)
+        self._admissions.discard(admission)
+        if admission.key is not None and self._limiter is not None:
+            self._limiter.give_back(admission.key.id)
 
     def end_revoked(self) -> None:
         """End the running calls whose keys were revoked. Expiry is another thing: a call that began in time is
         finished, as at the HTTP door."""
         now = {key.id: key for key in self._keys.all()} if self._keys is not None else {}
-        for visit in list(self._visits):
-            if visit.key is not None and visit.task is not None and visit.refused is None \
-                    and ((key := now.get(visit.key.id)) is None or key.revoked is not None):
-                visit.refused = _no_good("has been revoked")
-                visit.task.cancel()
+        for admission in list(self._admissions):
+            if admission.key is not None and admission.task is not None and admission.refused is None \
+                    and ((key := now.get(admission.key.id)) is None or key.revoked is not None):
+                admission.refused = _no_good("has been revoked")
+                admission.task.cancel()
 
     def _certified(self, certificate: bytes, method: str) -> str:
         mine, peer = self._identity(), _identity_of(certificate)
@@ -174,7 +174,7 @@ class Authorizer:
         caller_role.set(peer.role)  # a call has a task, and so a context, of its own
         return peer.role
 
-    def _with_key(self, context: grpc.aio.ServicerContext, method: str) -> Visit:
+    def _with_key(self, context: grpc.aio.ServicerContext, method: str) -> Admission:
         from openclaw_rl.rpc.auth.keys import shown_in
 
         shown = shown_in(_authorization(context))
@@ -188,10 +188,10 @@ class Authorizer:
         self._check_scope(key, method)
         if self._limiter is not None:
             self._limiter.take(key.id, f"the key {key.name}")
-        visit = Visit(f"the key {key.name}", key, asyncio.current_task())
-        self._visits.add(visit)
+        admission = Admission(f"the key {key.name}", key, asyncio.current_task())
+        self._admissions.add(admission)
         caller.set((shown, key.id))
-        return visit
+        return admission
 
     def _check_scope(self, key: Key, method: str) -> None:
         if method.startswith(OPEN_SERVICES):

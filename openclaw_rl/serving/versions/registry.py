@@ -24,7 +24,7 @@ from openclaw_rl.v1.policy_pb2 import (
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.receiver import FARTHEST
-from openclaw_rl.weights.transfer.staging import Part
+from openclaw_rl.weights.transfer.staging import StagingFile
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class PolicyVersions:
         return await self._uninterrupted(work())
 
     def _delete(self, versions: Collection[int]) -> None:
-        Part.discard(self._root, versions)  # the trainer gives it up too
+        StagingFile.discard(self._root, versions)  # the trainer gives it up too
         for version in versions:
             self.store.erase(version)
 

@@ -13,7 +13,7 @@ from openclaw_rl.weights import playbook
 from openclaw_rl.weights.format.digest import ITEM_SIZE, can_adapt, dense_bytes, manifest_digest
 from openclaw_rl.weights.format.safetensors import CorruptFile, Tensors
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.staging import Rejection
+from openclaw_rl.weights.transfer.errors import SyncError
 
 logger = logging.getLogger(__name__)
 
@@ -27,33 +27,33 @@ def resolve(offer: pb.WeightOffer, store: VersionStore, state: PolicyState) -> l
         state: which of them it serves.
 
     Raises:
-        Rejection: the offer can't be taken.
+        SyncError: the offer can't be taken.
     """
     model = {spec.name: spec for spec in store.specs(0)}
     specs: dict[str, TensorSpec] = {}
     for spec in offer.tensors:
         if spec.name not in model:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_UNKNOWN_TENSOR, f"the model has no tensor {spec.name!r}")
+            raise SyncError(pb.WEIGHT_REJECT_REASON_UNKNOWN_TENSOR, f"the model has no tensor {spec.name!r}")
         there = model[spec.name]
         if _wrong_shape(spec, there):
-            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is {spec.dtype}"
+            raise SyncError(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is {spec.dtype}"
                             f"{list(spec.shape)}; the model's is {there.dtype}{list(there.shape)}")
         if spec.name in specs or len(spec.sha256) != 32:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL,
+            raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL,
                             f"tensor {spec.name} is listed twice, or its digest has the wrong length")
         check_encoding(spec)
         specs[spec.name] = spec
     if offer.HasField("base_version"):
         if offer.base_version not in state.kept_versions or offer.base_version in state.withdrawn_versions:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it builds on version {offer.base_version}, which "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it builds on version {offer.base_version}, which "
                             f"is not here; here are {', '.join(map(str, state.kept_versions))}")
         specs = {spec.name: spec for spec in store.specs(offer.base_version)} | specs
     missing = sorted(model.keys() - specs.keys())
     if missing:
-        raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"{len(missing)} tensors of the model are not listed and "
+        raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"{len(missing)} tensors of the model are not listed and "
                         f"no base version is named, {missing[0]} among them")
     if manifest_digest(specs.values()) != offer.manifest.digest:
-        raise Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
+        raise SyncError(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
                         "the digests of the tensors do not make the digest of the manifest")
     return list(specs.values())
 
@@ -84,7 +84,7 @@ def base_tensors(specs: list[TensorSpec], store: VersionStore, kept: Iterable[in
     """Dense bytes of what encoded tensors start from, by digest: of the base model or any kept version.
 
     Raises:
-        Rejection: one is not here.
+        SyncError: one is not here.
     """
     there = {0, *kept}
     wanted = {spec.base_sha256: spec for spec in specs if spec.encoding != pb.TENSOR_ENCODING_DENSE}
@@ -98,7 +98,7 @@ def base_tensors(specs: list[TensorSpec], store: VersionStore, kept: Iterable[in
             bases |= {digest: tensors[name] for digest, name in names.items()}
     for digest, spec in wanted.items():
         if digest not in bases:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"tensor {spec.name} starts from one that is not "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"tensor {spec.name} starts from one that is not "
                             f"here, or damaged (SHA-256 {digest.hex()}); here are versions "
                             f"{', '.join(map(str, sorted(there)))}. Send it dense", retryable=True)
     return bases
@@ -117,7 +117,7 @@ def check_encoding(spec: TensorSpec) -> None:
     """Whether a tensor's encoding fits its type, shape and size.
 
     Raises:
-        Rejection: it doesn't.
+        SyncError: it doesn't.
     """
     size = dense_bytes(spec.dtype, spec.shape)
     item = ITEM_SIZE[spec.dtype]
@@ -130,9 +130,9 @@ def check_encoding(spec: TensorSpec) -> None:
             fits = (can_adapt(spec.dtype, spec.shape, spec.rank) and math.isfinite(spec.scale)
                     and 0 < spec.encoded_bytes < size)
         case _:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED, f"tensor {spec.name}: encoding {spec.encoding} is not "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_UNSUPPORTED, f"tensor {spec.name}: encoding {spec.encoding} is not "
                             "known here: DENSE, SPARSE_ZSTD and LOW_RANK_ZSTD are", retryable=True)
     if not fits or (spec.encoding != pb.TENSOR_ENCODING_DENSE) != (len(spec.base_sha256) == 32):
-        raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"tensor {spec.name}, {spec.dtype}{list(spec.shape)}, can't "
+        raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"tensor {spec.name}, {spec.dtype}{list(spec.shape)}, can't "
                         f"be of encoding {spec.encoding} with {spec.encoded_bytes} bytes, rank {spec.rank} and a base "
                         f"digest of {len(spec.base_sha256)} bytes")

@@ -35,7 +35,7 @@ class WeightPublisher:
     than the line carries them can't starve each other; those in between are skipped, since each version is whole. A
     broken stream is opened again with growing pauses (0.1 to 5 s), and the transfer goes on from the receiver's
     offset. While an operator has pinned the policy server's version nothing is offered; the newest version is, when
-    the pin is lifted. Several policy servers take several publishers: see fleet.py.
+    the pin is lifted. Several policy servers take several publishers: see replicas.py.
 
     Args:
         resolve: address of the policy server, asked before each connection; None while it is not known.

@@ -21,7 +21,8 @@ from openclaw_rl.weights.format.safetensors import file_order
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import offer_validation
 from openclaw_rl.weights.transfer.buffers import keep_buffers
-from openclaw_rl.weights.transfer.staging import Part, Rejection
+from openclaw_rl.weights.transfer.errors import SyncError
+from openclaw_rl.weights.transfer.staging import StagingFile
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class WeightReceiver:
         self.refused: dict[int, str] = {}  #: versions refused for good since the last activation, and why
         self._thread = ThreadPoolExecutor(1, "weights")
         self._distrusted: set[bytes] = set()
-        self._part: Part | None = None  # its file; kept open from stream to stream
+        self._staging: StagingFile | None = None  # its file; kept open from stream to stream
         self._manifest: VersionManifest | None = None  # of the offer that is being worked on
         self._trace = TraceContext()  # that it came with
         self._offered = 0  # when it came, nanoseconds since the epoch
@@ -96,7 +97,7 @@ class WeightReceiver:
     async def close(self) -> None:
         """Finish what the disk is at and close the file."""
         await asyncio.to_thread(self._thread.shutdown)
-        self._close_part()
+        self._close_staging()
 
     async def handle(self, request: SyncWeightsRequest) -> AsyncIterator[SyncWeightsResponse]:
         """The answers to a message. A version that can't be taken is answered `rejected`, nothing is raised."""
@@ -121,14 +122,14 @@ class WeightReceiver:
                 case "abort":
                     await self._abort(request.abort)
                 case _:
-                    raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, "the message is empty")
-        except Rejection as rejection:
+                    raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL, "the message is empty")
+        except SyncError as rejection:
             staged = self._staged and self._manifest is not None and self._manifest.version == version
             if staged and rejection.reason != pb.WEIGHT_REJECT_REASON_STORAGE:  # else it is tried again soon
                 await self._target.discard(version)
             yield self._reject(version, rejection)
         except OSError as error:
-            yield self._reject(version, Rejection(pb.WEIGHT_REJECT_REASON_STORAGE,
+            yield self._reject(version, SyncError(pb.WEIGHT_REJECT_REASON_STORAGE,
                                                   f"the version can't be stored: {error}", retryable=True))
 
     async def _offer(self, offer: pb.WeightOffer) -> AsyncIterator[SyncWeightsResponse]:
@@ -137,55 +138,55 @@ class WeightReceiver:
         if self._manifest is not None and self._manifest.version != offer.manifest.version:
             await self._target.discard(self._manifest.version)
         self._manifest, self._staged, self._rejected = None, False, -1
-        part = await self._on_thread(lambda: self._open(offer))
+        staging = await self._on_thread(lambda: self._open(offer))
         self._manifest, self._credit, self._unreported = offer.manifest, self._window, 0
         need = pb.WeightNeed(version=offer.manifest.version)
-        if part is not None:
-            need.tensors.extend(part.needed)
-            need.from_byte = part.received
+        if staging is not None:
+            need.tensors.extend(staging.needed)
+            need.from_byte = staging.received
             need.credit_bytes = self._credit
         yield SyncWeightsResponse(need=need)
-        if part is None or part.complete:
+        if staging is None or staging.complete:
             yield await self._stage()
 
     async def _chunk(self, chunk: pb.WeightChunk) -> AsyncIterator[SyncWeightsResponse]:
         if chunk.version == self._rejected:
             return  # was on its way when the version was rejected
-        part = self._part
-        if self._manifest is None or part is None or self._staged or chunk.version != self._manifest.version:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"a chunk of version {chunk.version}, which is not due")
+        staging = self._staging
+        if self._manifest is None or staging is None or self._staged or chunk.version != self._manifest.version:
+            raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"a chunk of version {chunk.version}, which is not due")
         data = chunk.data  # once: each look at it is a copy
         size = len(data)
-        if chunk.offset != part.received or not size:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"{size} bytes at byte {chunk.offset}; due is byte "
-                            f"{part.received} of {part.total}", retryable=True)
+        if chunk.offset != staging.received or not size:
+            raise SyncError(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"{size} bytes at byte {chunk.offset}; due is byte "
+                            f"{staging.received} of {staging.total}", retryable=True)
         if size > self._credit:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL,
+            raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL,
                             f"{size} bytes were sent where {self._credit} were granted")
 
         def append() -> None:
             if google_crc32c.value(data) != chunk.crc32c:
-                raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"the chunk at byte {chunk.offset} was damaged on "
+                raise SyncError(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, f"the chunk at byte {chunk.offset} was damaged on "
                                 "its way: its CRC-32C differs", retryable=True)
-            part.append(data)
+            staging.append(data)
 
         await self._on_thread(append)
         self._credit -= size
         self._unreported += size
-        if self._unreported * 4 >= self._window or part.complete:
+        if self._unreported * 4 >= self._window or staging.complete:
             yield SyncWeightsResponse(progress=pb.WeightProgress(
-                version=chunk.version, received_bytes=part.received, total_bytes=part.total,
+                version=chunk.version, received_bytes=staging.received, total_bytes=staging.total,
                 credit_bytes=self._unreported))
             self._credit += self._unreported
             self._unreported = 0
-        if part.complete:
+        if staging.complete:
             yield await self._stage()
 
     async def _stage(self) -> SyncWeightsResponse:
         """Make the complete file a version and load it beside the active one."""
         manifest = self._manifest
         assert manifest is not None
-        if self._part is not None:  # else it was on disk already
+        if self._staging is not None:  # else it was on disk already
             await self._on_thread(self._adopt)
             await self._target.discard(manifest.version)  # another one of this number may be in the engine
         await self._engine(self._target.stage(manifest.version))
@@ -196,7 +197,7 @@ class WeightReceiver:
     async def _commit(self, version: int) -> SyncWeightsResponse:
         manifest = self._manifest
         if manifest is None or not self._staged or version != manifest.version:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"version {version} is not staged")
+            raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"version {version} is not staged")
         began = time.time_ns()
         pause = await self._engine(self._target.commit(version, lambda: self._admit_still(manifest)))
         self._manifest, self._staged, self.refused = None, False, {}
@@ -210,14 +211,14 @@ class WeightReceiver:
             self._manifest, self._staged = None, False
             await self._target.discard(abort.version)  # the file stays: the same offer goes on with it
 
-    def _reject(self, version: int, rejection: Rejection) -> SyncWeightsResponse:
+    def _reject(self, version: int, rejection: SyncError) -> SyncWeightsResponse:
         logger.warning("version %d is not taken: %s", version, rejection)
         traces.refused(self._trace, version, str(rejection))
         if not rejection.retryable and rejection.reason != pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE:
             self.refused = dict([*self.refused.items(), (version, str(rejection))][-_REFUSED:])
         if self._manifest is None or version == self._manifest.version:
             self._manifest, self._staged, self._rejected = None, False, version
-            self._close_part()  # what the next offer finds on disk is checked again
+            self._close_staging()  # what the next offer finds on disk is checked again
         return SyncWeightsResponse(rejected=pb.WeightRejected(
             version=version, reason=rejection.reason, message=str(rejection), retryable=rejection.retryable))
 
@@ -225,11 +226,11 @@ class WeightReceiver:
         """Await the target; whatever the engine fails with, the old version goes on and the stream too."""
         try:
             return await work
-        except (OSError, Rejection):
+        except (OSError, SyncError):
             raise
         except Exception as error:
             logger.exception("the engine did not take a version")
-            raise Rejection(pb.WEIGHT_REJECT_REASON_STORAGE, f"the engine could not load it: {error}",
+            raise SyncError(pb.WEIGHT_REJECT_REASON_STORAGE, f"the engine could not load it: {error}",
                             retryable=True) from error
 
     async def _on_thread(self, work: Callable[[], _T]) -> _T:
@@ -240,29 +241,29 @@ class WeightReceiver:
         state = self._target.state()
         version, active = manifest.version, state.active_version
         if not state.accepts_weights:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_UNSUPPORTED,
+            raise SyncError(pb.WEIGHT_REJECT_REASON_UNSUPPORTED,
                             f"the engine of {state.model} takes no weights")
         if manifest.model_id != state.model_id:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_MODEL, f"it belongs to the base model {manifest.model_id!r}; "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_WRONG_MODEL, f"it belongs to the base model {manifest.model_id!r}; "
                             f"here is {state.model_id!r} ({state.model})")
         if version > state.highest_version + FARTHEST:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"its number is {version}, and the highest here was "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_PROTOCOL, f"its number is {version}, and the highest here was "
                             f"{state.highest_version}: versions are numbered one after the other")
         if version == active and manifest.digest == state.active_digest:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE, f"version {version} is active already")
+            raise SyncError(pb.WEIGHT_REJECT_REASON_ALREADY_ACTIVE, f"version {version} is active already")
         if version == active:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH, f"version {version} is active with another "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH, f"version {version} is active with another "
                             f"digest, {state.active_digest}; give the new one a new number")
         if state.pinned:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_PINNED, f"an operator pinned version {active}; the newest version "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_PINNED, f"an operator pinned version {active}; the newest version "
                             "comes when the pin is lifted (`openclaw-rl unpin`)", retryable=True)
         if version < active:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"version {active} is active, which is newer")
+            raise SyncError(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"version {active} is active, which is newer")
         if version <= max(state.withdrawn_versions, default=0):
-            raise Rejection(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"an operator took versions up to "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_TOO_OLD, f"an operator took versions up to "
                             f"{max(state.withdrawn_versions)} back; a new one needs a higher number")
         if manifest.HasField("parent") and manifest.parent in state.withdrawn_versions:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it was trained from version {manifest.parent}, which "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"it was trained from version {manifest.parent}, which "
                             f"an operator took back; version {active} is active")
 
     def _admit_still(self, manifest: VersionManifest) -> None:
@@ -270,10 +271,10 @@ class WeightReceiver:
         self._admit(manifest)
         active = self._target.state().active_version
         if active != self._active_then:
-            raise Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"an operator went from version {self._active_then} to "
+            raise SyncError(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"an operator went from version {self._active_then} to "
                             f"{active} while it was on its way", retryable=True)
 
-    def _open(self, offer: pb.WeightOffer) -> Part | None:
+    def _open(self, offer: pb.WeightOffer) -> StagingFile | None:
         """Check the tensors and open the file for them; None when the version is on disk already."""
         manifest, store = offer.manifest, self._target.store
         state = self._target.state()
@@ -281,30 +282,30 @@ class WeightReceiver:
         if (manifest.version in store.versions() and store.manifest(manifest.version).digest == manifest.digest
                 and store.verify(manifest.version)):
             return None
-        part = self._part
-        if (part is not None and part.manifest.digest == manifest.digest and part.manifest.version == manifest.version
-                and part.specs == file_order(specs)):
-            return part
-        self._close_part()
+        staging = self._staging
+        if (staging is not None and staging.manifest.digest == manifest.digest
+                and staging.manifest.version == manifest.version and staging.specs == file_order(specs)):
+            return staging
+        self._close_staging()
         local = offer_validation.local_tensors(specs, store, state.active_version, self._distrusted)
         bases = offer_validation.base_tensors(
             [spec for spec in specs if spec.name not in local], store, state.kept_versions, self._distrusted)
-        part = Part(store.root, manifest, specs, local, bases, self._distrusted)
+        staging = StagingFile(store.root, manifest, specs, local, bases, self._distrusted)
         free = shutil.disk_usage(store.root).free
-        if free < part.missing:
-            part.close()
-            raise OSError(f"{part.missing} bytes are to be written, {free} are free on the disk")
-        self._part = part
-        return part
+        if free < staging.missing:
+            staging.close()
+            raise OSError(f"{staging.missing} bytes are to be written, {free} are free on the disk")
+        self._staging = staging
+        return staging
 
     def _adopt(self) -> None:
-        part = self._part
-        assert part is not None
-        part.clean()
-        self._close_part()
-        self._target.store.adopt(part.folder, part.manifest, part.dense_specs)
+        staging = self._staging
+        assert staging is not None
+        staging.clean()
+        self._close_staging()
+        self._target.store.adopt(staging.folder, staging.manifest, staging.dense_specs)
 
-    def _close_part(self) -> None:
-        if self._part is not None:
-            self._part.close()
-            self._part = None
+    def _close_staging(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None

@@ -108,7 +108,7 @@ class _Seen:
     refused: set[int] = field(default_factory=set)  #: versions refused in this connection
 
 
-class Follower:
+class Replica:
     """One further policy server.
 
     Args:
@@ -116,7 +116,7 @@ class Follower:
         goal: the version that it is to have.
         authority: what the mesh's own policy server has.
         history: what it did with versions.
-        store, manifest, on_number, on_further, full_every: see Fleet.
+        store, manifest, on_number, on_further, full_every: see Replicas.
     """
 
     def __init__(self, address: str, store: VersionStore, goal: Callable[[], int],
@@ -138,7 +138,7 @@ class Follower:
     async def start(self) -> None:
         """Begin to connect; returns at once."""
         await self.publisher.start()
-        self._task = asyncio.create_task(self._run(), name=f"follower {self.address}")
+        self._task = asyncio.create_task(self._run(), name=f"replica {self.address}")
 
     async def stop(self, grace: float) -> None:
         """End the stream."""

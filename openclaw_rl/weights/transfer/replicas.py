@@ -13,13 +13,13 @@ from openclaw_rl.v1.policy_pb2 import PolicyState
 from openclaw_rl.v1.trainer_pb2 import VersionDelivery
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.publisher import WeightPublisher
-from openclaw_rl.weights.transfer.replica import Follower, History, void
+from openclaw_rl.weights.transfer.replica import History, Replica, void
 
 #: Seconds without an answer after which a policy server is reported as unreachable. One that loads its model answers.
 UNREACHABLE = WAITING_SECONDS
 
 
-class Fleet:
+class Replicas:
     """Brings every policy server to the newest version offered, each at its own pace and over a stream of its own.
 
     The mesh's own policy server is told of by the same callbacks as a WeightPublisher's. When an operator goes back
@@ -54,18 +54,18 @@ class Fleet:
         self._authority: PolicyState | None = None  # what the own one has; None until it is heard of
         self._goal: tuple[Any, int] | None = None  # what it was worked out from, and the goal
         self._own = WeightPublisher(own, store, self._on_state, self._on_activated, on_rejected, full_every=full_every)
-        self._followers = [Follower(address, store, self.goal, lambda: self._authority, manifest, on_number, on_further,
+        self._replicas = [Replica(address, store, self.goal, lambda: self._authority, manifest, on_number, on_further,
                                     history(address), full_every) for address in dict.fromkeys(further)]
 
     async def start(self) -> None:
         """Begin to connect; returns at once."""
         await self._own.start()
-        for follower in self._followers:
-            await follower.start()
+        for replica in self._replicas:
+            await replica.start()
 
     async def stop(self, grace: float = 5.0) -> None:
         """End all streams; see WeightPublisher.stop."""
-        await asyncio.gather(self._own.stop(grace), *(follower.stop(grace) for follower in self._followers))
+        await asyncio.gather(self._own.stop(grace), *(replica.stop(grace) for replica in self._replicas))
 
     def offer(self, version: int) -> None:
         """Bring all policy servers to this version. On the event loop.
@@ -115,7 +115,7 @@ class Fleet:
         own.address = self._resolve() or ""
         if not own.active and not status["connected"] and version in (status["sending"], status["waiting"]):
             own.detail = f"can't be reached: {status['error'] or 'connecting'}"
-        return [own, *(follower.delivery(version) for follower in self._followers)]
+        return [own, *(replica.delivery(version) for replica in self._replicas)]
 
     def alarms(self) -> Iterable[tuple[str, str]]:
         """Policy servers that can't be brought to the version that they should have: name and sentence of each."""
@@ -123,15 +123,15 @@ class Fleet:
             yield "policy_server_unreachable", (
                 f"the mesh's policy server ({self._resolve() or 'no address yet'}) has not been reached for "
                 f"{self._own.down():.0f} s: {self._own.status()['error']}; new versions wait until it is there")
-        for follower in self._followers:
-            yield from follower.alarms(UNREACHABLE)
+        for replica in self._replicas:
+            yield from replica.alarms(UNREACHABLE)
 
     def _publishers(self) -> list[WeightPublisher]:
-        return [self._own, *(follower.publisher for follower in self._followers)]
+        return [self._own, *(replica.publisher for replica in self._replicas)]
 
     def _align(self) -> None:
-        for follower in self._followers:
-            follower.align()
+        for replica in self._replicas:
+            replica.align()
 
     async def _on_state(self, state: PolicyState) -> None:
         self._authority, self._active = state, state.active_version

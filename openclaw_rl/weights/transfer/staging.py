@@ -19,6 +19,7 @@ from openclaw_rl.weights import playbook
 from openclaw_rl.weights.files import write_durably
 from openclaw_rl.weights.format.digest import TensorCheck, dense_bytes, tensor_digest
 from openclaw_rl.weights.format.safetensors import MODEL_FILE, file_order, header, make_spec
+from openclaw_rl.weights.transfer.errors import SyncError
 
 #: Folder of the version on its way, below the versions.
 INCOMING = ".incoming"
@@ -27,16 +28,7 @@ _FRAME, _ADAPTER = ".frame-", ".adapter-"
 _PIECE = 1 << 20  # bytes copied at once
 
 
-class Rejection(Exception):
-    """A version can't be taken; goes to the trainer as WeightRejected."""
-
-    def __init__(self, reason: pb.WeightRejectReason.ValueType, message: str, retryable: bool = False) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.retryable = retryable
-
-
-class Part:
+class StagingFile:
     """The file `<root>/.incoming/model.safetensors`, beside it .offer.json, which says what it belongs to.
 
     All tensors lie in the order of the final file. Those that the receiver has already are copied when the file has
@@ -134,13 +126,13 @@ class Part:
         """Add the next bytes of the transfer.
 
         Raises:
-            Rejection: a tensor that became complete is not what was offered, or there are more bytes than tensors.
+            SyncError: a tensor that became complete is not what was offered, or there are more bytes than tensors.
             OSError: the disk is full or can't be written; what was written counts.
         """
         rest = memoryview(data)
         while rest:
             if self.complete:
-                raise Rejection(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, "there are more bytes than the tensors have")
+                raise SyncError(pb.WEIGHT_REJECT_REASON_BAD_CHUNK, "there are more bytes than the tensors have")
             if self._frame is not None:
                 rest = self._frame.append(rest)
             else:
@@ -228,18 +220,18 @@ class Part:
             problem.retryable = problem.retryable or damaged or spec.name in self._local
             raise problem
 
-    def _decode(self, spec: TensorSpec, frame: _Frame) -> Rejection | None:
+    def _decode(self, spec: TensorSpec, frame: _Frame) -> SyncError | None:
         """Append a tensor from its encoded bytes; what speaks against them."""
         from openclaw_rl.weights.format.encoding import EncodingError, decode  # needs numpy
 
         try:
             self._fill(decode(spec, frame.read(), self._bases[spec.base_sha256]))
         except EncodingError as error:
-            return Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
+            return SyncError(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
                              f"tensor {spec.name} can't be decoded: {error}", retryable=True)
         return None
 
-    def _check(self, spec: TensorSpec, start: int, stop: int) -> Rejection | None:
+    def _check(self, spec: TensorSpec, start: int, stop: int) -> SyncError | None:
         if self._checked < stop:  # of an earlier process
             with mmap.mmap(self._fd, stop, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view, \
                     view[self._checked : stop] as data:
@@ -252,18 +244,18 @@ class Part:
         if digest != spec.sha256:
             if encoded and tensor_digest(self._bases[spec.base_sha256]) != spec.base_sha256:
                 self._distrusted.add(spec.base_sha256)
-                return Rejection(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"the tensor that {spec.name} starts from is "
+                return SyncError(pb.WEIGHT_REJECT_REASON_WRONG_BASE, f"the tensor that {spec.name} starts from is "
                                  "damaged here; send it dense", retryable=True)
-            return Rejection(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
+            return SyncError(pb.WEIGHT_REJECT_REASON_DIGEST_MISMATCH,
                              f"tensor {spec.name} is not what was offered: its SHA-256 is {digest.hex()}, "
                              f"not {spec.sha256.hex()}", retryable=encoded)
         if playbook.is_playbook(spec):
             try:
                 playbook.parse(os.pread(self._fd, stop - start, start))
             except playbook.PlaybookError as error:
-                return Rejection(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is no playbook: {error}")
+                return SyncError(pb.WEIGHT_REJECT_REASON_WRONG_SHAPE, f"tensor {spec.name} is no playbook: {error}")
         if not finite and spec.name not in self._local:
-            return Rejection(pb.WEIGHT_REJECT_REASON_NOT_FINITE, f"tensor {spec.name} has NaN or infinite values")
+            return SyncError(pb.WEIGHT_REJECT_REASON_NOT_FINITE, f"tensor {spec.name} has NaN or infinite values")
         return None
 
     def _fill(self, pieces: Iterable[memoryview]) -> None:

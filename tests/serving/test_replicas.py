@@ -15,13 +15,13 @@ from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.v1.trainer_pb2 import VersionDelivery
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer import replicas as fleet_module
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 from tests.serving.peers import SIZE, Line, Server, put, tensors
 from tests.support.waiting import eventually
 
 
 class Farm:
-    """The mesh's own policy server, further ones, and a trainer's fleet."""
+    """The mesh's own policy server, further ones, and a trainer's replicas."""
 
     def __init__(self, tmp_path: Path, model: Path) -> None:
         self.tmp_path, self.model = tmp_path, model
@@ -36,7 +36,7 @@ class Farm:
         self.states: list[pb.PolicyState] = []
         self.activated: list[int] = []
         self.numbers = 0
-        self.fleet: Fleet
+        self.replicas: Replicas
 
     async def further(self, keep: int = 3) -> tuple[Server, Line]:
         """A policy server that is not started yet, and the line to it, whose address does not change."""
@@ -52,13 +52,13 @@ class Farm:
         def number(value: int) -> None:
             self.numbers = max(self.numbers, value)
 
-        self.fleet = Fleet(
+        self.replicas = Replicas(
             lambda: self.own_line.address, [line.address for line in self.lines], self.store,
             on_state=self.states.append, on_activated=lambda version, _: self.activated.append(version),
             on_rejected=lambda version, _: None, active=active, manifest=self.made.get, on_number=number,
             on_further=lambda version, address, message, refused: self.events.append((version, message, refused)),
             history=lambda address: DeliveryLog(self.book, address))
-        await self.fleet.start()
+        await self.replicas.start()
         return self
 
     def make(self, version: int, parent: int | None = None, model_id: str = "m") -> None:
@@ -68,27 +68,27 @@ class Farm:
 
     def offer(self, version: int, parent: int | None = None) -> None:
         self.make(version, parent)
-        self.fleet.offer(version)
+        self.replicas.offer(version)
 
     async def activate(self, server: Server, **fields: object) -> None:
         await server.service.activate(pb.ActivateVersionRequest(**fields))  # type: ignore[arg-type]
 
     def delivery(self, version: int, index: int = 1) -> VersionDelivery:
-        return self.fleet.deliveries(version, VersionDelivery(detail="not active"))[index]
+        return self.replicas.deliveries(version, VersionDelivery(detail="not active"))[index]
 
     def alarms(self) -> str:
-        return "; ".join(f"{name}: {message}" for name, message in self.fleet.alarms())
+        return "; ".join(f"{name}: {message}" for name, message in self.replicas.alarms())
 
     async def all_at(self, version: int, *servers: Server) -> None:
         for server in servers or self.servers:
             await eventually(lambda s=server: s.address is not None and s.active == version)  # type: ignore[misc]
             assert server.digest == self.store.manifest(version).digest
             if server.weights_from is None:  # else the trainer is not told
-                publisher = self.fleet._publishers()[self.servers.index(server)]
+                publisher = self.replicas._publishers()[self.servers.index(server)]
                 await eventually(lambda p=publisher: p.status()["active_version"] == version)  # type: ignore[misc]
 
     async def stop(self) -> None:
-        await self.fleet.stop(1)
+        await self.replicas.stop(1)
         for server in self.servers:
             if server.address:
                 await server.kill()
@@ -118,7 +118,7 @@ async def test_a_slow_one_holds_nobody_back_and_is_told_of(farm: Farm) -> None:
     for version in (2, 3, 4):
         farm.offer(version)
         await farm.all_at(version, farm.own, quick)
-    assert slow.active == 1 and {1, 2} <= farm.fleet.needed(), "what is on its way, and what it has"
+    assert slow.active == 1 and {1, 2} <= farm.replicas.needed(), "what is on its way, and what it has"
     await eventually(lambda: farm.delivery(4).active)
     assert farm.delivery(4).activated_at.seconds > 0 and not farm.delivery(4).detail
     late = farm.delivery(2, 2)
@@ -143,7 +143,7 @@ async def test_one_that_joins_late_or_comes_back_after_days_catches_up(farm: Far
         farm.offer(version)
         await farm.all_at(version, farm.own)
     assert farm.delivery(3, 2).detail.startswith("can't be reached: ")
-    await farm.fleet.stop(1)
+    await farm.replicas.stop(1)
     farm.store.prune({3})  # the trainer does not have version 1 any more
     await farm.start(active=3)  # and has been started anew
     sent = line.bytes
@@ -299,7 +299,7 @@ async def test_a_pin_is_waited_out_in_peace(farm: Farm) -> None:
     await farm.all_at(1)
     for server in farm.servers:
         await farm.activate(server, pin=True, reason="a demonstration")
-    await eventually(lambda: all(p.status()["pinned"] for p in farm.fleet._publishers()))
+    await eventually(lambda: all(p.status()["pinned"] for p in farm.replicas._publishers()))
     connections = line.connections
     for version in (2, 3):
         farm.offer(version)
@@ -321,7 +321,7 @@ async def test_a_pin_that_comes_while_a_version_is_on_its_way(farm: Farm) -> Non
     await farm.all_at(1, farm.own)
     await farm.activate(further, pin=True)
     line.flowing.set()
-    await eventually(lambda: farm.fleet._publishers()[1].status()["pinned"])
+    await eventually(lambda: farm.replicas._publishers()[1].status()["pinned"])
     assert further.active == 0
     await farm.activate(further, pin=False)
     await farm.all_at(1)
