@@ -21,7 +21,7 @@ _VERSIONS = "versioning: in v1 fields, values and RPCs are only added, and what 
 _TOO_LARGE = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE)
 
 
-@check("component.deadline", "A call whose deadline has passed is ended by the server itself.",
+@check("component.deadline", "The server itself ends a call whose deadline has passed.",
        where="design, Contracts: deadlines are honoured", after=["component.stats.cancel"])
 async def deadline(kit: Context) -> None:
     if kit.secure:
@@ -34,7 +34,7 @@ async def deadline(kit: Context) -> None:
                "deadline of 0.6 s")
 
 
-@check("component.big", "Messages of up to 16 MiB are taken.", where=_LIMIT, seconds=30)
+@check("component.big", "Messages of up to 16 MiB are accepted.", where=_LIMIT, seconds=30)
 async def big(kit: Context) -> None:
     for size in (4, 8, 15):
         try:
@@ -43,7 +43,7 @@ async def big(kit: Context) -> None:
             kit.fail(f"a request of {size} MiB was answered {refusal(error)}")
 
 
-@check("component.big.refused", "A message of more than 16 MiB is refused; only its own call fails by it.",
+@check("component.big.refused", "A message of more than 16 MiB is rejected; only its own call fails.",
        where=_LIMIT,
        after=["component.big", "component.stats.cancel"], seconds=30)
 async def big_refused(kit: Context) -> None:
@@ -69,14 +69,14 @@ async def big_refused(kit: Context) -> None:
     kit.expect(answer is not grpc.aio.EOF, "a call on another connection was ended by it")
 
 
-@check("component.big.code", "The refusal of a too large message says so: RESOURCE_EXHAUSTED (or OUT_OF_RANGE, as one "
-       "library has it).", where=_LIMIT, after=["component.big.refused"])
+@check("component.big.code", "A message that is too large is rejected with RESOURCE_EXHAUSTED (or OUT_OF_RANGE, as one "
+                             "library does).", where=_LIMIT, after=["component.big.refused"])
 async def big_code(kit: Context) -> None:
     call = kit.connect(options=UNLIMITED).unary_unary(_STATUS)
     await kit.refused(call(_unknown(17 * 2**20), timeout=kit.deadline), *_TOO_LARGE, what="a request of 17 MiB")
 
 
-@check("component.garbage", "Bytes that are no message are refused, and the server answers on.",
+@check("component.garbage", "Malformed bytes are rejected, and the server keeps responding.",
        where="design, Contracts: errors are google.rpc.Status")
 async def garbage(kit: Context) -> None:
     channel = kit.connect()
@@ -86,14 +86,14 @@ async def garbage(kit: Context) -> None:
         await kit.unary("ComponentService/GetStatus", channel=channel)
 
 
-@check("component.unknown.method", "An RPC that the server does not know is answered UNIMPLEMENTED, so that a newer "
-       "client does without it.", where=_VERSIONS)
+@check("component.unknown.method", "Unknown RPCs are answered with UNIMPLEMENTED, so that newer clients can do without "
+                                   "them.", where=_VERSIONS)
 async def unknown_method(kit: Context) -> None:
     for path in (f"/{kit.service.full_name}/NoSuchRpc", f"/{COMPONENT.full_name}/NoSuchRpc", "/no.such.Service/Rpc"):
         await kit.refused(kit.raw(path, b""), grpc.StatusCode.UNIMPLEMENTED, what=path)
 
 
-@check("component.unknown.fields", "Fields that the server does not know, of a newer client, are passed over.",
+@check("component.unknown.fields", "Unknown fields, from newer clients, are ignored.",
        where=_VERSIONS)
 async def unknown_fields(kit: Context) -> None:
     for kind, payload in (("a number", b"\xb8\x3e\x07"), ("text", b"\xc2\x3e\x05hello"),
@@ -104,7 +104,7 @@ async def unknown_fields(kit: Context) -> None:
             kit.fail(f"a request with an unknown field ({kind}) was answered {refusal(error)}")
 
 
-@check("component.slow", "A caller that does not read its answers holds up nobody else.",
+@check("component.slow", "A caller that does not read its responses delays no other.",
        where="design, Guarantees 3: the reply path waits for nobody", after=["component.stats.cancel"])
 async def slow(kit: Context) -> None:
     channel = kit.connect()

@@ -35,8 +35,8 @@ async def reflection(kit: Context) -> None:
     kit.expect(not missing, f"not listed: {', '.join(missing)}; listed: {listed(sorted(names))}")
 
 
-@check("component.reflection.contract", "What reflection tells of services, messages and enums is the contract, to "
-       "which a newer one may add, but of which nothing is another.", where="protos/openclaw_rl/v1",
+@check("component.reflection.contract", "Services, messages and enums in reflection match the contract; a newer "
+                                        "contract may only add to them.", where="protos/openclaw_rl/v1",
        after=["component.reflection"])
 async def contract(kit: Context) -> None:
     files = await _files(kit)

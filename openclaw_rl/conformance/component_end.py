@@ -35,7 +35,7 @@ class _Drained:
     exit_code: int | None = None
 
 
-@check("component.drain.grace", "A grace beyond 0 s to 1 h is refused with INVALID_ARGUMENT, and ends nothing.",
+@check("component.drain.grace", "A grace outside 0 s to 1 h is rejected with INVALID_ARGUMENT and stops nothing.",
        where=_WHERE, needs=[Need.DRAIN], level=Level.SHOULD)
 async def drain_grace(kit: Context) -> None:
     request = component_pb2.DrainRequest(grace=Duration(seconds=-5))
@@ -44,8 +44,7 @@ async def drain_grace(kit: Context) -> None:
     await kit.status()
 
 
-@check("component.sigterm", "SIGTERM ends the server gracefully: with exit code 0, within 20 s; it can be started "
-       "again.",
+@check("component.sigterm", "SIGTERM stops the server gracefully within 20 s, with exit code 0; it can be restarted.",
        where="design, Habits; deploy: how systemd and containers end a server", needs=[Need.START],
        after=["component.stats.cancel"], seconds=120)
 async def sigterm(kit: Context) -> None:
@@ -60,7 +59,7 @@ async def sigterm(kit: Context) -> None:
     await kit.status()
 
 
-@check("component.drain", "Drain is answered, and the server ends: it takes no new connections within 20 s.",
+@check("component.drain", "Drain is answered, and the server stops: within 20 s it accepts no new connections.",
        where=_WHERE,
        needs=[Need.DRAIN], after=["component.stats.cancel"], last=True, seconds=60)
 async def drain(kit: Context) -> None:
@@ -94,8 +93,8 @@ async def drain(kit: Context) -> None:
     kit.expect(seen.gone, f"{_END_SECONDS:g} s after Drain it still takes connections")
 
 
-@check("component.drain.streams", "Draining ends the streams that are open with UNAVAILABLE, so that their callers "
-       "connect again elsewhere.", where=_WHERE, needs=[Need.DRAIN], after=["component.drain"], last=True)
+@check("component.drain.streams", "Draining ends open streams with UNAVAILABLE, so that callers reconnect elsewhere.",
+       where=_WHERE, needs=[Need.DRAIN], after=["component.drain"], last=True)
 async def drain_streams(kit: Context) -> None:
     seen: _Drained = kit.memo["drained"]
     kit.expect(not seen.open, f"not ended: {', '.join(seen.open)}")
@@ -105,7 +104,7 @@ async def drain_streams(kit: Context) -> None:
     kit.expect(not wrong, "; ".join(wrong))
 
 
-@check("component.drain.retry", "Streams that draining ends say when to connect again: RetryInfo.", where=_WHERE,
+@check("component.drain.retry", "Streams ended by draining say when to reconnect: RetryInfo.", where=_WHERE,
        needs=[Need.DRAIN], after=["component.drain.streams"], level=Level.SHOULD, last=True)
 async def drain_retry(kit: Context) -> None:
     seen: _Drained = kit.memo["drained"]
@@ -113,7 +112,7 @@ async def drain_retry(kit: Context) -> None:
     kit.expect(not wrong, f"without RetryInfo: {', '.join(wrong)}")
 
 
-@check("component.drain.health", "While it drains health never says SERVING to a new question.", where=_WHERE,
+@check("component.drain.health", "While draining, health never reports SERVING to a new request.", where=_WHERE,
        needs=[Need.DRAIN], after=["component.drain"], level=Level.SHOULD, last=True)
 async def drain_health(kit: Context) -> None:
     seen: _Drained = kit.memo["drained"]
@@ -121,7 +120,7 @@ async def drain_health(kit: Context) -> None:
     kit.expect("SERVING" not in said, f"{_NOTICE:g} s after Drain was answered health said {', '.join(said[:5])}")
 
 
-@check("component.drain.exit", "A drained server ends with exit code 0.", where=_WHERE, needs=[Need.START],
+@check("component.drain.exit", "A drained server exits with code 0.", where=_WHERE, needs=[Need.START],
        after=["component.drain"], last=True)
 async def drain_exit(kit: Context) -> None:
     code = kit.memo["drained"].exit_code

@@ -94,8 +94,8 @@ class _Answer:
     shown: str = ""
 
 
-@check("component.errors.code", "Bad input is refused with the code of the catalogue: INVALID_ARGUMENT, or NOT_FOUND "
-       "for what is not there.", where=_WHERE)
+@check("component.errors.code", "Invalid input is rejected with the code of the catalogue: INVALID_ARGUMENT, or "
+                                "NOT_FOUND for missing objects.", where=_WHERE)
 async def errors_code(kit: Context) -> None:
     wrong = []
     for answer in await _answers(kit):
@@ -129,7 +129,7 @@ async def errors_fields(kit: Context) -> None:
     kit.expect(not wrong, listed(wrong, 4))
 
 
-@check("component.errors.message", "An error's message says something to a person.", where=_WHERE)
+@check("component.errors.message", "An error has a human-readable message.", where=_WHERE)
 async def errors_message(kit: Context) -> None:
     empty = [answer.provocation.what for answer in await _answers(kit)
              if answer.refused is not None and len(answer.refused.message.strip()) < 5]

@@ -16,8 +16,8 @@ from openclaw_rl.rpc.auth.certificates import server_name
 _WHERE = "rpc/auth/SECURITY.md: Who may do what"
 
 
-@check("component.secure.certificate", "Over TLS nobody is answered who shows no certificate of the mesh, or speaks "
-       "plain text.", where=_WHERE, needs=[Need.CERTS])
+@check("component.secure.certificate", "Over TLS, callers without a certificate of the mesh, or in plain text, are "
+                                       "rejected.", where=_WHERE, needs=[Need.CERTS])
 async def certificate(kit: Context) -> None:
     authority = (Path(kit.certs or "") / "ca.crt").read_bytes()
     options = [("grpc.ssl_target_name_override", server_name(kit.service.component))]
@@ -29,8 +29,8 @@ async def certificate(kit: Context) -> None:
                               grpc.StatusCode.UNAUTHENTICATED, what=what)
 
 
-@check("component.secure.role", "Over TLS the stream that feeds a component is open to the component before it only: "
-       "others of the mesh are refused with PERMISSION_DENIED.", where=_WHERE, needs=[Need.CERTS])
+@check("component.secure.role", "Over TLS the stream into a component is open to its predecessor only: other members "
+                                "of the mesh are rejected with PERMISSION_DENIED.", where=_WHERE, needs=[Need.CERTS])
 async def role(kit: Context) -> None:
     method = kit.service.ring or "SyncWeights"
     call = kit.stream(method, channel=kit.channel, timeout=kit.deadline)

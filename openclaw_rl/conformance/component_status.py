@@ -17,7 +17,7 @@ _HEALTH = "design, Contracts: all four serve grpc.health.v1.Health (per service)
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-@check("component.serves", "The address serves the service that it is asked for.",
+@check("component.serves", "The address serves the requested service.",
        where="the service's file in protos/openclaw_rl/v1", gate=True)
 async def serves(kit: Context) -> None:
     method = kit.service.ring or "GetPolicy"
@@ -49,8 +49,8 @@ def _sender(kit: Context) -> grpc.aio.Channel:
         return kit.channel
 
 
-@check("component.status", "GetStatus tells the component's own name, its state, when it started and the contract's "
-       "version that it was built with.", where="component.proto: ComponentStatus")
+@check("component.status", "GetStatus reports the component's name, state, start time and the contract version it was "
+                           "built with.", where="component.proto: ComponentStatus")
 async def status(kit: Context) -> None:
     found = await kit.status()
     kit.memo["status"] = found
@@ -67,8 +67,9 @@ async def status(kit: Context) -> None:
         kit.expect(parts[0] == "1", f"contract_version is {found.contract_version}; this kit is for 1.x")
 
 
-@check("component.status.facts", "GetStatus tells what an operator looks for: process id, address, package version and "
-       "the state of its own ring stream.", where="component.proto: ComponentStatus", level=Level.SHOULD,
+@check("component.status.facts", "GetStatus reports process id, address, package version and the state of the "
+                                 "component's own ring stream.", where="component.proto: ComponentStatus",
+       level=Level.SHOULD,
        after=["component.status"])
 async def status_facts(kit: Context) -> None:
     found = await kit.status()
@@ -78,27 +79,27 @@ async def status_facts(kit: Context) -> None:
     kit.expect(not missing, f"not set: {', '.join(missing)}")
 
 
-@check("component.health", "Health says SERVING for the service's full name and for \"\".", where=_HEALTH)
+@check("component.health", "Health reports SERVING for the service's full name and for \"\".", where=_HEALTH)
 async def health(kit: Context) -> None:
     for name in ("", kit.service.full_name):
         found = await kit.health(name)
         kit.expect(found == _SERVING, f"{name!r} is {_health_name(found)}")
 
 
-@check("component.health.component", "Health says SERVING for ComponentService too, since it is served.", where=_HEALTH,
+@check("component.health.component", "Health reports SERVING for ComponentService too.", where=_HEALTH,
        level=Level.SHOULD, after=["component.health"])
 async def health_component(kit: Context) -> None:
     found = await kit.health(COMPONENT.full_name)
     kit.expect(found == _SERVING, f"{COMPONENT.full_name!r} is {_health_name(found)}")
 
 
-@check("component.health.unknown", "Health refuses a service that is not there with NOT_FOUND.",
+@check("component.health.unknown", "Health rejects unknown services with NOT_FOUND.",
        where="grpc.health.v1: Check", after=["component.health"])
 async def health_unknown(kit: Context) -> None:
     await kit.refused(kit.health("no.such.Service"), grpc.StatusCode.NOT_FOUND, what="Check of 'no.such.Service'")
 
 
-@check("component.health.watch", "Health's Watch tells the state at once and goes on until it is cancelled.",
+@check("component.health.watch", "Health's Watch reports the state at once and continues until cancelled.",
        where="grpc.health.v1: Watch", level=Level.SHOULD, after=["component.health"])
 async def health_watch(kit: Context) -> None:
     stub = health_pb2_grpc.HealthStub(kit.connect())  # type: ignore[no-untyped-call]
@@ -110,7 +111,7 @@ async def health_watch(kit: Context) -> None:
         call.cancel()
 
 
-@check("component.stats", "WatchStats tells the status at once, and again every `interval`.",
+@check("component.stats", "WatchStats reports the status at once, and then every `interval`.",
        where="component.proto: WatchStatsRequest.interval")
 async def stats(kit: Context) -> None:
     request = component_pb2.WatchStatsRequest(interval=to_duration(0.2))
@@ -127,7 +128,7 @@ async def stats(kit: Context) -> None:
     kit.expect(times[-1] - times[0] >= 0.3, f"4 answers within {times[-1] - times[0]:.2f} s, asked for one every 0.2 s")
 
 
-@check("component.stats.interval", "An interval below 100 ms or above 1 h is refused with INVALID_ARGUMENT.",
+@check("component.stats.interval", "An interval below 100 ms or above 1 h is rejected with INVALID_ARGUMENT.",
        where="component.proto: WatchStatsRequest.interval")
 async def stats_interval(kit: Context) -> None:
     for seconds in (0.01, 4000.0):
@@ -136,8 +137,8 @@ async def stats_interval(kit: Context) -> None:
         await kit.refused(_first(call), grpc.StatusCode.INVALID_ARGUMENT, what=f"an interval of {seconds:g} s")
 
 
-@check("component.stats.cancel", "A watch that its caller cancels ends at the server: it answers on, however many were "
-       "cancelled.", where="design, Contracts: cancelling a call cancels its work")
+@check("component.stats.cancel", "A cancelled watch ends at the server, which keeps responding however many were "
+                                 "cancelled.", where="design, Contracts: cancelling a call cancels its work")
 async def stats_cancel(kit: Context) -> None:
     channel = kit.connect()
     request = component_pb2.WatchStatsRequest(interval=to_duration(0.1))

@@ -76,8 +76,8 @@ class _Lease:
         return {"name": "look", "arguments": {}}
 
 
-@check("environment.list", "ListEnvironments tells each environment's name, kind, capacity, and the schemas of "
-       "actions and observations.", where="environment.proto: EnvironmentInfo", services=_ENVIRONMENT)
+@check("environment.list", "ListEnvironments reports each environment's name, kind, capacity, and schemas of actions "
+                           "and observations.", where="environment.proto: EnvironmentInfo", services=_ENVIRONMENT)
 async def list_environments(kit: Context) -> None:
     found = (await kit.optional("ListEnvironments")).environments
     kit.memo["environments"] = found
@@ -92,7 +92,7 @@ async def list_environments(kit: Context) -> None:
                 kit.expect(_is_object(text), f"{name} of {one.type} is no JSON object: {text[:60]!r}")
 
 
-@check("environment.tasks", "ListTasks tells each task's id, goal and half; ids are told once.",
+@check("environment.tasks", "ListTasks reports each task's id, goal and split; ids are unique.",
        where="environment.proto: TaskInfo", services=_ENVIRONMENT, after=["environment.list"])
 async def list_tasks(kit: Context) -> None:
     for one in await _environments(kit):
@@ -108,7 +108,7 @@ async def list_tasks(kit: Context) -> None:
             kit.expect(not wrong, f"asked for half {split} of {one.type}; told {listed(wrong)} of the other")
 
 
-@check("environment.lease", "A lease goes from Acquire over Reset, Step and Evaluate to Release.", where=_LEASE,
+@check("environment.lease", "A lease supports Acquire, Reset, Step, Evaluate and Release.", where=_LEASE,
        services=_ENVIRONMENT, after=["environment.list"], seconds=120)
 async def lease(kit: Context) -> None:
     one = await _pick(kit)
@@ -134,7 +134,7 @@ async def lease(kit: Context) -> None:
     kit.expect(held.id not in await _leases(kit, one.type), "ListLeases tells it after Release")
 
 
-@check("environment.lease.again", "Acquire with the id of a lease that runs gives that lease, and no second sandbox.",
+@check("environment.lease.again", "Acquire with the id of an active lease returns that lease, not a second sandbox.",
        where="environment.proto: AcquireRequest.lease_id", services=_ENVIRONMENT, after=["environment.lease"],
        seconds=120)
 async def lease_again(kit: Context) -> None:
@@ -146,8 +146,8 @@ async def lease_again(kit: Context) -> None:
         kit.expect(sorted(await _leases(kit, one.type)) == before, "there is a lease more")
 
 
-@check("environment.lease.step-once", "A step that is repeated with its number is not done twice: the same answer "
-       "comes.", where="environment.proto: StepRequest.step", services=_ENVIRONMENT, after=["environment.lease"],
+@check("environment.lease.step-once", "A step repeated with its number is executed once and answered identically.",
+       where="environment.proto: StepRequest.step", services=_ENVIRONMENT, after=["environment.lease"],
        seconds=120)
 async def step_once(kit: Context) -> None:
     one = await _pick(kit)
@@ -162,8 +162,8 @@ async def step_once(kit: Context) -> None:
         kit.expect(steps == 1, f"ListLeases tells {steps} steps")
 
 
-@check("environment.lease.order", "Steps out of their order, and steps before a Reset, are refused with "
-       "FAILED_PRECONDITION.", where="environment.proto: StepRequest.step; the error catalogue", services=_ENVIRONMENT,
+@check("environment.lease.order", "Steps out of order, or before a Reset, are rejected with FAILED_PRECONDITION.",
+       where="environment.proto: StepRequest.step; the error catalogue", services=_ENVIRONMENT,
        after=["environment.lease"], seconds=120)
 async def step_order(kit: Context) -> None:
     one = await _pick(kit)
@@ -174,8 +174,9 @@ async def step_order(kit: Context) -> None:
         await kit.refused(held.step(5, held.action()), _CODE.FAILED_PRECONDITION, what="step 5 as the first one")
 
 
-@check("environment.lease.action", "An action that is none is refused with INVALID_ARGUMENT, or is an error for the "
-       "policy to read; the lease lives on.", where="environment.proto: StepRequest.action_json, StepResponse.error",
+@check("environment.lease.action", "An invalid action is rejected with INVALID_ARGUMENT, or reported to the policy as "
+                                   "an error; the lease stays active.",
+       where="environment.proto: StepRequest.action_json, StepResponse.error",
        services=_ENVIRONMENT, after=["environment.lease"], seconds=120)
 async def step_action(kit: Context) -> None:
     one = await _pick(kit)
@@ -193,8 +194,8 @@ async def step_action(kit: Context) -> None:
         await kit.unary("Renew", pb.RenewRequest(lease_id=held.id))
 
 
-@check("environment.lease.release", "Release may be called any number of times; a lease that was given back can't be "
-       "used.", where="environment.proto: Release; the error catalogue: LEASE_LOST, LEASE_ENDED", services=_ENVIRONMENT,
+@check("environment.lease.release", "Release is idempotent; a released lease cannot be used.",
+       where="environment.proto: Release; the error catalogue: LEASE_LOST, LEASE_ENDED", services=_ENVIRONMENT,
        after=["environment.lease"], seconds=120)
 async def lease_release(kit: Context) -> None:
     one = await _pick(kit)
@@ -209,7 +210,7 @@ async def lease_release(kit: Context) -> None:
                           what=f"{what} of a lease that was given back")
 
 
-@check("environment.lease.watch", "WatchLease shows the lease at once, and says when it has ended.",
+@check("environment.lease.watch", "WatchLease shows the lease at once, and reports its end.",
        where="environment.proto: WatchLease", services=_ENVIRONMENT, after=["environment.lease"], seconds=120)
 async def lease_watch(kit: Context) -> None:
     one = await _pick(kit)
@@ -230,7 +231,7 @@ async def lease_watch(kit: Context) -> None:
         kit.expect(answer is not grpc.aio.EOF, "it ended without an answer that says so")
 
 
-@check("environment.lease.ttl", "A lease that nobody renews is taken back when its ttl is over.",
+@check("environment.lease.ttl", "A lease that is not renewed expires after its ttl.",
        where="environment.proto: AcquireRequest.ttl", services=_ENVIRONMENT, after=["environment.lease"], seconds=60)
 async def lease_ttl(kit: Context) -> None:
     one = await _pick(kit)
@@ -243,8 +244,8 @@ async def lease_ttl(kit: Context) -> None:
                           _CODE.FAILED_PRECONDITION, what="Renew of a lease that was taken back")
 
 
-@check("environment.lease.capacity", "Beyond its capacity an environment leases nothing: RESOURCE_EXHAUSTED or "
-       "UNAVAILABLE, with RetryInfo; a lease given back can be had again.",
+@check("environment.lease.capacity", "An environment at capacity rejects leases with RESOURCE_EXHAUSTED or UNAVAILABLE "
+                                     "and RetryInfo; released capacity is available again.",
        where="environment.proto: EnvironmentInfo.capacity", services=_ENVIRONMENT, needs=[Need.START],
        after=["environment.lease"], level=Level.SHOULD, seconds=120)
 async def capacity(kit: Context) -> None:

@@ -34,7 +34,7 @@ async def _session(kit: Context, session: str) -> environment_pb2.GetSessionResp
     return answer
 
 
-@check("environment.session", "GetSession tells a session's turns, oldest first, each with its class.",
+@check("environment.session", "GetSession returns a session's turns, oldest first, each with its class.",
        where="environment.proto: GetSession, TurnSummary", services=_ENVIRONMENT, after=_ACCEPTED)
 async def session(kit: Context) -> None:
     name = kit.session()
@@ -53,8 +53,8 @@ async def session(kit: Context) -> None:
                "started_at or last_active_at is not set")
 
 
-@check("environment.session.end", "A session that is told to end, on the ring or by EndSession, has ended; a later "
-       "turn opens it again.", where="environment.proto: Session.ended", services=_ENVIRONMENT,
+@check("environment.session.end", "A session ended on the ring or by EndSession is over; a later turn reopens it.",
+       where="environment.proto: Session.ended", services=_ENVIRONMENT,
        after=["environment.session"])
 async def session_end(kit: Context) -> None:
     material = Material(kit)
@@ -71,7 +71,7 @@ async def session_end(kit: Context) -> None:
         kit.expect(not (await _session(kit, name)).session.ended, f"after {way} and a later turn it has ended")
 
 
-@check("environment.turns", "ListTurns tells a session's turns, newest first, a page at a time.",
+@check("environment.turns", "ListTurns returns a session's turns, newest first, in pages.",
        where="environment.proto: ListTurns", services=_ENVIRONMENT, after=["environment.session"])
 async def list_turns(kit: Context) -> None:
     name = kit.session()
@@ -95,7 +95,7 @@ async def list_turns(kit: Context) -> None:
                f"{listed(turn.turn_id for turn in some.turns)}")
 
 
-@check("environment.side", "A turn that its client declares a side turn is one, and is not sent to the judge.",
+@check("environment.side", "A turn declared as side turn is one, and is not sent to the judge.",
        where="turn.proto: TurnClass; design, Words: turn class", services=_ENVIRONMENT, after=["environment.session"])
 async def side(kit: Context) -> None:
     name = kit.session()
@@ -109,8 +109,9 @@ async def side(kit: Context) -> None:
         kit.expect(not kit.listener.first([turn.turn_id, more.turn_id]), "it was sent to the judge")
 
 
-@check("environment.users", "Turns of two clients are never joined into one session: what one of them says names the "
-       "other's session to nobody.", where="turn.proto: Turn.client; design: it never mixes two users' sessions",
+@check("environment.users", "Turns of different clients are never joined into one session, and no client learns of "
+                            "another's session.",
+       where="turn.proto: Turn.client; design: it never mixes two users' sessions",
        services=_ENVIRONMENT, after=["environment.session"])
 async def users(kit: Context) -> None:
     material = Material(kit)
@@ -125,8 +126,9 @@ async def users(kit: Context) -> None:
     kit.expect(sessions[first.turn_id] != sessions[second.turn_id], f"both are in session {sessions[first.turn_id]!r}")
 
 
-@check("environment.next-state", "A turn's next state has all that came between its response and the next one: tool "
-       "results and user messages, in order; kind CONTINUED and the turn that continued it.", where=_NEXT,
+@check("environment.next-state", "A turn's next state has everything between its response and the next one: tool "
+                                 "results and user messages in order, kind CONTINUED, and the continuing turn.",
+       where=_NEXT,
        services=_ENVIRONMENT, needs=[Need.LISTEN], after=["onward.arrives"], seconds=40)
 async def next_state(kit: Context) -> None:
     material, name = Material(kit), kit.session()
@@ -152,7 +154,7 @@ async def next_state(kit: Context) -> None:
     kit.expect(not last.messages and not last.next_turn_id, "the last turn has a next state that nobody has said")
 
 
-@check("environment.next-state.once", "A turn gets one next state: whatever comes later, it is sent on once.",
+@check("environment.next-state.once", "A turn gets one next state and is sent on once, whatever comes later.",
        where=_NEXT, services=_ENVIRONMENT, needs=[Need.LISTEN], after=["environment.next-state"], seconds=40)
 async def next_state_once(kit: Context) -> None:
     material, name = Material(kit), kit.session()
@@ -169,8 +171,9 @@ async def next_state_once(kit: Context) -> None:
     kit.expect(not often, f"{often[0]} arrived {len(_listener(kit).got(often[0]))} times" if often else "")
 
 
-@check("environment.feedback", "Explicit feedback on a turn is its next state at once: kind FEEDBACK, with what was "
-       "said.", where=_NEXT, services=_ENVIRONMENT, needs=[Need.LISTEN], after=["environment.next-state"],
+@check("environment.feedback", "Explicit feedback on a turn becomes its next state at once: kind FEEDBACK, with its "
+                               "content.", where=_NEXT, services=_ENVIRONMENT, needs=[Need.LISTEN],
+       after=["environment.next-state"],
        level=Level.SHOULD, seconds=40)
 async def feedback(kit: Context) -> None:
     turn = Material(kit).turn(kit.id(), kit.session())
@@ -184,7 +187,7 @@ async def feedback(kit: Context) -> None:
                == [(given.feedback_id, -1.0, given.comment)], f"the feedback is {listed(state.feedback)}")
 
 
-@check("environment.end-session", "EndSession tells how many turns got their next state by it.",
+@check("environment.end-session", "EndSession returns the number of turns that received their next state.",
        where="environment.proto: EndSessionResponse", services=_ENVIRONMENT, needs=[Need.LISTEN],
        after=["onward.arrives"], seconds=40)
 async def end_session(kit: Context) -> None:
@@ -198,7 +201,7 @@ async def end_session(kit: Context) -> None:
     kit.expect(answer.closed_turns == 0, f"ended once more, closed_turns is {answer.closed_turns}")
 
 
-@check("environment.sessions.kept", "Sessions outlive a kill (SIGKILL): open turns get their next state when it comes.",
+@check("environment.sessions.kept", "Sessions survive a kill (SIGKILL): open turns still receive their next state.",
        where="design, Guarantees 2", services=_ENVIRONMENT, needs=[Need.LISTEN, Need.START],
        after=["environment.next-state"], seconds=120)
 async def sessions_kept(kit: Context) -> None:
@@ -212,8 +215,8 @@ async def sessions_kept(kit: Context) -> None:
     kit.expect(state.next_turn_id == second.turn_id, f"next_turn_id is {state.next_turn_id!r}, not {second.turn_id!r}")
 
 
-@check("environment.interact", "Interact passes messages to the policy, and its answer back: text as it comes, then "
-       "the turn.", where="environment.proto: Interact", services=_ENVIRONMENT, needs=[Need.LISTEN],
+@check("environment.interact", "Interact passes messages to the policy and streams its answer back: text, then the "
+                               "turn.", where="environment.proto: Interact", services=_ENVIRONMENT, needs=[Need.LISTEN],
        after=["component.serves"])
 async def interact(kit: Context) -> None:
     from openclaw_rl.conformance.environment_policy import Policy

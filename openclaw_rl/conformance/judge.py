@@ -54,8 +54,8 @@ def well_formed(kit: Context, judgement: turn_pb2.Judgement, turn_id: str) -> No
                    f"{listed(vote.score for vote in counted)} (sum {total}); their majority is {min(allowed)}")
 
 
-@check("judge.judge", "Judge answers votes with scores +1, 0 or -1 and their majority; a tie is 0, and failed means "
-       "that none succeeded.", where=_JUDGEMENT, services=_JUDGE, seconds=60)
+@check("judge.judge", "Judge returns votes with scores +1, 0 or -1 and their majority; a tie is 0, and failed means "
+                      "that no vote succeeded.", where=_JUDGEMENT, services=_JUDGE, seconds=60)
 async def judge(kit: Context) -> None:
     for text in ("And a shape.", "No, that is wrong: I asked for a shape.", "Thanks, that is exactly right!"):
         transition = _transition(kit, text)
@@ -63,7 +63,7 @@ async def judge(kit: Context) -> None:
         well_formed(kit, answer.judgement, transition.turn.turn_id)
 
 
-@check("judge.judge.minimal", "Judge needs of a turn its messages and its response only.", where="judge.proto: "
+@check("judge.judge.minimal", "Judge requires only the messages and response of a turn.", where="judge.proto: "
        "JudgeRequest.transition", services=_JUDGE, after=["judge.judge"], seconds=60)
 async def judge_minimal(kit: Context) -> None:
     transition = turn_pb2.Transition(
@@ -75,7 +75,7 @@ async def judge_minimal(kit: Context) -> None:
     well_formed(kit, answer.judgement, "")
 
 
-@check("judge.judge.forgets", "Judge keeps nothing of what it is asked.", where="judge.proto: Judge", services=_JUDGE,
+@check("judge.judge.forgets", "Judge stores nothing of its requests.", where="judge.proto: Judge", services=_JUDGE,
        after=["judge.judge"], seconds=60)
 async def judge_forgets(kit: Context) -> None:
     transition = _transition(kit)
@@ -94,8 +94,8 @@ async def feedback(kit: Context) -> None:
         kit.expect(answer.judgement.score == given, f"feedback of {given:+g} is judged {answer.judgement.score:+d}")
 
 
-@check("judge.list", "ListJudgements tells the judgements of what came on the ring, in the order asked for, and "
-       "leaves out what is not judged.", where="judge.proto: ListJudgements", services=_JUDGE,
+@check("judge.list", "ListJudgements returns judgements of transitions from the ring in the requested order, omitting "
+                     "those not judged.", where="judge.proto: ListJudgements", services=_JUDGE,
        after=["ring.acks.accepted"], seconds=60)
 async def list_judgements(kit: Context) -> None:
     transitions = [_transition(kit) for _ in range(3)]
@@ -108,7 +108,7 @@ async def list_judgements(kit: Context) -> None:
         well_formed(kit, one, one.turn_id)
 
 
-@check("judge.watch", "WatchJudgements tells each judgement of its session as it is made, with the session's id.",
+@check("judge.watch", "WatchJudgements reports each judgement of its session as it is made, with the session's id.",
        where="judge.proto: WatchJudgements", services=_JUDGE, after=["judge.list"], seconds=60)
 async def watch(kit: Context) -> None:
     mine, other = _transition(kit), _transition(kit)
@@ -128,7 +128,7 @@ async def watch(kit: Context) -> None:
         told.add(answer.judgement.turn_id)
 
 
-@check("judge.sample", "The sample that is sent on has the very judgement that ListJudgements tells.",
+@check("judge.sample", "The sample sent on has the judgement that ListJudgements returns.",
        where="turn.proto: Sample", services=_JUDGE, needs=[Need.LISTEN], after=["onward.arrives", "judge.list"],
        seconds=60)
 async def sample(kit: Context) -> None:

@@ -43,7 +43,7 @@ TOOL = ToolDefinition(name="get_weather", description="Tells the weather of a ci
     {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}))
 
 
-@check("policy.chat", "A chat is answered by one start, deltas and one end.", services=_POLICY, seconds=ANSWER,
+@check("policy.chat", "A chat is answered with one start, deltas and one end.", services=_POLICY, seconds=ANSWER,
        where="policy.proto: ChatResponse")
 async def answered(kit: Context) -> None:
     answer = await chat(kit)
@@ -64,7 +64,7 @@ async def adds_up(kit: Context) -> None:
                f"{len(message.tool_calls)}")
 
 
-@check("policy.chat.ids", "A response tells its turn, which no other has, its session and its model.",
+@check("policy.chat.ids", "A response has a unique turn id, its session and its model.",
        services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER, where="policy.proto: ChatStart")
 async def ids(kit: Context) -> None:
     session = kit.session()
@@ -79,7 +79,7 @@ async def ids(kit: Context) -> None:
     kit.expect(first.start.model == model, f"`start` names the model {first.start.model!r}, GetPolicy {model!r}")
 
 
-@check("policy.chat.version", "A response tells the version that answers, and which version made each of its tokens.",
+@check("policy.chat.version", "A response names its version, and the version of each token.",
        services=_POLICY, after=["policy.chat"], seconds=ANSWER,
        where="policy.proto: ChatStart.policy_version, GenerationEnd.spans")
 async def version(kit: Context) -> None:
@@ -101,8 +101,8 @@ async def version(kit: Context) -> None:
                    f"{end.spans[0].version}")
 
 
-@check("policy.chat.min_version", "A request that wants another version than the active one is refused with "
-       "VERSION_NOT_ACTIVE, and may be repeated later.", services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER,
+@check("policy.chat.min_version", "A request for a version that is not active is rejected with VERSION_NOT_ACTIVE, "
+                                  "retryable.", services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER,
        where="turn.proto: TurnOptions.min_version, exact_version")
 async def wanted_version(kit: Context) -> None:
     active = (await state(kit)).active_version
@@ -150,8 +150,9 @@ def _named(refused: Refusal, field: str) -> bool:
     return any(field in name for name in refused.violations)
 
 
-@check("policy.chat.bad_input", "Bad input is refused with INVALID_ARGUMENT and names the field; the next request is "
-       "answered.", services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER, where="common.proto; policy.proto: "
+@check("policy.chat.bad_input", "Invalid input is rejected with INVALID_ARGUMENT, naming the field; the next request "
+                                "succeeds.", services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER,
+       where="common.proto; policy.proto: "
        "ChatRequest")
 async def bad_input(kit: Context) -> None:
     user = ChatMessage(role="user", content="Hello.")
@@ -223,7 +224,7 @@ async def many(kit: Context) -> None:
     kit.expect(not mixed, f"{len(mixed)} of {MANY} chats at the same time were told another one's session")
 
 
-@check("policy.chat.slow_reader", "A client that does not read holds nobody up.", services=_POLICY,
+@check("policy.chat.slow_reader", "A client that does not read delays no other.", services=_POLICY,
        after=["policy.chat"], seconds=2 * ANSWER, where="policy.proto: Chat", level=Level.SHOULD)
 async def slow_reader(kit: Context) -> None:
     channel = kit.connect()

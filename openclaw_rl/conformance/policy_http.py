@@ -40,7 +40,8 @@ def _needs_key(kit: Context, response: httpx.Response) -> None:
         kit.skip("the HTTP door needs a key, and the kit has none for it")
 
 
-@check("policy.http.chat", "The HTTP door answers a chat as OpenAI's API does, and tells turn and version in headers.",
+@check("policy.http.chat", "The OpenAI entrypoint answers a chat as OpenAI's API does, with turn and version in "
+                           "headers.",
        services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER, where="the design: policy server, HTTP")
 async def chat(kit: Context) -> None:
     async with await _door(kit) as client:
@@ -63,7 +64,7 @@ async def chat(kit: Context) -> None:
                    f"the header says version {response.headers['x-openclaw-policy-version']}; another one is active")
 
 
-@check("policy.http.stream", "A streamed chat comes in events of OpenAI's form and ends with [DONE].", services=_POLICY,
+@check("policy.http.stream", "A streamed chat uses OpenAI's event format and ends with [DONE].", services=_POLICY,
        after=["policy.http.chat"], seconds=ANSWER, where="the design: policy server, HTTP")
 async def streamed(kit: Context) -> None:
     async with await _door(kit) as client:
@@ -85,7 +86,7 @@ async def streamed(kit: Context) -> None:
         kit.expect(text, "the events of a streamed chat have no text")
 
 
-@check("policy.http.models", "The HTTP door lists its model.", services=_POLICY,
+@check("policy.http.models", "The OpenAI entrypoint lists its model.", services=_POLICY,
        where="the design: policy server, HTTP")
 async def models(kit: Context) -> None:
     async with await _door(kit) as client:
@@ -98,7 +99,8 @@ async def models(kit: Context) -> None:
         kit.expect((await client.get("/healthz")).status_code == 200, "/healthz is not answered 200")
 
 
-@check("policy.http.errors", "The HTTP door refuses bad input with 400 and OpenAI's error body, which names the field.",
+@check("policy.http.errors", "The OpenAI entrypoint rejects invalid input with 400 and OpenAI's error body, which "
+                             "names the field.",
        services=_POLICY, seconds=ANSWER, where="the design: policy server, HTTP")
 async def errors(kit: Context) -> None:
     async with await _door(kit) as client:

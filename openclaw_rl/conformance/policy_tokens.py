@@ -18,8 +18,8 @@ TOKENS = 8
 APART = 0.25
 
 
-@check("policy.generate", "Generate continues token ids and tells each token's log-probability and version; an API "
-       "model refuses it with NO_WEIGHTS.", services=_POLICY, seconds=2 * ANSWER,
+@check("policy.generate", "Generate continues token ids and returns each token's log-probability and version; an API "
+                          "model rejects it with NO_WEIGHTS.", services=_POLICY, seconds=2 * ANSWER,
        where="policy.proto: GenerateResponse")
 async def generate(kit: Context) -> None:
     now = await state(kit)
@@ -42,7 +42,7 @@ async def generate(kit: Context) -> None:
                "top_logprobs asks for")
 
 
-@check("policy.generate.bad_input", "Generate refuses token ids that there are none or not, and names the field.",
+@check("policy.generate.bad_input", "Generate rejects missing or invalid token ids, naming the field.",
        services=_POLICY, after=["policy.generate"], where="policy.proto: GenerateRequest.prompt_ids")
 async def bad_ids(kit: Context) -> None:
     size = await _vocabulary(kit)
@@ -53,8 +53,8 @@ async def bad_ids(kit: Context) -> None:
                    "field violation names prompt_ids")
 
 
-@check("policy.score", "Score gives one log-probability fewer than token ids, and the version; an API model refuses it "
-       "with NO_WEIGHTS.", services=_POLICY, seconds=ANSWER, where="policy.proto: ScoreResponse")
+@check("policy.score", "Score returns one log-probability fewer than token ids, and the version; an API model rejects "
+                       "it with NO_WEIGHTS.", services=_POLICY, seconds=ANSWER, where="policy.proto: ScoreResponse")
 async def score(kit: Context) -> None:
     now = await state(kit)
     if not now.vocab_size:
@@ -72,7 +72,7 @@ async def score(kit: Context) -> None:
                f"Score says version {answer.version}; version {now.active_version} is active")
 
 
-@check("policy.score.bad_input", "Score refuses token ids that can't be scored, and versions that are not there.",
+@check("policy.score.bad_input", "Score rejects token ids that cannot be scored, and unknown versions.",
        services=_POLICY, after=["policy.score"], where="policy.proto: ScoreRequest")
 async def bad_score(kit: Context) -> None:
     size = await _vocabulary(kit)
@@ -88,7 +88,7 @@ async def bad_score(kit: Context) -> None:
                f"Score with version {version} was refused for the reason {refused.reason!r}, not VERSION_UNKNOWN")
 
 
-@check("policy.score.same", "Score finds the log-probabilities that Generate told of the same tokens.",
+@check("policy.score.same", "Score returns the log-probabilities that Generate reported for the same tokens.",
        services=_POLICY, after=["policy.generate", "policy.score"], seconds=2 * ANSWER, level=Level.SHOULD,
        where="policy.proto: TokenChunk.model_logprob")
 async def same(kit: Context) -> None:

@@ -42,7 +42,7 @@ def _ids(answers: list[Answer]) -> list[str]:
     return [answer.start.turn_id for answer in answers]
 
 
-@check("policy.turns", "Each response is sent to the environment server once, as it was asked for and answered.",
+@check("policy.turns", "Each response is sent to the environment server once, with its request unchanged.",
        services=_POLICY, needs=_LISTEN, after=["policy.chat"], seconds=4 * ANSWER, where="turn.proto: Turn")
 async def recorded(kit: Context) -> None:
     listener, session = _listener(kit), kit.session()
@@ -92,7 +92,7 @@ def _look_at(kit: Context, turn: Turn, answer: Answer, session: str, asked: str,
     check_spans(kit, record.spans, len(sampled), what)
 
 
-@check("policy.turns.no_record", "A request with no_record leaves no turn.", services=_POLICY, needs=_LISTEN,
+@check("policy.turns.no_record", "A request with no_record produces no turn.", services=_POLICY, needs=_LISTEN,
        after=["policy.turns"], seconds=3 * ANSWER, where="turn.proto: TurnOptions.no_record")
 async def not_recorded(kit: Context) -> None:
     listener = _listener(kit)
@@ -103,7 +103,8 @@ async def not_recorded(kit: Context) -> None:
                "no_record")
 
 
-@check("policy.turns.session_done", "The turn of a request with session_done says so.", services=_POLICY, needs=_LISTEN,
+@check("policy.turns.session_done", "The turn of a request with session_done carries it.", services=_POLICY,
+       needs=_LISTEN,
        after=["policy.turns"], seconds=2 * ANSWER, where="turn.proto: Turn.session_done, declared_type")
 async def session_done(kit: Context) -> None:
     answer = await chat(kit, session=kit.session(), record=True, session_done=True, turn_type="side",
@@ -116,7 +117,7 @@ async def session_done(kit: Context) -> None:
     kit.expect(turn.metadata == {"key": "value"}, "the request's metadata are not in the turn")
 
 
-@check("policy.turns.cancelled", "A response that its client cancels is recorded as cancelled, as far as it came.",
+@check("policy.turns.cancelled", "A response cancelled by its client is recorded as cancelled, with its partial text.",
        services=_POLICY, needs=_LISTEN, after=["policy.turns"], seconds=2 * ANSWER, where="policy.proto: Chat")
 async def cancelled(kit: Context) -> None:
     call = kit.stream("Chat", request("Tell me a long story about a heron.", tokens=400, session=kit.session(),
@@ -130,8 +131,9 @@ async def cancelled(kit: Context) -> None:
         kit.skip("the response was complete before it could be cancelled")
 
 
-@check("policy.turns.resend", "After a break, turns that were not acknowledged are sent again, the same and in order; "
-       "those that were are not.", services=_POLICY, needs=_LISTEN, after=["policy.turns"], seconds=5 * ANSWER,
+@check("policy.turns.resend", "After a break, unacknowledged turns are resent unchanged and in order; acknowledged "
+                              "ones are not.", services=_POLICY, needs=_LISTEN, after=["policy.turns"],
+       seconds=5 * ANSWER,
        where="environment.proto: RecordTurns")
 async def resent(kit: Context) -> None:
     listener = _listener(kit)
@@ -162,7 +164,7 @@ def _behind(listener: Listener, streams: int) -> list[str]:
     return [arrival.id for arrival in listener.arrivals if arrival.stream > streams]
 
 
-@check("policy.turns.cuts", "Turns arrive over a line that breaks again and again.", services=_POLICY, needs=_LISTEN,
+@check("policy.turns.cuts", "Turns arrive over a connection that breaks repeatedly.", services=_POLICY, needs=_LISTEN,
        after=["policy.turns.resend"], seconds=5 * ANSWER, where="environment.proto: RecordTurns")
 async def cuts(kit: Context) -> None:
     listener = _listener(kit)
@@ -172,8 +174,9 @@ async def cuts(kit: Context) -> None:
     await listener.wait(ids, 2 * ARRIVES, "turns, over a line that breaks behind each acknowledgement,")
 
 
-@check("policy.turns.down", "While the environment server is down chats are answered as quickly, and their turns "
-       "arrive when it is back.", services=_POLICY, needs=_LISTEN, after=["policy.turns"], seconds=5 * ANSWER,
+@check("policy.turns.down", "While the environment server is down, chats are answered as quickly, and their turns "
+                            "arrive once it is back.", services=_POLICY, needs=_LISTEN, after=["policy.turns"],
+       seconds=5 * ANSWER,
        where="environment.proto: RecordTurns")
 async def down(kit: Context) -> None:
     listener = _listener(kit)
@@ -197,7 +200,7 @@ async def _timed(kit: Context) -> tuple[str, float]:
     return ids[0], time.monotonic() - began
 
 
-@check("policy.turns.rejected", "A turn that the environment server rejects is not sent again, and holds up no other.",
+@check("policy.turns.rejected", "A turn rejected by the environment server is not resent and blocks no other.",
        services=_POLICY, needs=_LISTEN, after=["policy.turns"], seconds=4 * ANSWER, where="common.proto: "
        "ACK_STATUS_REJECTED")
 async def rejected(kit: Context) -> None:
@@ -228,8 +231,9 @@ async def killed(kit: Context) -> None:
     await listener.wait(ids, ARRIVES, "turns that were complete before the server was killed")
 
 
-@check("policy.feedback", "SubmitFeedback gives an id, keeps one that it was given, and refuses what says nothing or "
-       "is about nothing.", services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER, where="turn.proto: Feedback")
+@check("policy.feedback", "SubmitFeedback returns an id, keeps a given one, and rejects feedback without content or "
+                          "subject.", services=_POLICY, after=["policy.chat"], seconds=2 * ANSWER,
+       where="turn.proto: Feedback")
 async def feedback(kit: Context) -> None:
     turn_id = (await chat(kit, session=kit.session(), record=True)).start.turn_id
     made = await _submit(kit, Feedback(turn_id=turn_id, score=1.0))

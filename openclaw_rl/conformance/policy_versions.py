@@ -16,8 +16,8 @@ from openclaw_rl.v1 import policy_pb2 as pb
 _POLICY = ("policy",)
 
 
-@check("policy.state", "GetPolicy tells the active version, those that are kept with their manifests, the model and "
-       "the engine, and all of it fits together.", services=_POLICY, where="policy.proto: PolicyState")
+@check("policy.state", "GetPolicy consistently reports the active version, kept versions with their manifests, model "
+                       "and engine.", services=_POLICY, where="policy.proto: PolicyState")
 async def fits(kit: Context) -> None:
     answer = await policy(kit)
     now, kept = answer.state, list(answer.state.kept_versions)
@@ -45,7 +45,7 @@ async def fits(kit: Context) -> None:
                "GetPolicy")
 
 
-@check("policy.watch", "WatchPolicy tells the state at once.", services=_POLICY, where="policy.proto: WatchPolicy")
+@check("policy.watch", "WatchPolicy reports the state at once.", services=_POLICY, where="policy.proto: WatchPolicy")
 async def watch(kit: Context) -> None:
     call = kit.stream("WatchPolicy", timeout=kit.deadline)
     told = (await first_event(kit, call, kit.deadline)).state
@@ -55,7 +55,7 @@ async def watch(kit: Context) -> None:
                f"{now.active_version} of {now.model!r}")
 
 
-@check("policy.status_version", "The component's status says which version is active.", services=_POLICY,
+@check("policy.status_version", "The component's status names the active version.", services=_POLICY,
        where="component.proto: ComponentStatus.policy_version")
 async def status_version(kit: Context) -> None:
     status, now = await kit.status(), await state(kit)
@@ -64,8 +64,8 @@ async def status_version(kit: Context) -> None:
                f"GetPolicy {now.active_version}")
 
 
-@check("policy.activate", "ActivateVersion refuses what it can't do: no version, one that is not kept; the active one "
-       "stays.", services=_POLICY, where="policy.proto: ActivateVersionRequest")
+@check("policy.activate", "ActivateVersion rejects missing versions and those not kept; the active version stays.",
+       services=_POLICY, where="policy.proto: ActivateVersionRequest")
 async def activate(kit: Context) -> None:
     before = await state(kit)
     refused = await kit.refused(kit.unary("ActivateVersion", pb.ActivateVersionRequest()),
@@ -87,7 +87,7 @@ async def activate(kit: Context) -> None:
                "versions back")
 
 
-@check("policy.fetch", "FetchWeights gives the active version's tensors: an offer, then chunks that make them.",
+@check("policy.fetch", "FetchWeights returns the active version's tensors: an offer, then their chunks.",
        services=_POLICY, seconds=60, where="policy.proto: FetchWeights")
 async def fetched(kit: Context) -> None:
     now = await state(kit)

@@ -25,15 +25,14 @@ from openclaw_rl.v1 import environment_pb2, turn_pb2
 _ACK, _DELIVERY = "common.proto: Ack", "delivery/README.md"
 
 
-@check("ring.headers", "A ring stream's response headers come at once: some clients send nothing before they have "
-       "them.",
+@check("ring.headers", "A ring stream's response headers are sent at once: some clients send nothing before them.",
        where="protos: the ring streams are bidirectional; tonic waits for the headers", services=RING)
 async def headers(kit: Context) -> None:
     call = kit.stream(kit.service.ring)
     await kit.within(call.initial_metadata(), 3, f"no headers of {kit.service.ring} within 3 s of its opening")
 
 
-@check("ring.acks", "Each message is acknowledged by its own id once it is on disk, without waiting for more of them.",
+@check("ring.acks", "Each message is acknowledged by its id once it is on disk, without waiting for further ones.",
        where=_ACK, services=RING)
 async def acks(kit: Context) -> None:
     material = Material(kit)
@@ -48,7 +47,7 @@ async def acks_accepted(kit: Context) -> None:
     await accepted(kit, Material(kit).messages(3))
 
 
-@check("ring.acks.once", "A message that was sent once is acknowledged once.", where=_ACK, services=RING,
+@check("ring.acks.once", "A message sent once is acknowledged once.", where=_ACK, services=RING,
        after=["ring.acks"])
 async def acks_once(kit: Context) -> None:
     stream = RingStream(kit)
@@ -60,7 +59,7 @@ async def acks_once(kit: Context) -> None:
                f"{listed(f'{id} {count} times' for id, count in often.items())}")
 
 
-@check("ring.acks.own", "No id is acknowledged that was not sent on the stream.", where=_ACK, services=RING,
+@check("ring.acks.own", "Only ids that were sent on the stream are acknowledged.", where=_ACK, services=RING,
        after=["ring.acks"])
 async def acks_own(kit: Context) -> None:
     stream = RingStream(kit)
@@ -71,7 +70,7 @@ async def acks_own(kit: Context) -> None:
     kit.expect(not foreign, f"acknowledged, and never sent: {listed(sorted(foreign))}")
 
 
-@check("ring.duplicate", "A message that is sent again on the same stream is a DUPLICATE.", where=_ACK, services=RING,
+@check("ring.duplicate", "A message resent on the same stream is a DUPLICATE.", where=_ACK, services=RING,
        after=["ring.acks.accepted"])
 async def duplicate(kit: Context) -> None:
     stream, messages = RingStream(kit), Material(kit).messages(5)
@@ -82,7 +81,7 @@ async def duplicate(kit: Context) -> None:
     _all_duplicates(kit, {ack.id: ack.status for ack in again})
 
 
-@check("ring.duplicate.other", "A message that is sent again on another stream, of another connection, is a DUPLICATE.",
+@check("ring.duplicate.other", "A message resent on another stream of another connection is a DUPLICATE.",
        where=_ACK, services=RING, after=["ring.acks.accepted"])
 async def duplicate_other(kit: Context) -> None:
     messages = Material(kit).messages(5)
@@ -90,7 +89,8 @@ async def duplicate_other(kit: Context) -> None:
     _all_duplicates(kit, await statuses(kit, messages, channel=kit.connect(sender=True)))
 
 
-@check("ring.duplicate.within", "A message that comes twice in one request is taken once: one ACCEPTED, one DUPLICATE.",
+@check("ring.duplicate.within", "A message contained twice in one request is accepted once: one ACCEPTED, one "
+                                "DUPLICATE.",
        where=_ACK, services=RING, after=["ring.duplicate"])
 async def duplicate_within(kit: Context) -> None:
     stream, message = RingStream(kit), Material(kit).message(kit.id())
@@ -99,8 +99,9 @@ async def duplicate_within(kit: Context) -> None:
     kit.expect(found == [ACCEPTED, DUPLICATE], f"the answers are {listed(map(named, found))}")
 
 
-@check("ring.duplicate.content", "An id that comes again with another content is not taken a second time: DUPLICATE or "
-       "REJECTED, never ACCEPTED.", where=_DELIVERY, services=RING, after=["ring.duplicate", "ring.duplicate.other"])
+@check("ring.duplicate.content", "An id that is reused with other content is not accepted again: DUPLICATE or "
+                                 "REJECTED, never ACCEPTED.", where=_DELIVERY, services=RING,
+       after=["ring.duplicate", "ring.duplicate.other"])
 async def duplicate_content(kit: Context) -> None:
     material, id = Material(kit), kit.id()
     await accepted(kit, [material.message(id)])
@@ -121,7 +122,7 @@ async def rejected(kit: Context) -> None:
     kit.expect(ack.reason.strip(), "it is REJECTED without a reason")
 
 
-@check("ring.rejected.others", "A message that is refused is no obstacle for the others of its request and stream.",
+@check("ring.rejected.others", "A rejected message does not block others of its request and stream.",
        where=_DELIVERY, services=RING, after=["ring.acks.accepted", "ring.rejected"])
 async def rejected_others(kit: Context) -> None:
     material, stream = Material(kit), RingStream(kit)
@@ -133,8 +134,8 @@ async def rejected_others(kit: Context) -> None:
     kit.expect(not wrong, listed(wrong))
 
 
-@check("ring.rejected.parts", "A message that lacks what it is made of is answered, and REJECTED where it can never be "
-       "used.", where=f"{_ACK}; PolicyEvent, Transition and Sample", services=RING, after=["ring.rejected"])
+@check("ring.rejected.parts", "An incomplete message is acknowledged, and REJECTED if it can never be used.",
+       where=f"{_ACK}; PolicyEvent, Transition and Sample", services=RING, after=["ring.rejected"])
 async def rejected_parts(kit: Context) -> None:
     session = kit.session()
     kinds: dict[str, list[object]] = {
@@ -154,8 +155,9 @@ async def rejected_parts(kit: Context) -> None:
         stream.cut()
 
 
-@check("ring.rejected.ids", "Ids beyond 256 characters, or with control characters, are REJECTED: they would stand in "
-       "logs and file names.", where=_DELIVERY, services=RING, level=Level.SHOULD, after=["ring.rejected"])
+@check("ring.rejected.ids", "Ids of more than 256 characters, or with control characters, are REJECTED: they would "
+                            "appear in logs and file names.", where=_DELIVERY, services=RING, level=Level.SHOULD,
+       after=["ring.rejected"])
 async def rejected_ids(kit: Context) -> None:
     material = Material(kit)
     for id, what in ((kit.id() + "x" * 300, "of more than 300 characters"), (kit.id() + "\n[", "with a line end")):
@@ -175,7 +177,7 @@ async def window(kit: Context) -> None:
     await accepted(kit, Material(kit).messages(256), size=4, seconds=15)
 
 
-@check("ring.half-closed", "A stream whose sender has closed its side is answered to the end, and then ended with OK.",
+@check("ring.half-closed", "A half-closed stream is acknowledged to the end and then closed with OK.",
        where=_DELIVERY, services=RING, after=["ring.acks"])
 async def half_closed(kit: Context) -> None:
     stream = RingStream(kit)
@@ -186,7 +188,7 @@ async def half_closed(kit: Context) -> None:
     kit.expect(not missing, f"{len(missing)} of {len(ids)} messages were not acknowledged")
 
 
-@check("ring.empty", "A stream without a message, and a request without one, are no errors.", where=_DELIVERY,
+@check("ring.empty", "Streams and requests without messages are valid.", where=_DELIVERY,
        services=RING, after=["ring.acks"])
 async def empty(kit: Context) -> None:
     how = await RingStream(kit).finish()
@@ -196,8 +198,8 @@ async def empty(kit: Context) -> None:
     await stream.acked(await stream.send(Material(kit).messages(1)))
 
 
-@check("ring.slow", "A sender that does not read its acknowledgements holds up no other stream, and gets them all when "
-       "it does.", where=_DELIVERY, services=RING, after=["ring.window"])
+@check("ring.slow", "A sender that does not read its acknowledgements delays no other stream, and gets them all once "
+                    "it reads.", where=_DELIVERY, services=RING, after=["ring.window"])
 async def slow(kit: Context) -> None:
     lazy = RingStream(kit, kit.connect(sender=True, options=NARROW), read=False)
     material, session = Material(kit), kit.session()

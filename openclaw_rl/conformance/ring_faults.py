@@ -29,8 +29,8 @@ _DELIVERY = "delivery/README.md; design, Guarantees 2: nothing is lost, nothing 
 _VERSIONS = "versioning: in v1 fields, values and RPCs are only added, and what is unknown is passed over"
 
 
-@check("ring.cut", "However many acknowledgements have come when a stream is cut: what is sent again is settled, and "
-       "what was acknowledged is a DUPLICATE.", where=_DELIVERY, services=RING,
+@check("ring.cut", "Whenever a stream is cut: resent messages are settled, and acknowledged ones are DUPLICATEs.",
+       where=_DELIVERY, services=RING,
        after=["ring.duplicate.other"], seconds=40)
 async def cut(kit: Context) -> None:
     for k in (0, 1, 2, 5, 9):
@@ -45,7 +45,7 @@ async def cut(kit: Context) -> None:
         kit.expect(not wrong, f"cut behind {k} acknowledgements, sent again: {listed(wrong, 3)}")
 
 
-@check("ring.cut.connection", "The same when the whole connection goes.", where=_DELIVERY, services=RING,
+@check("ring.cut.connection", "The same holds if the whole connection is lost.", where=_DELIVERY, services=RING,
        after=["ring.cut"])
 async def cut_connection(kit: Context) -> None:
     messages, channel = Material(kit).messages(10), kit.connect(sender=True)
@@ -58,8 +58,8 @@ async def cut_connection(kit: Context) -> None:
     kit.expect(not wrong, f"acknowledged before: {listed(wrong, 3)}")
 
 
-@check("ring.kill", "What was ACCEPTED when the server is killed (SIGKILL) is on its disk: a DUPLICATE when it runs "
-       "again.",
+@check("ring.kill", "Messages ACCEPTED before the server is killed (SIGKILL) are on disk: they are DUPLICATEs after a "
+                    "restart.",
        where=_DELIVERY, services=RING, needs=[Need.START], after=["ring.duplicate.other"], seconds=200)
 async def kill(kit: Context) -> None:
     for k in (1, 20):
@@ -82,8 +82,8 @@ async def big(kit: Context) -> None:
         await accepted(kit, [Material(kit).message(kit.id(), bulk=megabytes * 2**20)], size=1, seconds=15)
 
 
-@check("ring.big.refused", "A message beyond 16 MiB ends its own stream only, and with it nothing that was "
-       "acknowledged goes.", where="delivery/README.md: a single message has up to 16 MiB", services=RING,
+@check("ring.big.refused", "A message of more than 16 MiB ends its own stream only, and nothing acknowledged is lost.",
+       where="delivery/README.md: a single message has up to 16 MiB", services=RING,
        after=["ring.big"], seconds=40)
 async def big_refused(kit: Context) -> None:
     channel = kit.connect(sender=True, options=UNLIMITED)
@@ -103,7 +103,7 @@ async def big_refused(kit: Context) -> None:
                f"{named(found[message_id(known)])} when it comes again")
 
 
-@check("ring.garbage", "Bytes that are no message end their own stream only.", where="design, Contracts: errors are "
+@check("ring.garbage", "Malformed bytes end their own stream only.", where="design, Contracts: errors are "
        "google.rpc.Status", services=RING, after=["ring.acks"])
 async def garbage(kit: Context) -> None:
     channel = kit.connect(sender=True)
@@ -118,7 +118,7 @@ async def garbage(kit: Context) -> None:
     await other.acked(await other.send(Material(kit).messages(1)))
 
 
-@check("ring.unknown.fields", "A message with fields that the server does not know, of a newer sender, is taken.",
+@check("ring.unknown.fields", "Messages with unknown fields, from newer senders, are accepted.",
        where=_VERSIONS, services=RING, after=["ring.acks.accepted"])
 async def unknown_fields(kit: Context) -> None:
     id = kit.id()
@@ -138,7 +138,7 @@ async def unknown_fields(kit: Context) -> None:
                f"the answer is {listed(f'{a.id} {named(a.status)} {a.reason}' for a in acks)}")
 
 
-@check("ring.unknown.values", "Values of enums that the server does not know, of a newer sender, are taken.",
+@check("ring.unknown.values", "Unknown enum values, from newer senders, are accepted.",
        where=_VERSIONS, services=RING, after=["ring.acks.accepted"])
 async def unknown_values(kit: Context) -> None:
     message = Material(kit).message(kit.id())
@@ -148,7 +148,7 @@ async def unknown_values(kit: Context) -> None:
     await accepted(kit, [message])
 
 
-@check("ring.old", "A message of an older sender, which lacks all that is optional, is taken.", where=_VERSIONS,
+@check("ring.old", "Messages without any optional field, from older senders, are accepted.", where=_VERSIONS,
        services=RING, after=["ring.acks.accepted"])
 async def old(kit: Context) -> None:
     message = Material(kit).message(kit.id())
@@ -158,7 +158,7 @@ async def old(kit: Context) -> None:
     await accepted(kit, [message])
 
 
-@check("ring.many", "Several senders at once are served side by side.", where=_DELIVERY, services=RING,
+@check("ring.many", "Several senders are served concurrently.", where=_DELIVERY, services=RING,
        after=["ring.acks.accepted"])
 async def many(kit: Context) -> None:
     material = Material(kit)

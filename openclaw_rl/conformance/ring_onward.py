@@ -43,7 +43,7 @@ def _listener(kit: Context) -> Listener:
     return kit.listener
 
 
-@check("onward.arrives", "What is accepted is sent on to the next component.", where=_DELIVERY, services=_SENDERS,
+@check("onward.arrives", "Accepted messages are sent on to the next component.", where=_DELIVERY, services=_SENDERS,
        needs=[Need.LISTEN], after=["ring.acks.accepted"], seconds=40)
 async def arrives(kit: Context) -> None:
     messages, ids = traffic(kit, 4)
@@ -51,8 +51,9 @@ async def arrives(kit: Context) -> None:
     await _listener(kit).wait(ids, _ARRIVE, _what(kit))
 
 
-@check("onward.unchanged", "What is sent on holds the turn as it came: messages, response, token ids, "
-       "log-probabilities, version spans.", where="design, Guarantees 6: what is trained is what was sampled",
+@check("onward.unchanged", "Messages sent on contain the turn unchanged: messages, response, token ids, "
+                           "log-probabilities, version spans.",
+       where="design, Guarantees 6: what is trained is what was sampled",
        services=_SENDERS, needs=[Need.LISTEN], after=["onward.arrives"], seconds=40)
 async def unchanged(kit: Context) -> None:
     messages, ids = traffic(kit, 2)
@@ -66,7 +67,7 @@ async def unchanged(kit: Context) -> None:
                        f"{_short(getattr(sent, name))} was sent")
 
 
-@check("onward.trace", "The trace of a turn travels on with it.", where="common.proto: TraceContext; design, The "
+@check("onward.trace", "The trace context of a turn is propagated.", where="common.proto: TraceContext; design, The "
        "ring's streams", services=_SENDERS, needs=[Need.LISTEN], after=["onward.arrives"], seconds=40)
 async def trace(kit: Context) -> None:
     messages, ids = traffic(kit, 1)
@@ -77,7 +78,7 @@ async def trace(kit: Context) -> None:
     kit.expect(came.split("-")[1:2] == sent.split("-")[1:2], f"traceparent is {came!r}; {sent!r} was sent")
 
 
-@check("onward.once", "What the next component has acknowledged is not sent again.", where=_DELIVERY, services=_SENDERS,
+@check("onward.once", "Messages acknowledged by the next component are not resent.", where=_DELIVERY, services=_SENDERS,
        needs=[Need.LISTEN], after=["onward.arrives"], level=Level.SHOULD, seconds=40)
 async def once(kit: Context) -> None:
     messages, ids = traffic(kit, 3)
@@ -92,13 +93,13 @@ async def once(kit: Context) -> None:
     kit.expect(not again, f"sent again after a reconnect: {listed(again)}")
 
 
-@check("onward.order", "The turns of a session are sent on in the order in which they came.", where="judge.proto: "
+@check("onward.order", "Turns of a session are sent on in order of arrival.", where="judge.proto: "
        "transitions, oldest first", services=["environment"], needs=[Need.LISTEN], after=["onward.arrives"], seconds=40)
 async def order(kit: Context) -> None:
     await _in_order(kit)
 
 
-@check("onward.order.judged", "Samples are sent on in the order in which their transitions came.",
+@check("onward.order.judged", "Samples are sent on in the order of their transitions.",
        where="trainer.proto: samples, oldest first", services=["judge"], needs=[Need.LISTEN],
        after=["onward.arrives"], level=Level.SHOULD, seconds=40)
 async def order_judged(kit: Context) -> None:
@@ -115,8 +116,8 @@ async def _in_order(kit: Context) -> None:
                if wrong else "")
 
 
-@check("onward.cut", "However many acknowledgements have come when the stream to the next component is cut: what was "
-       "not acknowledged is sent again.", where=_DELIVERY, services=_SENDERS, needs=[Need.LISTEN],
+@check("onward.cut", "Whenever the stream to the next component is cut, unacknowledged messages are resent.",
+       where=_DELIVERY, services=_SENDERS, needs=[Need.LISTEN],
        after=["onward.arrives"], seconds=100)
 async def cut(kit: Context) -> None:
     listener = _listener(kit)
@@ -139,8 +140,9 @@ async def cut(kit: Context) -> None:
     await _again(kit, ids, began, "that were sent on a stream which broke before an acknowledgement")
 
 
-@check("onward.silent", "What a peer takes and does not acknowledge is sent again when the stream has broken; "
-       "acknowledgements of other ids do not stand for it.", where=_DELIVERY, services=_SENDERS, needs=[Need.LISTEN],
+@check("onward.silent", "Messages that a peer does not acknowledge are resent after the stream breaks; "
+                        "acknowledgements of other ids do not count.", where=_DELIVERY, services=_SENDERS,
+       needs=[Need.LISTEN],
        after=["onward.cut"], seconds=60)
 async def silent(kit: Context) -> None:
     listener = _listener(kit)
@@ -159,8 +161,9 @@ async def silent(kit: Context) -> None:
             "not acknowledged, but ids that nobody has sent" if faults.foreign else "not acknowledged"))
 
 
-@check("onward.refused", "What the next component rejects is set aside: it is not sent for ever, and is no obstacle "
-       "for what comes behind it.", where="common.proto: ACK_STATUS_REJECTED", services=_SENDERS, needs=[Need.LISTEN],
+@check("onward.refused", "Messages rejected by the next component are quarantined: they are not resent forever and "
+                         "block no others.", where="common.proto: ACK_STATUS_REJECTED", services=_SENDERS,
+       needs=[Need.LISTEN],
        after=["onward.arrives"], seconds=60)
 async def refused(kit: Context) -> None:
     listener = _listener(kit)
@@ -181,7 +184,7 @@ async def refused(kit: Context) -> None:
     kit.expect(len(listener.got(bad)) == before, f"{bad} was rejected and sent again")
 
 
-@check("onward.away", "While the next component is away messages are taken all the same, and sent on when it is back.",
+@check("onward.away", "While the next component is down, messages are still accepted, and sent on once it is back.",
        where="delivery/README.md: a neighbour is away", services=_SENDERS, needs=[Need.LISTEN],
        after=["onward.arrives"], seconds=60)
 async def away(kit: Context) -> None:
@@ -196,7 +199,7 @@ async def away(kit: Context) -> None:
     await listener.wait(ids, _ARRIVE, _what(kit))
 
 
-@check("onward.slow", "A next component that is slow holds up nothing: messages are taken as fast as before.",
+@check("onward.slow", "A slow next component delays nothing: messages are accepted as fast as before.",
        where="design: they never wait for one another", services=_SENDERS, needs=[Need.LISTEN],
        after=["onward.arrives"], seconds=60)
 async def slow(kit: Context) -> None:
@@ -215,7 +218,8 @@ async def slow(kit: Context) -> None:
     await listener.wait(ids, _ARRIVE, _what(kit))
 
 
-@check("onward.kill", "Killed (SIGKILL) at any moment, the server sends on what it had accepted when it runs again.",
+@check("onward.kill", "After being killed (SIGKILL) at any moment and restarted, the server sends on what it had "
+                      "accepted.",
        where=_DELIVERY, services=_SENDERS, needs=[Need.LISTEN, Need.START], after=["onward.away", "ring.kill"],
        seconds=200)
 async def kill(kit: Context) -> None:
@@ -233,7 +237,7 @@ async def kill(kit: Context) -> None:
         await _again(kit, ids, began, "that were accepted before it was killed")
 
 
-@check("onward.settled", "In the end nothing waits: GetStatus tells an outbox with nothing pending.",
+@check("onward.settled", "Finally GetStatus reports an outbox without pending messages.",
        where="component.proto: OutboxStats", services=_SENDERS, needs=[Need.LISTEN], after=["onward.arrives"],
        level=Level.SHOULD, seconds=40)
 async def settled(kit: Context) -> None:

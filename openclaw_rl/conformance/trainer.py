@@ -35,8 +35,9 @@ async def fates(kit: Context) -> None:
         kit.expect(not one.HasField("score"), f"{one.turn_id} has the score {one.score}, and its judgement failed")
 
 
-@check("trainer.fates.list", "ListSamples tells fates in the order asked for, leaves out unknown turns, and tells "
-       "when each was accepted.", where=f"{_FATES}; ListSamples", services=_TRAINER, after=["ring.acks.accepted"])
+@check("trainer.fates.list", "ListSamples returns fates in the requested order, omits unknown turns, and says when "
+                             "each was accepted.", where=f"{_FATES}; ListSamples", services=_TRAINER,
+       after=["ring.acks.accepted"])
 async def fates_list(kit: Context) -> None:
     samples = [_sample(kit) for _ in range(3)]
     await accepted(kit, samples)
@@ -50,15 +51,16 @@ async def fates_list(kit: Context) -> None:
                    f"{one.accepted_at.seconds} s since 1970")
 
 
-@check("trainer.fates.pending", "ListSamples without turns tells those that are pending, and no others.",
+@check("trainer.fates.pending", "ListSamples without turns returns the pending ones only.",
        where="trainer.proto: ListSamplesRequest.turn_ids", services=_TRAINER, after=["trainer.fates"])
 async def fates_pending(kit: Context) -> None:
     wrong = [one for one in await _statuses(kit, []) if one.fate != trainer_pb2.SAMPLE_FATE_PENDING]
     kit.expect(not wrong, f"{wrong[0].turn_id} is {_fate(wrong[0])}" if wrong else "")
 
 
-@check("trainer.versions", "ListVersions tells versions ascending, each with a manifest whose digest is a SHA-256 in "
-       "lower-case hexadecimal and whose parent is older.", where="weights.proto: VersionManifest", services=_TRAINER)
+@check("trainer.versions", "ListVersions returns versions in ascending order, each with a manifest whose digest is a "
+                           "lower-case hexadecimal SHA-256 and whose parent is older.",
+       where="weights.proto: VersionManifest", services=_TRAINER)
 async def versions(kit: Context) -> None:
     answer = await kit.unary("ListVersions")
     numbers = [one.manifest.version for one in answer.versions]
@@ -73,7 +75,7 @@ async def versions(kit: Context) -> None:
     kit.expect(sum(one.active for one in answer.versions) <= 1, "several versions are active")
 
 
-@check("trainer.versions.get", "GetVersion tells each version that ListVersions tells, and `before` pages backwards.",
+@check("trainer.versions.get", "GetVersion returns each version of ListVersions, and `before` pages backwards.",
        where="trainer.proto: GetVersion, ListVersionsRequest.before", services=_TRAINER, after=["trainer.versions"])
 async def versions_get(kit: Context) -> None:
     found = (await kit.unary("ListVersions")).versions
@@ -87,7 +89,7 @@ async def versions_get(kit: Context) -> None:
                    f"{listed(other.manifest.version for other in older)}")
 
 
-@check("trainer.watch", "WatchTraining stays open while nothing happens, and ends when it is cancelled.",
+@check("trainer.watch", "WatchTraining stays open while nothing happens, and ends when cancelled.",
        where="trainer.proto: WatchTraining", services=_TRAINER)
 async def watch(kit: Context) -> None:
     call = kit.stream("WatchTraining")
@@ -102,8 +104,9 @@ async def watch(kit: Context) -> None:
     await kit.status()
 
 
-@check("trainer.pause", "While training is paused TrainNow is refused with FAILED_PRECONDITION, reason PAUSED, and "
-       "samples are taken all the same; resumed, it is not.", where="trainer.proto: Pause, Resume; the error catalogue",
+@check("trainer.pause", "While training is paused, TrainNow is rejected with FAILED_PRECONDITION, reason PAUSED, and "
+                        "samples are still accepted; after Resume it succeeds.",
+       where="trainer.proto: Pause, Resume; the error catalogue",
        services=_TRAINER, needs=[Need.START], after=["ring.acks.accepted"])
 async def pause(kit: Context) -> None:
     await kit.optional("Pause", trainer_pb2.PauseRequest(reason="the conformance kit"))
@@ -120,7 +123,7 @@ async def pause(kit: Context) -> None:
         kit.expect(refusal(error).reason != "PAUSED", "TrainNow is still refused as PAUSED")
 
 
-@check("trainer.pause.kept", "A pause outlives a restart.",
+@check("trainer.pause.kept", "A pause survives a restart.",
        where="trainer.proto: Pause: starts no further step until resumed", services=_TRAINER, needs=[Need.START],
        after=["trainer.pause"], seconds=120)
 async def pause_kept(kit: Context) -> None:
@@ -132,7 +135,7 @@ async def pause_kept(kit: Context) -> None:
         await kit.unary("Resume", trainer_pb2.ResumeRequest())
 
 
-@check("trainer.fates.kept", "Fates outlive a kill (SIGKILL): a sample has one fate, and keeps it.",
+@check("trainer.fates.kept", "Fates survive a kill (SIGKILL): a sample has one final fate.",
        where="design, Guarantees 2: every main turn reaches one fate, once", services=_TRAINER, needs=[Need.START],
        after=["trainer.fates"], seconds=120)
 async def fates_kept(kit: Context) -> None:
@@ -146,8 +149,8 @@ async def fates_kept(kit: Context) -> None:
                f"before: {listed(map(_fate, before))}; after: {listed(map(_fate, after))}")
 
 
-@check("trainer.trains", "Samples with scores and hints end as trained(version), a version that there is and that "
-       "names their turns, or as dropped(reason); each once.",
+@check("trainer.trains", "Samples with scores and hints end once, as trained(version), an existing version that names "
+                         "their turns, or as dropped(reason).",
        where="design, Words: every sample ends in exactly one fate", services=_TRAINER, needs=[Need.START],
        after=["trainer.fates"], seconds=60)
 async def trains(kit: Context) -> None:

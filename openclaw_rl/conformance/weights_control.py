@@ -20,7 +20,7 @@ _TRAINER = "policy.proto: SyncWeights; metadata openclaw-trainer"
 OTHER = "trainer_" + "0d" * 16
 
 
-@check("weights.newest", "Of two streams of one trainer the newer one goes on and the older one ends with ABORTED.",
+@check("weights.newest", "Of two streams of one trainer, the newer continues and the older ends with ABORTED.",
        services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_TRAINER)
 async def newest(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as older:
@@ -35,8 +35,9 @@ async def newest(kit: Context) -> None:
             await newer.say(abort=pb.WeightAbort(version=made.version, reason="the check is over"))
 
 
-@check("weights.another_trainer", "While one trainer is connected another one is refused with ANOTHER_TRAINER, and the "
-       "first goes on.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_TRAINER)
+@check("weights.another_trainer", "While one trainer is connected, another is rejected with ANOTHER_TRAINER, and the "
+                                  "first continues.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where=_TRAINER)
 async def another(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as first:
         second = Sync(kit, OTHER)
@@ -63,8 +64,8 @@ async def unnamed(kit: Context) -> None:
         kit.expect(not second.ended, f"the stream of a trainer without an id {second.how()}")
 
 
-@check("weights.pin", "While an operator has pinned the active version offers are rejected as PINNED, retryable; "
-       "`state` and WatchPolicy tell of the pin and of its end.", services=POLICY, needs=MAY, after=_AFTER,
+@check("weights.pin", "While the active version is pinned, offers are rejected as PINNED, retryable; `state` and "
+                      "WatchPolicy report the pin and its end.", services=POLICY, needs=MAY, after=_AFTER,
        seconds=SECONDS, where="policy.proto: ActivateVersionRequest.pin")
 async def pinned(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:
@@ -88,8 +89,8 @@ async def pinned(kit: Context) -> None:
         await sync.say(abort=pb.WeightAbort(version=made.version, reason="the check is over"))
 
 
-@check("weights.rollback", "An operator who goes back takes the later versions back: `state` tells it, and they and "
-       "what builds on them are rejected.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+@check("weights.rollback", "An operator's rollback withdraws later versions: `state` reports it, and they and their "
+                           "descendants are rejected.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
        where="policy.proto: ActivateVersion, PolicyState.withdrawn_versions")
 async def rolled_back(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:
@@ -122,8 +123,9 @@ async def rolled_back(kit: Context) -> None:
                            "taken back,")
 
 
-@check("weights.rollback.pinned", "While a version is pinned, activating another one is refused with PINNED, unless "
-       "the pin moves with it.", services=POLICY, needs=MAY, after=("weights.rollback", "weights.pin"), seconds=SECONDS,
+@check("weights.rollback.pinned", "While a version is pinned, activating another is rejected with PINNED, unless the "
+                                  "pin moves along.", services=POLICY, needs=MAY,
+       after=("weights.rollback", "weights.pin"), seconds=SECONDS,
        where="policy.proto: ActivateVersionRequest.pin")
 async def rolled_back_pinned(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:
@@ -142,7 +144,7 @@ async def rolled_back_pinned(kit: Context) -> None:
         await operator(kit, pin=False)
 
 
-@check("weights.home", "The version that was active before the kit came is active again, and takes new versions.",
+@check("weights.home", "The version active before the run is active again, and accepts new versions.",
        services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where="policy.proto: ActivateVersion")
 async def home(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:

@@ -25,8 +25,8 @@ SECONDS = 240.0
 SMALL = 16 << 10
 
 
-@check("weights.state", "The first message of a weight stream is `state`, before the trainer says anything, and is "
-       "what GetPolicy says.", services=POLICY, needs=MAY, seconds=SECONDS,
+@check("weights.state", "The first message of a weight stream is `state`, before the trainer sends anything, and "
+                        "equals GetPolicy's.", services=POLICY, needs=MAY, seconds=SECONDS,
        where="policy.proto: SyncWeightsResponse.state")
 async def state_first(kit: Context) -> None:
     async with Sync(kit) as sync:
@@ -38,8 +38,9 @@ async def state_first(kit: Context) -> None:
         kit.expect(len(sync.states) == 1, f"{len(sync.states)} `state` messages came though nothing changed")
 
 
-@check("weights.cycle", "A version that is offered, sent and staged becomes active with the commit and not before, and "
-       "answers from then on.", services=POLICY, needs=MAY, after=["weights.state", "policy.chat"], seconds=SECONDS,
+@check("weights.cycle", "A version that is offered, sent and staged becomes active with the commit, not before, and is "
+                        "served from then on.", services=POLICY, needs=MAY, after=["weights.state", "policy.chat"],
+       seconds=SECONDS,
        where="policy.proto: SyncWeights")
 async def cycle(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:
@@ -65,8 +66,9 @@ async def cycle(kit: Context) -> None:
         await base.go_home()
 
 
-@check("weights.serving", "Chats go on being answered while a version comes and becomes active, each by the version "
-       "that it says.", services=POLICY, needs=MAY, after=["weights.cycle"], seconds=SECONDS, where="weights.proto: "
+@check("weights.serving", "Chats are answered while a version arrives and becomes active, each by the version that it "
+                          "names.", services=POLICY, needs=MAY, after=["weights.cycle"], seconds=SECONDS,
+       where="weights.proto: "
        "WeightStaged; the design: serving never stops")
 async def serving(kit: Context) -> None:
     over = asyncio.Event()
@@ -101,7 +103,7 @@ async def serving(kit: Context) -> None:
                    f"{sorted({*versions})}; there were {base.version} and {made.version}")
 
 
-@check("weights.nothing_lacking", "A version whose tensors are all there already needs no bytes and is staged at once.",
+@check("weights.nothing_lacking", "A version whose tensors are all present needs no bytes and is staged at once.",
        services=POLICY, needs=MAY, after=["weights.cycle"], seconds=SECONDS, where="weights.proto: WeightNeed")
 async def nothing_lacking(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:

@@ -33,24 +33,25 @@ async def unlisted(kit: Context) -> None:
         await _activate(kit, base, await base.make(), base.version)
 
 
-@check("weights.sparse", "A tensor comes as what changed since one that the server has (SPARSE_ZSTD), and is the one "
-       "that was offered.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_ENCODING)
+@check("weights.sparse", "A tensor sent as a delta to one that the server has (SPARSE_ZSTD) yields the offered one.",
+       services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_ENCODING)
 async def sparse(kit: Context) -> None:
     async with from_home(kit) as base:
         now = await state(kit)
         await _activate(kit, base, base.weights.sparse(next_number(now), now))
 
 
-@check("weights.low_rank", "A tensor comes as an adapter on one that the server has (LOW_RANK_ZSTD), and is the one "
-       "that was offered.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_ENCODING)
+@check("weights.low_rank", "A tensor sent as an adapter on one that the server has (LOW_RANK_ZSTD) yields the offered "
+                           "one.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_ENCODING)
 async def low_rank(kit: Context) -> None:
     async with from_home(kit) as base:
         now = await state(kit)
         await _activate(kit, base, base.weights.low_rank(next_number(now), now))
 
 
-@check("weights.encoded.damaged", "A frame that can't be decoded, or has more than its tensor, is rejected as "
-       "DIGEST_MISMATCH, retryable, since the version may come dense.", services=POLICY, needs=MAY, after=_AFTER,
+@check("weights.encoded.damaged", "A frame that cannot be decoded, or exceeds its tensor, is rejected as "
+                                  "DIGEST_MISMATCH, retryable, since the version may be sent dense.", services=POLICY,
+       needs=MAY, after=_AFTER,
        seconds=SECONDS, where=_ENCODING)
 async def damaged(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:
@@ -62,8 +63,9 @@ async def damaged(kit: Context) -> None:
         await still(kit, base, "a damaged frame came")
 
 
-@check("weights.encoded.base", "A tensor that is encoded against one that the server does not have is rejected as "
-       "WRONG_BASE, retryable, since the version may come dense.", services=POLICY, needs=MAY, after=_AFTER,
+@check("weights.encoded.base", "A tensor encoded against one that the server lacks is rejected as WRONG_BASE, "
+                               "retryable, since the version may be sent dense.", services=POLICY, needs=MAY,
+       after=_AFTER,
        seconds=SECONDS, where="weights.proto: TensorSpec.base_sha256")
 async def foreign_base(kit: Context) -> None:
     async with from_home(kit) as base, Sync(kit) as sync:

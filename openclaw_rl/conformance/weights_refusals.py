@@ -31,7 +31,7 @@ async def refusing(kit: Context) -> AsyncIterator[tuple[Base, Sync]]:
         await still(kit, base, "a version was rejected")
 
 
-@check("weights.refuses.unsupported_engine", "An engine that takes no weights rejects an offer as UNSUPPORTED.",
+@check("weights.refuses.unsupported_engine", "An engine without weight updates rejects an offer as UNSUPPORTED.",
        services=POLICY, needs=MAY, seconds=SECONDS, where=_REASONS)
 async def unsupported_engine(kit: Context) -> None:
     now = await state(kit)
@@ -61,8 +61,9 @@ async def beyond_credit(kit: Context) -> None:
         await sync.rejected(made.version, ["BAD_CHUNK", "PROTOCOL"], what, due=need.from_byte)
 
 
-@check("weights.refuses.crc", "A chunk whose CRC-32C is wrong is rejected as BAD_CHUNK, retryable, and the same "
-       "version can be sent again.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_REASONS)
+@check("weights.refuses.crc", "A chunk with a wrong CRC-32C is rejected as BAD_CHUNK, retryable, and the same version "
+                              "can be resent.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where=_REASONS)
 async def wrong_crc(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
         made = await base.make()
@@ -77,7 +78,7 @@ async def wrong_crc(kit: Context) -> None:
         await sync.say(abort=pb.WeightAbort(version=made.version, reason="the check is over"))
 
 
-@check("weights.refuses.offset", "A chunk that is not the one that is due is rejected as BAD_CHUNK, retryable.",
+@check("weights.refuses.offset", "A chunk out of order is rejected as BAD_CHUNK, retryable.",
        services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_REASONS)
 async def wrong_offset(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
@@ -89,8 +90,9 @@ async def wrong_offset(kit: Context) -> None:
                             retryable=True, due=need.from_byte)
 
 
-@check("weights.refuses.tensor_digest", "A tensor whose bytes do not have the digest that was offered is rejected as "
-       "DIGEST_MISMATCH.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_REASONS)
+@check("weights.refuses.tensor_digest", "A tensor whose bytes do not match the offered digest is rejected as "
+                                        "DIGEST_MISMATCH.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where=_REASONS)
 async def wrong_tensor(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
         made = await base.make()
@@ -101,8 +103,9 @@ async def wrong_tensor(kit: Context) -> None:
                            "have")
 
 
-@check("weights.refuses.manifest_digest", "A version whose tensors' digests do not make the manifest's is rejected as "
-       "DIGEST_MISMATCH.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_REASONS)
+@check("weights.refuses.manifest_digest", "A version whose tensor digests do not match the manifest is rejected as "
+                                          "DIGEST_MISMATCH.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where=_REASONS)
 async def wrong_manifest(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
         made = await base.make()
@@ -119,8 +122,9 @@ async def wrong_model(kit: Context) -> None:
         await sync.refuses(made, ["WRONG_MODEL"], "a version of another base model", retryable=False)
 
 
-@check("weights.refuses.base", "A version whose unlisted tensors are those of a version that is not there is rejected "
-       "as WRONG_BASE.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where="weights.proto: "
+@check("weights.refuses.base", "A version whose unlisted tensors refer to an unknown version is rejected as "
+                               "WRONG_BASE.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where="weights.proto: "
        "WeightOffer.base_version")
 async def wrong_base(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
@@ -151,8 +155,8 @@ async def wrong_shape(kit: Context) -> None:
                            retryable=False)
 
 
-@check("weights.refuses.content", "What can't be served though its digest is right is refused: NaN as NOT_FINITE, a "
-       "playbook that is none as WRONG_SHAPE.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+@check("weights.refuses.content", "Unservable content with a correct digest is rejected: NaN as NOT_FINITE, an invalid "
+                                  "playbook as WRONG_SHAPE.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
        where="weights.proto: WEIGHT_REJECT_REASON_NOT_FINITE; playbook.proto: Playbook")
 async def bad_content(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
@@ -160,8 +164,9 @@ async def bad_content(kit: Context) -> None:
         await sync.refuses(await base.bad(), [reason], base.maker.bad_what, retryable=False)
 
 
-@check("weights.refuses.encoding", "A tensor in an encoding that the server does not know is rejected as UNSUPPORTED, "
-       "retryable, since it may come dense.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_REASONS)
+@check("weights.refuses.encoding", "A tensor in an unknown encoding is rejected as UNSUPPORTED, retryable, since it "
+                                   "may be sent dense.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where=_REASONS)
 async def unknown_encoding(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
         made = await base.make()
@@ -173,8 +178,9 @@ async def unknown_encoding(kit: Context) -> None:
         await sync.refuses(made, reasons, "a tensor in an encoding of number 99")
 
 
-@check("weights.refuses.order", "Messages that are not due are rejected as PROTOCOL: a commit before `staged`, a chunk "
-       "without an offer.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where=_REASONS)
+@check("weights.refuses.order", "Messages out of order are rejected as PROTOCOL: a commit before `staged`, a chunk "
+                                "without an offer.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where=_REASONS)
 async def wrong_order(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
         made = await base.make()
@@ -188,8 +194,9 @@ async def wrong_order(kit: Context) -> None:
         await sync.rejected(made.version, ["PROTOCOL"], "a commit of a version that was offered and not sent")
 
 
-@check("weights.abort", "A version that the trainer gives up is not answered and never becomes active; what has come "
-       "of it stays.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS, where="weights.proto: WeightAbort")
+@check("weights.abort", "A version aborted by the trainer is not answered and never becomes active; its received bytes "
+                        "are kept.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+       where="weights.proto: WeightAbort")
 async def aborted(kit: Context) -> None:
     async with refusing(kit) as (base, sync):
         made = await base.make()
@@ -205,7 +212,7 @@ async def aborted(kit: Context) -> None:
         await sync.rejected(made.version, ["PROTOCOL"], "a commit of a version that the trainer has given up")
 
 
-@check("weights.superseded", "An offer of another version gives up the one that is under way.", services=POLICY,
+@check("weights.superseded", "An offer of another version aborts the one in progress.", services=POLICY,
        needs=MAY, after=_AFTER, seconds=SECONDS, where="policy.proto: SyncWeights")
 async def superseded(kit: Context) -> None:
     async with refusing(kit) as (base, sync):

@@ -52,8 +52,8 @@ def _look_at(kit: Context, made: Made, need: pb.WeightNeed, sent: int, how: str)
                f"from byte {need.from_byte}")
 
 
-@check("weights.resume", "After a stream that broke, at any point, the transfer goes on from what the server has on "
-       "disk, and the rest is enough.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+@check("weights.resume", "After a stream breaks at any point, the transfer resumes from what the server has on disk.",
+       services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
        where="weights.proto: WeightNeed.from_byte")
 async def resumed(kit: Context) -> None:
     async with from_home(kit) as base:
@@ -67,8 +67,8 @@ async def resumed(kit: Context) -> None:
         await still(kit, base, "a transfer broke and was staged, and not committed")
 
 
-@check("weights.resume.staged", "A version that was staged when the stream broke is staged again without a byte, and "
-       "the commit counts then.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
+@check("weights.resume.staged", "A version staged when the stream broke is staged again without further bytes, and can "
+                                "then be committed.", services=POLICY, needs=MAY, after=_AFTER, seconds=SECONDS,
        where="weights.proto: WeightNeed")
 async def resumed_staged(kit: Context) -> None:
     async with from_home(kit) as base:
@@ -89,8 +89,8 @@ async def _without_a_byte(kit: Context, base: Base, made: Made) -> None:
         await base.go_home()
 
 
-@check("weights.resume.activated", "When `activated` got lost the version is offered again and rejected as "
-       "ALREADY_ACTIVE; another one under its number is not.", services=POLICY, needs=MAY, after=_AFTER,
+@check("weights.resume.activated", "If `activated` was lost, the version offered again is rejected as ALREADY_ACTIVE; "
+                                   "a different one under its number is not.", services=POLICY, needs=MAY, after=_AFTER,
        seconds=SECONDS, where="weights.proto: WEIGHT_REJECT_REASON_ALREADY_ACTIVE")
 async def lost_activated(kit: Context) -> None:
     async with from_home(kit) as base:
@@ -111,7 +111,7 @@ async def lost_activated(kit: Context) -> None:
         await base.go_home()
 
 
-@check("weights.killed", "After kill -9 in the middle of a transfer it goes on from what is on disk.", services=POLICY,
+@check("weights.killed", "After kill -9 during a transfer, it resumes from what is on disk.", services=POLICY,
        needs=(Need.START,), after=_AFTER, seconds=SECONDS, where="weights.proto: WeightNeed.from_byte")
 async def killed(kit: Context) -> None:
     async with from_home(kit) as base:
@@ -126,8 +126,9 @@ async def killed(kit: Context) -> None:
         await _go_on(kit, made, sent, "the server was killed at 60 %")
 
 
-@check("weights.killed.staged", "After kill -9 between `staged` and the commit the old version is active, and the new "
-       "one needs no byte again.", services=POLICY, needs=(Need.START,), after=_AFTER, seconds=SECONDS,
+@check("weights.killed.staged", "After kill -9 between `staged` and the commit, the old version is active, and the new "
+                                "one needs no further bytes.", services=POLICY, needs=(Need.START,), after=_AFTER,
+       seconds=SECONDS,
        where="the design: a weight update is all or nothing")
 async def killed_staged(kit: Context) -> None:
     async with from_home(kit) as base:
@@ -139,7 +140,7 @@ async def killed_staged(kit: Context) -> None:
         await _without_a_byte(kit, base, made)
 
 
-@check("weights.killed.active", "After kill -9 behind `activated` the new version is active.", services=POLICY,
+@check("weights.killed.active", "After kill -9 following `activated`, the new version is active.", services=POLICY,
        needs=(Need.START,), after=_AFTER, seconds=SECONDS, where="the design: a weight update is all or nothing")
 async def killed_active(kit: Context) -> None:
     async with from_home(kit) as base:
