@@ -71,18 +71,18 @@ def _first_key(home: Home) -> str:
 
 
 class PolicyClient:
-    """A conversation with the policy over its OpenAI-compatible door.
+    """A conversation with the policy over its OpenAI-compatible API.
 
     It keeps the messages, so that each answer is judged by what is said next.
     """
 
     def __init__(self, base_url: str | None = None, *, api_key: str | None = None, model: str | None = None,
                  system: str | None = None, timeout: float = 600, home: Home | None = None) -> None:
-        """An https:// door's certificate may be of the mesh's CA in `home`, or of one that the system trusts.
+        """The certificate of an https:// address may be of the mesh's CA in `home`, or of one that the system trusts.
 
         Args:
             base_url: http://HOST:PORT, with or without /v1; None takes the running mesh's of `home`.
-            api_key: when the door asks for one; default OPENCLAW_RL_API_KEY, or the first of OPENCLAW_RL_API_KEYS, or
+            api_key: when the server asks for one; default OPENCLAW_RL_API_KEY, or the first of OPENCLAW_RL_API_KEYS, or
                 for the running mesh of `home` the key that distributed-start made there.
             model: sent with each request; None asks the server for the one that it has.
             system: a system message that opens each session.

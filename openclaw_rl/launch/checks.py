@@ -111,8 +111,8 @@ def check_certificates(home: Home, config: Config, names: list[str]) -> None:
             tls.credentials(config, home, role)
 
 
-def check_door(home: Home, config: Config, names: list[str]) -> None:
-    """The policy server's HTTP door is closed to strangers, and its keys and certificate can be used.
+def check_entrypoint(home: Home, config: Config, names: list[str]) -> None:
+    """The policy server's HTTP entrypoint is closed to strangers, and its keys and certificate can be used.
 
     Raises:
         ConfigError: they can't, or it is on a network without a key or HTTPS; the text says what to do.

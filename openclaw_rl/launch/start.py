@@ -66,7 +66,7 @@ def local_start(home: Home, config: Config, console: Console, timeout: float = S
         checks.check_home(home, config)
         checks.check_packages(config)
         checks.check_certificates(home, config, wanted)
-        checks.check_door(home, config, wanted)
+        checks.check_entrypoint(home, config, wanted)
         check_credentials(config)
         layout = checks.check_trainer(config, home) if "trainer" in wanted else ""
         checks.check_ports(config, wanted)
@@ -145,7 +145,7 @@ def start_one(home: Home, config: Config, name: str, console: Console, timeout: 
         raise StartError(f"{name} {component.detail}")
     if component.state not in ("STARTING", "DEGRADED"):
         check_credentials(config)
-        checks.check_door(home, config, [name])
+        checks.check_entrypoint(home, config, [name])
         if name == "trainer" and (layout := checks.check_trainer(config, home)):
             console.print(f"[green]✓[/] {layout}", highlight=False)
         checks.check_ports(config, [name])

@@ -162,8 +162,8 @@ def test_a_door_on_a_network_is_not_started_open(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("OPENCLAW_RL_API_KEYS", raising=False)
     config = Config.model_validate({"components": {"policy_server": {"host": "0.0.0.0"}}})
     with pytest.raises(ConfigError, match="openclaw-rl keys add NAME --scope chat"):
-        checks.check_door(Home(tmp_path), config, ["policy_server"])
-    checks.check_door(Home(tmp_path), config, ["trainer"])
+        checks.check_entrypoint(Home(tmp_path), config, ["policy_server"])
+    checks.check_entrypoint(Home(tmp_path), config, ["trainer"])
 
 
 def test_certificates_are_looked_for_before_anything_is_started(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from openclaw_rl.runtime.home import Home
 _NODES = 90
 #: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
 _DEGRADED_SECONDS = 8.0
-#: Name of the key that is made for the first client of the door.
+#: Name of the key that is made for the first client of the HTTP entrypoint.
 FIRST_KEY = "first"
 
 
@@ -167,7 +167,7 @@ class DistributedStart:
                 "put", home=self._roots[host.name], files=_encoded(self._files(host.name, handed)))))
             if keys is not None:
                 text = keys.decode()
-                _raise(hosts.on_all({name: self.reached[name] for name in self.reached if self._has_door(name)},
+                _raise(hosts.on_all({name: self.reached[name] for name in self.reached if self._has_entrypoint(name)},
                                     lambda host: host.call("keys", home=self._roots[host.name], content=text)))
 
     def _files(self, host: str, handed: Mapping[str, str]) -> dict[str, bytes]:
@@ -184,7 +184,7 @@ class DistributedStart:
             files["run/keeper.json"] = json.dumps(spec).encode()
         return files
 
-    def _has_door(self, host: str) -> bool:
+    def _has_entrypoint(self, host: str) -> bool:
         """Return whether something that takes bearer keys runs there, or may later."""
         names = self.plan.hosts if self.config.distributed.elsewhere else self.plan.components(host)
         return any(name == "policy_server" or "keys_port" in plans.ports(self.config, name) for name in names)
@@ -196,8 +196,8 @@ class DistributedStart:
             stopping.LAUNCHER_FILES[0] if host == self.head else "")
 
     def _keys(self) -> bytes | None:
-        """The keys of the doors, one being made when the HTTP door has no good one: on a network nobody is let in
-        without."""
+        """The keys of the entrypoints. One is made when the HTTP entrypoint has no valid one: on a network nobody is let
+        in without."""
         path = key_path(self.config, self.home)
         policy = self.config.components.policy_server
         file = KeyFile(path)
@@ -208,8 +208,8 @@ class DistributedStart:
                 first = first_key_file(self.home)
                 first.touch(mode=0o600)
                 first.write_text(shown + "\n")
-                self.console.print(f"[green]✓[/] made a key for the HTTP door, in {first}; `openclaw-rl keys` makes "
-                                   "others", soft_wrap=True, highlight=False)
+                self.console.print(f"[green]✓[/] made a key for the HTTP entrypoint, in {first}; `openclaw-rl keys` "
+                                   "makes others", soft_wrap=True, highlight=False)
             return path.read_bytes() if path.exists() else None
         except (KeyFileError, OSError) as error:
             raise StartError(str(error)) from None

@@ -148,7 +148,7 @@ def test_who_gets_the_keys(home: Home, tmp_path: Path) -> None:
     config.components.trainer.keys_port = 50064
     config.security.keys = tmp_path / "mine.json"
     begun = DistributedStart(home, config, Console(quiet=True))
-    assert [host for host in begun.plan.all_hosts if begun._has_door(host)] == ["10.0.0.1", "10.0.0.4"]
+    assert [host for host in begun.plan.all_hosts if begun._has_entrypoint(host)] == ["10.0.0.1", "10.0.0.4"]
     assert plans.derived(begun.plan, "10.0.0.4").security.keys is None, "they are in the host's home"
     file = KeyFile(config.security.keys)
     file.add("old", ["chat"])
