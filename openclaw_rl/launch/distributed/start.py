@@ -196,8 +196,8 @@ class DistributedStart:
             stopping.LAUNCHER_FILES[0] if host == self.head else "")
 
     def _keys(self) -> bytes | None:
-        """The keys of the entrypoints. One is made when the HTTP entrypoint has no valid one: on a network nobody is let
-        in without."""
+        """The keys of the entrypoints. One is made when the HTTP entrypoint has no valid one: nobody on a network
+        gets in without."""
         path = key_path(self.config, self.home)
         policy = self.config.components.policy_server
         file = KeyFile(path)
