@@ -21,7 +21,7 @@ from openclaw_rl.privacy.target import seconds
 from openclaw_rl.storage.checksum import add_columns, content_key, crc, sound
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.inbox import Inbox
-from openclaw_rl.storage.outbox import Outbox
+from openclaw_rl.storage.outbox import Found, Outbox
 from openclaw_rl.storage.quarantine import Quarantine, forget_rows
 from openclaw_rl.v1 import turn_pb2
 
@@ -100,7 +100,11 @@ class JudgeQueue:
         """Whether the transition's session was forgotten after its turn was asked for."""
         return self._tombstones.cover(transition)
 
-    def forget(self, target: Target) -> tuple[Target, dict[str, int]]:
+    def find_samples(self, target: Target) -> Found:
+        """Look for a session's samples, before `forget`. Blocks."""
+        return self._samples.find(lambda payload: target.has_payload(turn_pb2.Sample, payload))
+
+    def forget(self, target: Target, samples: Found | None = None) -> tuple[Target, dict[str, int]]:
         """Delete what there is of a session, and let the rest go that is still to come. Blocks.
 
         Returns:
@@ -111,7 +115,7 @@ class JudgeQueue:
 
         with self._database.transaction() as db:
             waiting = forget_rows(db, "transitions", meant(turn_pb2.Transition), id="turn_id")
-            sent = self._samples.forget(db, meant(turn_pb2.Sample))
+            sent = self._samples.forget(db, meant(turn_pb2.Sample), samples)
             refused = self.quarantine.forget(db, meant(turn_pb2.Transition))
             target = target.with_turns([*waiting, *sent])
             rows = db.execute("SELECT turn_id, payload FROM judgements WHERE session = ?", (target.session_id,))

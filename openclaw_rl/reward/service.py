@@ -119,7 +119,8 @@ class JudgeService:
         Raises:
             StorageError, OSError: the store or the journal can't be written.
         """
-        target, removed = await self.queue.call(self.queue.forget, target)
+        samples = await self.queue.read(self.queue.find_samples, target)
+        target, removed = await self.queue.call(self.queue.forget, target, samples)
         lines = await asyncio.to_thread(self._journal.forget, target.session_id)
         return target, removed | {"journal lines": lines}
 

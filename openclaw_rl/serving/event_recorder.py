@@ -144,13 +144,14 @@ class TurnRecorder:
             return True
 
         def delete(db: sqlite3.Connection) -> None:
-            self._outbox.forget(db, meant)
+            self._outbox.forget(db, meant, found)
             turns.discard("")  # of other events
             self._tombstones.add(db, target.with_turns(turns))
 
         with self._lock:
             held = list(self._held)
         gone = {id(entry) for entry in held if meant(entry[1])}
+        found = self._outbox.find(meant)
         self._database.submit(delete).result()
         with self._lock:  # what was held since then is covered by the tombstones
             self._held = deque(entry for entry in self._held if id(entry) not in gone)

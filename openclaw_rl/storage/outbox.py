@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 #: Rejected messages that are kept, and their bytes; beyond these the oldest go.
 KEEP_REJECTED, KEEP_REJECTED_BYTES = 10_000, 256 * 2**20
+#: Messages that are looked at together for those to be forgotten.
+_FIND_AT_ONCE = 64
 
 
 class Row(NamedTuple):
@@ -28,6 +30,13 @@ class Row(NamedTuple):
     seq: int  #: grows with every put while the process lives
     id: str
     payload: bytes
+
+
+class Found(NamedTuple):
+    """Messages that were looked for."""
+
+    ids: list[str]
+    upto: int  #: the last `seq` that was looked at
 
 
 class Outbox:
@@ -184,13 +193,28 @@ class Outbox:
         refused = [(id, reason) for id in ids]
         await self._database.run(lambda db: self._move_aside(db, refused))
 
-    def forget(self, db: sqlite3.Connection, meant: Callable[[bytes], bool]) -> list[str]:
+    def find(self, meant: Callable[[bytes], bool]) -> Found:
+        """Look for messages whose payload is `meant` beside the writer, which a large backlog would hold up."""
+        ids: list[str] = []
+        upto = 0
+        while rows := self._database.query(f"SELECT seq, id, payload FROM {self._table} WHERE seq > ? ORDER BY seq "
+                                           f"LIMIT {_FIND_AT_ONCE}", (upto,)):
+            ids += [row["id"] for row in rows if meant(row["payload"])]
+            upto = rows[-1]["seq"]
+        return Found(ids, upto)
+
+    def forget(self, db: sqlite3.Connection, meant: Callable[[bytes], bool], found: Found | None = None) -> list[str]:
         """Delete the messages whose payload is `meant`, those set aside too, in the caller's transaction.
+
+        Args:
+            found: what `find` found before it; what came since then is looked at here.
 
         Returns:
             Their ids.
         """
-        waiting = [row["id"] for row in db.execute(f"SELECT id, payload FROM {self._table}") if meant(row["payload"])]
+        found = found or Found([], 0)
+        rows = db.execute(f"SELECT id, payload FROM {self._table} WHERE seq > ?", (found.upto,))
+        waiting = [*found.ids, *(row["id"] for row in rows if meant(row["payload"]))]
         self._delete(db, waiting)
         aside = forget_rows(db, f"{self._table}_rejected", meant)
         count, last = db.execute(f"SELECT COUNT(*), MAX(rejected) FROM {self._table}_rejected").fetchone()

@@ -199,3 +199,20 @@ def test_ids_of_all_messages() -> None:
     assert message_id(environment_pb2.PolicyEvent()) == ""
     assert message_id(turn_pb2.Transition(turn=turn)) == "t"
     assert message_id(turn_pb2.Sample(transition=turn_pb2.Transition(turn=turn))) == "t"
+
+
+def test_what_is_to_be_forgotten_is_looked_for_beside_the_writer(store: Database) -> None:
+    outbox = Outbox(store, "turns")
+    for number in range(200):
+        outbox.put(f"t{number}", b"ann" if number % 2 else b"bob")
+    found = outbox.find(lambda payload: payload == b"ann")
+    assert len(found.ids) == 100 and found.upto == 200
+    outbox.settle([Ack(id="t1", status=ACK_STATUS_ACCEPTED)])  # meanwhile
+    outbox.put("late", b"ann")
+    outbox.put("other", b"bob")
+    looked_at: list[bytes] = []
+    with store.transaction() as db:
+        gone = outbox.forget(db, lambda payload: looked_at.append(payload) or payload == b"ann", found)
+    assert len(looked_at) == 2, "what came since then"
+    assert {"late", "t3", "t199"} <= set(gone) and outbox.stats().pending == 101
+    assert all(row.payload == b"bob" for row in outbox.window(0, 1000, 10**6))
