@@ -131,7 +131,7 @@ async def test_ctrl_c_cancels_the_run(mesh: Mesh) -> None:
     await eventually(lambda: mesh.rig.policy.running == 4, 60)
     process.send_signal(signal.SIGINT)
     output, errors = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 130 and b"their sandboxes given back" in errors, errors
+    assert process.returncode == 130 and b"their sandboxes released" in errors, errors
     assert json.loads(output)["cancelled"] is True
     await eventually(lambda: not mesh.rig.pool.leases() and mesh.rig.episodes.running == 0)
     assert {episode.error for episode in mesh.rig.listed()} == {"cancelled"}
