@@ -39,7 +39,7 @@ def test_labelled_next_states(request_: str, answer: str, said: str, score: int)
     assert evidence.rationale
 
 
-def test_held_out_next_states(record_property: pytest.RecordProperty) -> None:
+def test_held_out_next_states(record_property: Callable[[str, object], None]) -> None:
     """What the rules were not tuned on: they may miss, but what they do say must be right."""
     found = figures(HELD_OUT)
     record_property("held_out", found)
