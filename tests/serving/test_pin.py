@@ -11,8 +11,8 @@ from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.versions.registry import PolicyVersions
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import weights_pb2
+from openclaw_rl.weights.transfer.errors import SyncError
 from openclaw_rl.weights.transfer.receiver import WeightReceiver
-from openclaw_rl.weights.transfer.staging import Rejection
 from tests.serving.test_versions import FakeEngine, Server, base
 
 __all__ = ["base"]  # a fixture
@@ -44,11 +44,11 @@ async def test_no_version_follows_a_pinned_one_also_when_it_was_on_its_way(serve
     newer = weights_pb2.VersionManifest(version=2, parent=1, model_id="m", digest="x")
     receiver._admit(newer)
     await server.versions.activate(None, pin=True)
-    with pytest.raises(Rejection, match="openclaw-rl unpin") as rejection:
+    with pytest.raises(SyncError, match="openclaw-rl unpin") as rejection:
         receiver._admit(newer)
     assert rejection.value.reason == weights_pb2.WEIGHT_REJECT_REASON_PINNED and rejection.value.retryable
     server.versions.store.write(newer, [], base=0)
-    with pytest.raises(Rejection):
+    with pytest.raises(SyncError):
         await server.versions.commit(2, lambda: receiver._admit(newer))
     assert server.versions.state().active_version == 1
     await server.versions.activate(None, pin=False)

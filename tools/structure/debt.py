@@ -5,7 +5,6 @@ from __future__ import annotations
 #: Keys of problems, as `layers.Problem` has them.
 DEBT: frozenset[str] = frozenset({
     "circle: openclaw_rl.cli",
-    "circle: openclaw_rl.serving.engines.sglang",
     "circle: openclaw_rl.training",
     "upward: docs cli",
 })
