@@ -29,8 +29,8 @@ def check_memory(config: Config, folder: Path, names: list[str]) -> None:
         StartError: they haven't; the text has what is needed and what there is.
     """
     from openclaw_rl.launch.checks import StartError
-    from openclaw_rl.training.backends.interface import method
     from openclaw_rl.training.backends.megatron import hardware
+    from openclaw_rl.training.backends.selection import method
 
     found = hardware.find()
     policy, trainer = config.components.policy_server, config.components.trainer

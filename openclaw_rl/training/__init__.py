@@ -1,1 +1,1 @@
-"""Learns from judged turns and publishes policy versions."""
+"""Trainer: learns from judged turns and publishes versions of the policy."""

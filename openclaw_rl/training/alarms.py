@@ -1,4 +1,4 @@
-"""The trainer's alarms: README.md lists them."""
+"""Alarms of the trainer; README.md lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.runtime.alarms import Alarms, Raised, duration, quarantine_alarm
-from openclaw_rl.training.store import REJECTED, TrainerStore
+from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.reasons import DropReason, Fate, VersionState
 from openclaw_rl.v1 import component_pb2, policy_pb2
 
 #: Tokens that engine and trainer are compared on before their difference is an alarm.
@@ -23,7 +24,7 @@ IN_A_ROW = 3
 
 
 class TrainerAlarms:
-    """Finds what is wrong with training, and remembers since when."""
+    """Detects what is wrong with training, and remembers since when."""
 
     def __init__(self, config: TrainerConfig, store: TrainerStore) -> None:
         self._config, self._store = config, store
@@ -31,7 +32,7 @@ class TrainerAlarms:
         self._skipped: deque[str] = deque(maxlen=IN_A_ROW)  # why each of the last steps was
 
     def step(self, skipped: str = "") -> None:
-        """A step has ended; `skipped`: why nothing came of it."""
+        """Note the end of a step; `skipped`: why it made no version."""
         if skipped:
             self._skipped.append(skipped)
         else:
@@ -40,7 +41,7 @@ class TrainerAlarms:
     def report(self, status: component_pb2.ComponentStatus, *, paused: bool, missing: str, problem: str,
                metrics: Mapping[str, float], policy: policy_pb2.PolicyState | None, line: Mapping[str, Any],
                more: Iterable[Raised]) -> None:
-        """Put the alarms that hold now into a status.
+        """Add the alarms that hold now to a status.
 
         Args:
             paused: an operator paused the training.
@@ -51,14 +52,13 @@ class TrainerAlarms:
             line: of the weight stream to it, see WeightPublisher.status; empty while there is none.
             more: alarms of the other parts.
         """
+        quarantine = self._store.samples.quarantine
         self._alarms.report(status, [
             *(("state_damaged", text) for text in self._store.problems),
             ("cannot_train", f"can't train: {problem}" * bool(problem)),
             ("steps_skipped", self._skipping()), ("samples_waiting", self._waiting(paused, missing)), *self._useless(),
             ("logprobs_apart", self._apart(metrics)), ("versions_rejected", self._rejected()),
-            *self._policy(policy, line),
-            quarantine_alarm("samples", self._store.quarantine.count, self._store.quarantine.last),
-            *more])
+            *self._policy(policy, line), quarantine_alarm("samples", quarantine.count, quarantine.last), *more])
 
     def _skipping(self) -> str:
         if len(self._skipped) < IN_A_ROW:
@@ -67,7 +67,7 @@ class TrainerAlarms:
                 f"{self._skipped[-1]}; a lower learning_rate, or `openclaw-rl rollback` to an older version, may help")
 
     def _waiting(self, paused: bool, missing: str) -> str:
-        """Samples that no step takes; a pause is the operator's own, and `missing` says so."""
+        """Samples that no step takes; a pause is the operator's own."""
         oldest = None if paused else self._store.oldest()
         waited = 0.0 if oldest is None else time.time() - oldest
         if waited <= max(WAITING_INTERVALS * self._config.update_interval, WAITING_SECONDS):
@@ -78,11 +78,12 @@ class TrainerAlarms:
                 f"({self._config.max_per_branch}); lower min_samples, or `openclaw-rl train-now`")
 
     def _useless(self) -> list[Raised]:
-        """None of the newest samples can be learned from."""
-        newest = self._store.newest_samples(NEWEST)
+        """Newest samples that can't be learned from."""
+        newest = self._store.samples.newest(NEWEST)
         if len(newest) < NEWEST:
             return []
-        dropped = Counter(reason for fate, reason, _ in newest if fate == "dropped" and not reason.startswith("no sig"))
+        dropped = Counter(reason for fate, reason, _ in newest if fate is Fate.DROPPED
+                          and reason is not DropReason.NO_SIGNAL)
         if dropped.total() == NEWEST:
             reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common(3))
             return [("samples_dropped", f"all of the last {NEWEST} samples were dropped: {reasons}; `openclaw-rl docs "
@@ -100,28 +101,29 @@ class TrainerAlarms:
                 f"logprob_alarm is {limit:g}: check that the policy server serves this trainer's model and versions")
 
     def _rejected(self) -> str:
-        newest = self._store.newest_details(IN_A_ROW)
-        if len(newest) < IN_A_ROW or not all(detail.startswith(REJECTED) for _, detail in newest):
+        newest = self._store.versions.newest_statuses(IN_A_ROW)
+        if len(newest) < IN_A_ROW or any(
+                status.state is not VersionState.REJECTED for _, status in newest):
             return ""
-        version, detail = newest[0]
+        version, status = newest[0]
         return (f"the policy server rejected the last {IN_A_ROW} versions, so nothing that is learned reaches the "
-                f"users; version {version}: {detail.removeprefix(REJECTED)}")
+                f"users; version {version}: {status.detail}")
 
     def _policy(self, policy: policy_pb2.PolicyState | None, line: Mapping[str, Any]) -> list[Raised]:
-        """What is wrong with the policy server, or with the line to it."""
+        """Faults of the policy server, or of the connection to it."""
         if line.get("reason") == "ANOTHER_TRAINER":
             return [("two_trainers", f"the policy server does not take this trainer's versions: {line['error']}")]
         if policy is None or not policy.accepts_weights:
             return []
-        base, version = self._store.version(0), policy.active_version
+        base, version = self._store.versions.get(0), policy.active_version
         if base is not None and policy.model_id and policy.model_id != base.manifest.model_id:
             return [("wrong_model", f"the policy server serves another base model ({policy.model}) than this trainer "
                      "trains: set components.policy_server.model to the same on both, and start them again")]
-        known = self._store.version(version)
+        known = self._store.versions.get(version)
         if known is None:
             return [("unknown_version", f"the policy server answers with version {version}, which this trainer never "
                      f"made: it is another trainer's, or this trainer's state was lost. The next version builds on "
-                     f"{self._store.head} and replaces it")]
+                     f"{self._store.versions.head} and replaces it")]
         if policy.active_digest and known.manifest.digest != policy.active_digest:
             return [("wrong_weights", f"the policy server's version {version} has other weights "
                      f"({policy.active_digest[:12]}) than the one that this trainer made "

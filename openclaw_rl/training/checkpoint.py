@@ -1,10 +1,9 @@
-"""Checkpoints: what a backend needs to go on from a version, in a folder of the version's number.
+"""Checkpoints: weights and optimizer state to go on from, in a folder named by the version's number.
 
 A folder appears by one rename, with all its bytes on the disk; the files' digests are kept in the trainer's store, and
 nothing is read from files that are not what was written. A backend whose ranks write shards keeps them in two folders
-instead of two files. The optimizer's state is kept for the newest version only: it is two thirds of the bytes, and who
-goes back to an older version begins with a fresh one.
-"""
+instead of two files. The optimizer's state is kept for the newest version only: it is two thirds of the bytes, and
+training that goes back to an older version begins with a fresh one. """
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ class Checkpoints:
             raise
 
     def start_point(self, version: int, digests: dict[str, str]) -> StartPoint:
-        """Where to go on from.
+        """Return where to go on from.
 
         Args:
             version: its number.
@@ -95,7 +94,7 @@ class Checkpoints:
         self._discard(folder / OPTIMIZER_FOLDER)
 
     def versions(self) -> list[int]:
-        """Versions that have a folder."""
+        """Return the versions that have a folder."""
         return sorted(int(path.name) for path in self._root.iterdir() if path.name.isdecimal())
 
     def remove(self, version: int) -> None:
@@ -110,7 +109,8 @@ class Checkpoints:
 
 
 def _whole(folder: Path, part: str, digests: dict[str, str]) -> Path | None:
-    """The folder of this name with exactly the files that were written; None of an optimizer that was forgotten."""
+    """Return the folder of this name with exactly the files that were written; None of an optimizer that was
+    deleted."""
     wanted = {name: digest for name, digest in digests.items() if Path(name).parts[0] == part}
     if part == OPTIMIZER_FOLDER and not (folder / part).exists():
         return None

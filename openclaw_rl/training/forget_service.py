@@ -1,4 +1,4 @@
-"""ComponentService.Forget of the trainer."""
+"""Implementation of ComponentService.Forget for the trainer."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from openclaw_rl.v1 import component_pb2
 
 
 class TrainerForgetter:
-    """Lets the service forget, then removes what is left on the disk, and says what became of the versions."""
+    """Deletes a session from the service and from the disk, and says what became of the versions."""
 
     def __init__(self, name: str, home: Home, store: TrainerStore, service: TrainerService) -> None:
         self._name, self._home, self._store, self._service = name, home, store, service
 
     async def forget(self, request: component_pb2.ForgetRequest) -> component_pb2.ForgetResponse:
-        """See TrainerService.forget for what it raises."""
+        """Forget a session; raises as TrainerService.forget."""
         done = await self._service.forget(Target.of(request))
         removed = done.removed | {"versions": len(done.void)}
-        removed |= await asyncio.to_thread(clean, self._store.file, self._home, self._name, done.target)
+        removed |= await asyncio.to_thread(clean, self._store.database, self._home, self._name, done.target)
         # Of versions that are void since an earlier call, the base is where training is now.
-        base = self._store.head if done.base is None and done.void else done.base
+        base = self._store.versions.head if done.base is None and done.void else done.base
         return component_pb2.ForgetResponse(
             turn_ids=sorted(done.target.turn_ids), removed=removed, versions=done.void, base_version=base,
-            rebuilding=self._store.rebuilding(), message=message(done, self._service.paused))
+            rebuilding=self._store.samples.rebuilding(), message=message(done, self._service.paused))
 
 
 def message(done: Forgotten, paused: bool) -> str:
-    """What became of the versions, for a person."""
+    """Return what became of the versions, for a person."""
     if done.base is None:
         return "no version that training goes on from was trained on its turns"
     parts = [f"training goes on from version {done.base}, with a fresh optimizer"]

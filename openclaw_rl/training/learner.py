@@ -1,4 +1,4 @@
-"""Training steps: from pending samples to a version on disk. All of it runs on one thread, beside the event loop."""
+"""Training steps, from pending samples to a version on disk. Runs on one thread, beside the event loop."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from openclaw_rl.models.memory import free_memory
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.storage.database import StorageError
-from openclaw_rl.training.backends import interface as backends
-from openclaw_rl.training.backends.data_adapter import Material, Tokens
+from openclaw_rl.training.algorithms.example import AbnormalStep
+from openclaw_rl.training.backends.data_adapter import DataAdapter, TokenAdapter
+from openclaw_rl.training.backends.factory import create
 from openclaw_rl.training.backends.interface import (
-    AbnormalStep,
     Backend,
     BackendLost,
     BackendWaits,
     StartPoint,
     Stopped,
 )
-from openclaw_rl.training.buffer.batch_builder import Picked, Picker
-from openclaw_rl.training.buffer.staleness import staleness
-from openclaw_rl.training.checkpoint import Checkpoints, CorruptCheckpoint
+from openclaw_rl.training.backends.selection import reads
+from openclaw_rl.training.batch_builder import Batch, BatchBuilder
+from openclaw_rl.training.buffer.turns import staleness
+from openclaw_rl.training.checkpoint import CorruptCheckpoint
 from openclaw_rl.training.release.eval_gate import Gate, GateError
-from openclaw_rl.training.release.foreign_versions import set_aside
 from openclaw_rl.training.release.judge_names import panels, votes_by_judge
-from openclaw_rl.training.release.version_table import DAMAGED
 from openclaw_rl.training.store import HeadMoved, TrainerStore
+from openclaw_rl.training.tables.reasons import Drop, DropReason, drop
 from openclaw_rl.training.tensorboard import Board
+from openclaw_rl.training.version_files import VersionFiles
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.store import VersionStore
 
@@ -47,11 +48,11 @@ class Skipped:
     """A step that made no version."""
 
     turn_ids: list[str]
-    reason: str
+    why: Drop
 
 
 class Learner:
-    """Owns the backend, the versions and the checkpoints.
+    """Owns the back end and the files of the versions.
 
     Args:
         config: the trainer's.
@@ -59,24 +60,23 @@ class Learner:
         root: the trainer's folder.
         model: gives the base model's folder; may take long the first time.
         keep: versions kept on disk beside the head.
-        create: makes a backend.
-        material: what it is trained on; default token ids.
+        create: makes a back end.
+        adapter: makes examples of samples; default: of their token ids.
         prompts: held-out prompts that the gate asks at most; None: all.
 
     Attributes:
-        problems: what an operator should know.
+        files: of the versions; there from `open` on.
         gate: what versions must pass; there from `open` on.
-        material: what it is trained on.
+        adapter: makes examples of samples.
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, root: Path, model: Callable[[], Path], keep: int,
-                 create: Callable[[Path, TrainerConfig, StartPoint], Backend] = backends.create,
-                 material: Material | None = None, prompts: int | None = None) -> None:
-        self.material: Material = material or Tokens(config)
-        self._picker = Picker(config, store, self.material)
+                 create: Callable[[Path, TrainerConfig, StartPoint], Backend] = create,
+                 adapter: DataAdapter | None = None, prompts: int | None = None) -> None:
+        self.adapter: DataAdapter = adapter or TokenAdapter(config)
+        self._builder = BatchBuilder(config, store, self.adapter)
         self._board = Board(root / "tensorboard") if config.tensorboard else None
-        self.problems: list[str] = []
-        self.versions: VersionStore
+        self.files: VersionFiles
         self.gate: Gate
         self._config, self._store, self._root, self._model, self._keep = config, store, root, model, keep
         self._create, self._prompts = create, prompts
@@ -94,11 +94,10 @@ class Learner:
             ModelError, OSError: the model or the folder can't be used.
         """
         self._folder = self._model()
-        self.versions = VersionStore(self._root / "versions", self._folder)
-        self._checkpoints = Checkpoints(self._root / "checkpoints")
+        self.files = VersionFiles(self._store, self._root, self._folder)
         base = self.versions.manifest(0)
-        self._restore_records()
-        known = {version.manifest.version: version for version in self._store.versions()}
+        self.files.restore_records()
+        known = {version.manifest.version: version for version in self._store.versions.all()}
         if 0 in known and known[0].manifest.model_id != base.model_id:
             raise CannotTrain(f"{self._root} belongs to another base model; set components.policy_server.model back, "
                               "or move that folder away to begin anew")
@@ -106,65 +105,40 @@ class Learner:
         self._add_base()
         with contextlib.suppress(GateError):  # told in `gate.problem`; what is there is served meanwhile
             self.gate.check_settings()
-        on_disk = {*self.versions.versions(), *self._checkpoints.versions()}
-        if self._store.problems:  # A new, empty store: numbers that were in use must not come again.
-            self._store.raise_highest(max(on_disk, default=0))
-        highest = self._store.highest
-        for version in on_disk - known.keys() - {0}:
-            if self._store.problems or version > highest + 1:  # a step's own, unfinished version is the next one
-                self._set_aside(version, "it is not in this trainer's file")
-                continue
-            logger.info("version %d was not finished; its files are deleted", version)
-            self._remove(version)
-        for version in known.keys() & set(self.versions.versions()) - {0}:
-            if self.versions.manifest(version).digest != known[version].manifest.digest:
-                self._set_aside(version, "its digest is not that of the version that this trainer made")
-        self.material.open(self._folder)
+        self.files.reconcile(known)
+        self.adapter.open(self._folder)
 
-    def _restore_records(self) -> None:
-        """Take records that are damaged in the trainer's file from the versions' folders, where these are."""
-        for version in self._store.damaged_versions:
-            there = version in self.versions.versions()
-            self.problems.append(f"the record of version {version} in the trainer's state.db was damaged; " + (
-                "it was restored from the version's folder" if there else "what it was made of is not known any more"))
-            logger.error(self.problems[-1])
-            if there:
-                self._store.restore(self.versions.manifest(version))
-            else:
-                self._store.lose(version, DAMAGED)
-
-    def _set_aside(self, version: int, why: str) -> None:
-        place = set_aside(self._root, version)
-        self.versions.remove(version)  # from what it remembers; the files have gone
-        self.problems.append(f"version {version} in {self._root} was set aside as {place}: {why}")
-        logger.error(self.problems[-1])
+    @property
+    def versions(self) -> VersionStore:
+        """Weights of the versions; there from `open` on."""
+        return self.files.weights
 
     def _add_base(self) -> None:
-        """Let version 0 be known, with what the gate knows of it."""
-        base, known = weights_pb2.VersionManifest(), self._store.version(0)
+        """Keep the base model as version 0, with the figures that the gate has of it."""
+        base, known = weights_pb2.VersionManifest(), self._store.versions.get(0)
         base.CopyFrom(self.versions.manifest(0))
         if (report := self.gate.base()) is not None:
             base.gate.CopyFrom(report)
         if known is None or known.manifest != base:
-            self._store.add_base(base)
+            self._store.versions.add_base(base)
 
     def prepare(self) -> None:
-        """Have the backend ready, at the head.
+        """Load the back end at the head.
 
         Raises:
             CannotTrain: the checkpoint doesn't fit the configuration.
             OSError, ValueError: the model can't be loaded.
         """
         if self._backend is not None and not self._backend.alive():
-            logger.warning("the back end ended while it had nothing to do; it is started anew")  # no sample's fault
+            logger.warning("the back end ended while idle; starting it again")  # no sample's fault
             self.release()
-        while self._backend is None or self._backend_version != self._store.head:
+        while self._backend is None or self._backend_version != self._store.versions.head:
             self.release()
-            head = self._store.head
+            head = self._store.versions.head
             try:
                 start = self._start_point(head)
             except CorruptCheckpoint as error:
-                self._fall_back(head, str(error))
+                self.files.fall_back(head, str(error))
                 continue
             logger.info("loading the model at version %d", head)
             try:
@@ -176,38 +150,17 @@ class Learner:
     def _start_point(self, head: int) -> StartPoint:
         if head == 0:
             return StartPoint()
-        version = self._store.version(head)
+        version = self._store.versions.get(head)
         if version is None:
             raise CorruptCheckpoint(f"version {head} is not known")
         made = dict(version.manifest.settings)
-        if (key := self.material.unlike(made)) is not None:
+        if (key := self.adapter.conflict(made)) is not None:
             raise CannotTrain(f"version {head} was made with {key} {made.get(key)}, the configuration says "
-                              f"{self.material.settings()[key]}; set it back, or roll back to version 0 to begin anew")
-        try:
-            start = self._checkpoints.start_point(head, version.files)
-            if not backends.reads(self._config, start):
-                raise CorruptCheckpoint("another back end wrote it")
-            return start
-        except CorruptCheckpoint as error:
-            # All weights are in the version itself too, as they were served.
-            if made.get("method") == "full" and self.versions.verify(head):
-                logger.warning("version %d: its weights are taken as they were served, with a fresh optimizer: %s",
-                               head, error)
-                return StartPoint(self.versions.folder(head) / "model.safetensors")
-            raise
-
-    def _fall_back(self, head: int, why: str) -> None:
-        """Make the nearest ancestor that is kept the head."""
-        version = self._store.version(head)
-        parent = version.manifest.parent if version else 0
-        problem = f"the checkpoint of version {head} is damaged ({why}); training goes on from version {parent}"
-        logger.error(problem)
-        self.problems.append(problem)
-        self._store.lose(head, f"its checkpoint is damaged: {why}")
-        self._store.move_head(parent)
+                              f"{self.adapter.settings()[key]}; set it back, or roll back to version 0 to begin anew")
+        return self.files.start_point(version, lambda start: reads(self._config, start))
 
     def train(self, episodes: bool = False) -> weights_pb2.VersionManifest | Skipped | None:
-        """One step on what is pending.
+        """Do one step on what is pending.
 
         Args:
             episodes: on groups of episodes; else on turns of users.
@@ -223,12 +176,12 @@ class Learner:
             try:
                 result = self._train(episodes)
             except BackendLost as error:
-                # Not forgiven: a batch that kills its ranks again and again must end, too; see TrainerStore.attempt.
+                # The attempt counts: a batch that kills its ranks again and again must end, too; see `attempt`.
                 self.release()
-                raise CannotTrain(f"{error}; its samples wait, training goes on from version {self._store.head}"
-                                  ) from None
+                raise CannotTrain(f"{error}; its samples wait, training goes on from version "
+                                  f"{self._store.versions.head}") from None
             if isinstance(result, Skipped):
-                self._step.ended(result.reason)
+                self._step.ended(str(result.why))
             return result
 
     def _train(self, episodes: bool) -> weights_pb2.VersionManifest | Skipped | None:
@@ -240,75 +193,74 @@ class Learner:
         assert self._backend is not None
         self._void = False
         parent = self._backend_version
-        picked = self._picker.pick(episodes)
-        if picked is None:
+        batch = self._builder.build(episodes)
+        if batch is None:
             return None
-        turn_ids = picked.turn_ids
+        turn_ids = batch.turn_ids
         self._step.on(turn_ids, parent)
-        if worn := self._store.attempt(turn_ids):
-            reason = "abnormal step: the trainer ended again and again while training on it"
-            self._store.drop(worn, reason, skipped_step=True)
-            self._store.forgive([turn_id for turn_id in turn_ids if turn_id not in worn])
-            return Skipped(worn, reason)
+        if worn := self._store.samples.attempt(turn_ids):
+            why = drop(DropReason.ABNORMAL_STEP, "the trainer ended again and again while training on it")
+            self._store.samples.drop(worn, why, skipped_step=True)
+            self._store.samples.undo_attempt([turn_id for turn_id in turn_ids if turn_id not in worn])
+            return Skipped(worn, why)
         try:
-            metrics = self._backend.step(picked.examples, parent, self._give_up)
+            return self._attempt(batch, parent)
         except Stopped:
             self.release()
-            self._store.forgive(turn_ids)
+            self._store.samples.undo_attempt(turn_ids)
             return None
-        except BackendLost as error:
-            if isinstance(error, BackendWaits):
-                self._store.forgive(turn_ids)
+        except BackendWaits:
+            self._store.samples.undo_attempt(turn_ids)
+            raise
+
+    def _attempt(self, batch: Batch, parent: int) -> weights_pb2.VersionManifest | Skipped | None:
+        assert self._backend is not None
+        try:
+            metrics = self._backend.step(batch.examples, parent, self._give_up)
+        except (Stopped, BackendLost):
             raise
         except Exception as error:
             self.release()
             text = str(error) if isinstance(error, AbnormalStep) else f"{type(error).__name__}: {error}"
-            logger.warning("step on %d samples skipped: %s", len(turn_ids), text,
+            logger.warning("step on %d samples skipped: %s", len(batch.turn_ids), text,
                            exc_info=not isinstance(error, AbnormalStep))
-            self._store.drop(turn_ids, f"abnormal step: {text}", skipped_step=True)
-            return Skipped(turn_ids, f"abnormal step: {text}")
+            why = drop(DropReason.ABNORMAL_STEP, text)
+            self._store.samples.drop(batch.turn_ids, why, skipped_step=True)
+            return Skipped(batch.turn_ids, why)
         try:
-            return self._save(parent, picked, metrics | picked.figures | {
-                "staleness": staleness(picked.samples, parent)})
-        except Stopped:
-            self.release()
-            self._store.forgive(turn_ids)
-            return None
-        except BackendLost as error:
-            if isinstance(error, BackendWaits):
-                self._store.forgive(turn_ids)
+            return self._save(parent, batch, metrics | batch.figures | {"staleness": staleness(batch.samples, parent)})
+        except (Stopped, BackendLost):
             raise
         except BaseException:
-            # The backend is ahead of what is on disk.
+            # The back end is ahead of what is on disk.
             self.release()
             with contextlib.suppress(StorageError):
-                self._store.forgive(turn_ids)
+                self._store.samples.undo_attempt(batch.turn_ids)
             raise
 
-    def _save(self, parent: int, picked: Picked, metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
+    def _save(self, parent: int, batch: Batch, metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
         assert self._backend is not None
-        turn_ids = picked.turn_ids
+        turn_ids = batch.turn_ids
         gate = self.gate.report(self._backend, self._give_up)
         self._add_base()
-        version = self._store.highest + 1
+        version = self._store.versions.highest + 1
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
-            algorithm=picked.algorithm, settings=picked.settings | panels(picked.samples),
-            turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(picked.samples), gate=gate,
+            algorithm=batch.algorithm, settings=batch.settings | panels(batch.samples),
+            turn_ids=turn_ids, metrics=metrics, created_at=now(), judges=votes_by_judge(batch.samples), gate=gate,
             trace=self._step.trace),
             self._backend.tensors(), base=0)
         try:
-            files = self._checkpoints.write(version, self._backend.save)
+            files = self.files.checkpoints.write(version, self._backend.save)
             self._store.commit(manifest, files)
         except HeadMoved:
-            logger.info(
-                "rolled back, or forgotten, during a step; its result is void and its samples wait for the next")
-            self._remove(version)
+            logger.info("a rollback or deletion during the step made its result void; its samples wait for the next")
+            self.files.remove(version)
             self.release()
-            self._store.forgive(turn_ids)
+            self._store.samples.undo_attempt(turn_ids)
             return None
         except BaseException:
-            self._remove(version)
+            self.files.remove(version)
             raise
         self._backend_version = version
         self._step.made(manifest)
@@ -319,28 +271,17 @@ class Learner:
     def _give_up(self) -> bool:
         return self._stopping or self._void
 
-    def _remove(self, version: int) -> None:
-        self.versions.remove(version)
-        self._checkpoints.remove(version)
-
     def tidy(self, needed: set[int]) -> None:
         """Delete what is neither the head nor among the newest versions nor `needed`, and give back the memory that a
         step leaves unused."""
         free_memory()
-        head = self._store.head
-        newest = sorted(v.manifest.version for v in self._store.versions())[-self._keep - 1:]
-        keep = {head, *newest, *needed}
-        self.versions.prune(keep)
-        self._store.prune_content(self.versions.versions())
-        for version in self._checkpoints.versions():
-            if version not in keep:
-                self._checkpoints.remove(version)
-            elif version != head:
-                self._checkpoints.forget_optimizer(version)
+        head = self._store.versions.head
+        newest = sorted(v.manifest.version for v in self._store.versions.all())[-self._keep - 1:]
+        self.files.prune(head, {head, *newest, *needed})
 
     def usable(self) -> set[int]:
-        """Versions that training can go on from. From any thread."""
-        return {0, *self.versions.versions()}.intersection({0, *self._checkpoints.versions()})
+        """Return the versions that training can go on from. From any thread."""
+        return self.files.usable()
 
     def delete(self, versions: Iterable[int]) -> None:
         """Delete the files of versions that are void, and give up a step that builds on them or on samples that were
@@ -350,12 +291,10 @@ class Learner:
             OSError: a file can't be deleted.
         """
         self._void = True
-        for version in versions:
-            self.versions.erase(version)
-            self._checkpoints.remove(version)
+        self.files.erase(versions)
 
     def release(self) -> None:
-        """Give the model's memory back."""
+        """Unload the model."""
         if self._backend is None:
             return
         self._backend.close()
@@ -364,8 +303,8 @@ class Learner:
         free_memory()
 
     def damaged(self) -> list[str]:
-        """What was found damaged or foreign on disk, once `open` is done; for an operator."""
-        return [*self.problems, *self.versions.problems]
+        """Return what was found damaged or foreign on disk, once `open` is done; for an operator."""
+        return [*self.files.problems, *self.versions.problems]
 
     def stop(self) -> None:
         """Make a running step give up. From any thread."""

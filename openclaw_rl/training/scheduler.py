@@ -1,11 +1,11 @@
-"""When to train, and what is missing until then."""
+"""Decision when to train, and what is missing until then."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from openclaw_rl.training.buffer.groups import Waiting
-from openclaw_rl.training.store import Pending
+from openclaw_rl.training.buffer.groups import WaitingGroups
+from openclaw_rl.training.tables.samples import PendingCount
 
 #: Seconds that a sample may be ahead of the clock before that means that the clock was set back.
 _FUTURE = 1.0
@@ -13,7 +13,7 @@ _FUTURE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now."""
+    """Decision of the scheduler."""
 
     due: bool
     wait: float | None  #: seconds until the interval makes a step due; None when only an event can
@@ -28,9 +28,9 @@ class Scheduler:
     Neutral ones ride along and count for nothing: a step that one complaint makes alone is as long as one that four
     make, and goes where that one complaint points.
 
-    A step on episodes is due when so many groups are ready, the first of them has been for `update_interval`, or one
-    would soon be stale. When
-    both kinds of steps are due they take turns, so that neither waits for more than one step of the other.
+    A step on episodes is due when `groups` groups are ready, the first of them has been for `update_interval`, or one
+    would soon be stale. When both kinds of steps are due they alternate, so that neither waits for more than one step
+    of the other.
 
     Args:
         min_samples: samples that make a step due at once.
@@ -45,8 +45,8 @@ class Scheduler:
         self.forced = False  #: the next step is due as soon as there is a signal
         self.paused: str | None = None  #: why no step is due; None when not paused
 
-    def decide(self, pending: Pending, now: float, waiting: Waiting | None = None) -> Decision:
-        """What to do.
+    def decide(self, pending: PendingCount, now: float, waiting: WaitingGroups | None = None) -> Decision:
+        """Decide what to do.
 
         Args:
             pending: samples of users' turns.
@@ -56,7 +56,7 @@ class Scheduler:
         if self.paused is not None:
             return Decision(False, None, f"paused{': ' + self.paused if self.paused else ''} (`openclaw-rl resume` "
                             "ends it)")
-        users, groups = self._on_users(pending, now), self._on_groups(waiting or Waiting(), now)
+        users, groups = self._on_users(pending, now), self._on_groups(waiting or WaitingGroups(), now)
         if groups is None or (users.due and (self.last_on_episodes or not groups.due)):
             return users
         if groups.due:
@@ -65,7 +65,7 @@ class Scheduler:
         missing = f"{users.missing}; {groups.missing}" if pending.total else groups.missing
         return Decision(False, min(waits, default=None), missing)
 
-    def _on_groups(self, waiting: Waiting, now: float) -> Decision | None:
+    def _on_groups(self, waiting: WaitingGroups, now: float) -> Decision | None:
         """None when there is no group."""
         if not waiting.ready and not waiting.text:
             return None
@@ -80,7 +80,7 @@ class Scheduler:
             text += f", trains on what there is in {left:.0f} s"
         return Decision(False, min(waits, default=None), "; ".join(filter(None, (text, waiting.text))))
 
-    def _on_users(self, pending: Pending, now: float) -> Decision:
+    def _on_users(self, pending: PendingCount, now: float) -> Decision:
         if not pending.total:
             return Decision(False, None, "waits for samples")
         if not pending.signal or pending.oldest_signal is None:

@@ -6,23 +6,23 @@ import asyncio
 
 from openclaw_rl.config import Config, ConfigError, TrainerConfig
 from openclaw_rl.models.api_endpoints import uses_api
-from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.discovery import resolve
 from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime
 from openclaw_rl.training.forget_service import TrainerForgetter
-from openclaw_rl.training.learner import Learner
+from openclaw_rl.training.learner_factory import make_learner
+from openclaw_rl.training.release.delivery import Delivery
 from openclaw_rl.training.release.delivery_log import DeliveryLog
-from openclaw_rl.training.release.policy_client import GrpcPolicyDoor
+from openclaw_rl.training.release.policy_client import GrpcPolicyClient
 from openclaw_rl.training.service import TrainerService
 from openclaw_rl.training.servicer import SERVICE, TrainerServicer
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import component_pb2, trainer_pb2_grpc
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Replicas
+from openclaw_rl.weights.transfer.replicas import Fleet
 
 NAME = "trainer"
 
@@ -48,29 +48,25 @@ class TrainerComponent(Component):
         check_backend(settings, api)
         store = self._store = TrainerStore(folder / "state.db", config.durability, settings, tokens=not api)
         resources.callback(store.close)
-        if api:
-            from openclaw_rl.training.backends.playbook.material import make_learner  # with the API's client
-
-            learner = make_learner(config, store, folder, home, keep)
-        else:
-            learner = Learner(settings, store, folder, lambda: ensure_model(policy.model, home), keep)
+        learner = make_learner(config, store, folder, home, keep)
         resources.push_async_callback(asyncio.to_thread, learner.release)  # a group of processes ends with it
 
         def policy_address() -> str | None:
             return resolve(home, config, "policy_server")
 
         def manifest(number: int) -> VersionManifest | None:
-            version = store.version(number)
+            version = store.versions.get(number)
             return version.manifest if version is not None else None
 
-        def replicas(service: TrainerService, versions: VersionStore) -> Replicas:
-            return Replicas(policy_address, settings.policy_servers, versions,
-                         on_state=service.on_state, on_activated=service.on_activated, on_rejected=service.on_rejected,
-                         active=int(store.get("active") or 0), manifest=manifest,
-                         on_number=store.raise_highest, on_further=service.on_further,
-                         history=lambda address: DeliveryLog(store, address), full_every=settings.full_every)
+        def fleet(delivery: Delivery, versions: VersionStore) -> Fleet:
+            return Fleet(policy_address, settings.policy_servers, versions,
+                         on_state=delivery.on_state, on_activated=delivery.on_activated,
+                         on_rejected=delivery.on_rejected,
+                         active=store.versions.active or 0, manifest=manifest,
+                         on_number=store.versions.raise_highest, on_further=delivery.on_further,
+                         history=lambda address: DeliveryLog(store.state, address), full_every=settings.full_every)
 
-        self._service = TrainerService(settings, store, learner, replicas, GrpcPolicyDoor(policy_address))
+        self._service = TrainerService(settings, store, learner, fleet, GrpcPolicyClient(policy_address))
         resources.push_async_callback(self._service.stop)
         self.forget = TrainerForgetter(NAME, home, store, self._service).forget
 

@@ -1,4 +1,4 @@
-"""TrainerService over gRPC: translate, call, translate back."""
+"""gRPC entrypoint of TrainerService: translates requests and responses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import grpc
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.rpc.errors import failed_precondition, invalid, not_found
 from openclaw_rl.rpc.messages import to_timestamp
-from openclaw_rl.training.release.live_scores import Scores
-from openclaw_rl.training.release.version_table import refused
 from openclaw_rl.training.service import TrainerService
-from openclaw_rl.training.store import TrainerStore, Version
+from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.scores import Scores
+from openclaw_rl.training.tables.versions import Version, refused
 from openclaw_rl.v1 import trainer_pb2, trainer_pb2_grpc, weights_pb2
 from openclaw_rl.weights.transfer.fetch import fetch
 
@@ -41,28 +41,28 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
                           context: grpc.aio.ServicerContext) -> trainer_pb2.ListSamplesResponse:
         if len(request.turn_ids) > MAX_TURNS:
             raise invalid("turn_ids", f"{len(request.turn_ids)} turns", f"at most {MAX_TURNS} of them")
-        statuses = await self._store.file.read(self._store.statuses, list(request.turn_ids))
+        statuses = await self._store.database.read(self._store.samples.statuses, list(request.turn_ids))
         return trainer_pb2.ListSamplesResponse(samples=statuses)
 
     async def GetVersion(self, request: trainer_pb2.GetVersionRequest,
                          context: grpc.aio.ServicerContext) -> trainer_pb2.GetVersionResponse:
         def read() -> trainer_pb2.PolicyVersion | None:
-            version = self._store.version(request.version)
-            return None if version is None else self._translate(version, self._store.live.all())
+            version = self._store.versions.get(request.version)
+            return None if version is None else self._translate(version, self._store.scores.all())
 
-        if (version := await self._store.file.read(read)) is None:
+        if (version := await self._store.database.read(read)) is None:
             raise not_found("version", str(request.version), "ListVersions tells those there are")
         return trainer_pb2.GetVersionResponse(version=version)
 
     async def ListVersions(self, request: trainer_pb2.ListVersionsRequest,
                            context: grpc.aio.ServicerContext) -> trainer_pb2.ListVersionsResponse:
         def read() -> trainer_pb2.ListVersionsResponse:
-            live = self._store.live.all()
-            found = self._store.page(request.before if request.HasField("before") else None, PAGE + 1)
+            live = self._store.scores.all()
+            found = self._store.versions.page(request.before if request.HasField("before") else None, PAGE + 1)
             return trainer_pb2.ListVersionsResponse(
                 versions=[self._translate(version, live) for version in found[-PAGE:]], more=len(found) > PAGE)
 
-        return await self._store.file.read(read)
+        return await self._store.database.read(read)
 
     async def WatchTraining(self, request: trainer_pb2.WatchTrainingRequest, context: grpc.aio.ServicerContext
                             ) -> AsyncIterator[trainer_pb2.WatchTrainingResponse]:
@@ -87,10 +87,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     async def FetchWeights(self, request: trainer_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
                            ) -> AsyncIterator[trainer_pb2.FetchWeightsResponse]:
         weights = self._service.weights()
-        known = self._store.version(request.version) if request.HasField("version") else None
+        known = self._store.versions.get(request.version) if request.HasField("version") else None
         if known is not None and refused(known.manifest):
-            raise failed_precondition("REFUSED_BY_GATE", f"version {request.version}: {known.detail}")
-        async with aclosing(fetch(weights, request, self._store.head)) as pieces:  # type: ignore[type-var]
+            raise failed_precondition("REFUSED_BY_GATE", f"version {request.version}: {known.status}")
+        async with aclosing(fetch(weights, request, self._store.versions.head)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 yield (trainer_pb2.FetchWeightsResponse(offer=piece) if isinstance(piece, weights_pb2.WeightOffer)
                        else trainer_pb2.FetchWeightsResponse(chunk=piece))
@@ -98,16 +98,16 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     def _translate(self, version: Version, live: dict[int, Scores]) -> trainer_pb2.PolicyVersion:
         number = version.manifest.version
         judged = live.get(number)
-        active = self._store.get("active") == str(number)
+        active = self._store.versions.active == number
         activated_at = None if version.activated_at is None else to_timestamp(version.activated_at)
         if active:
             detail = ""
-        elif self._service.sending(number):
+        elif self._service.delivery.sending(number):
             detail = "being sent"
         else:
-            detail = version.detail or ("another one is active" if activated_at or number == 0 else "not active")
+            detail = str(version.status) or ("another one is active" if activated_at or number == 0 else "not active")
         return trainer_pb2.PolicyVersion(
             manifest=version.manifest, active=active, activated_at=activated_at, detail=detail,
             live=trainer_pb2.LiveScore(turns=judged.turns, mean=judged.mean) if judged else None,
-            kept=self._service.keeps(number), deliveries=self._service.deliveries(
+            kept=self._service.delivery.keeps(number), deliveries=self._service.delivery.deliveries(
                 number, trainer_pb2.VersionDelivery(active=active, activated_at=activated_at, detail=detail)))

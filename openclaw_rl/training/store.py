@@ -1,31 +1,35 @@
-"""What the trainer keeps in SQLite: samples and their fates, versions, where training stands.
+"""State of the trainer in one SQLite file, and the transactions that span its tables.
 
-One transaction marks a step's samples as trained and its version as the head: the atomic point of a step. Files of
-a version are written before it, and deleted at the next start when it never came.
+One transaction marks a step's samples as trained and its version as the head: the atomic point of a step. Files of a
+version are written before it, and deleted at the next start when it never came.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.observability import turn_spans as traces
-from openclaw_rl.privacy import Target
-from openclaw_rl.storage.checksum import crc
+from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.storage.database import Database
-from openclaw_rl.training import forget as forgetting
-from openclaw_rl.training.buffer import groups
-from openclaw_rl.training.buffer.episode_samples import EpisodeSampleTable
-from openclaw_rl.training.buffer.samples import MAX_ATTEMPTS, NOT_OF_EPISODE, Pending
-from openclaw_rl.training.release import live_scores
-from openclaw_rl.training.release.version_table import REFUSED, REJECTED, Version, VersionTable, refused
-from openclaw_rl.training.tables import SCHEMA, count, raise_to, set_value
+from openclaw_rl.training.buffer.episode_buffer import EpisodeBuffer
+from openclaw_rl.training.buffer.groups import EpisodeGroups
+from openclaw_rl.training.buffer.intake import Intake
+from openclaw_rl.training.buffer.sample_buffer import SampleBuffer, signal_condition
+from openclaw_rl.training.buffer.validation import NOT_OF_EPISODE
+from openclaw_rl.training.forget import Forgetting, Forgotten
+from openclaw_rl.training.tables import counters, groups, samples, scores, state, versions, voided
+from openclaw_rl.training.tables.counters import Counter, CounterTable
+from openclaw_rl.training.tables.groups import GroupTable
+from openclaw_rl.training.tables.samples import SampleTable
+from openclaw_rl.training.tables.scores import ScoreTable
+from openclaw_rl.training.tables.state import StateTable
+from openclaw_rl.training.tables.versions import VersionTable
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 
-__all__ = ["MAX_ATTEMPTS", "REJECTED", "HeadMoved", "Pending", "TrainerStore", "Version"]
+SCHEMA = "".join(table.SCHEMA for table in (samples, groups, versions, voided, scores, counters, state))
 
 
 class HeadMoved(Exception):
@@ -33,11 +37,20 @@ class HeadMoved(Exception):
     step's result is void."""
 
 
-class TrainerStore(EpisodeSampleTable, VersionTable):
+class TrainerStore:
     """The trainer's state.db. Any thread.
 
     Args:
-        tokens: samples without token ids can't be trained on.
+        tokens: token ids are trained on, so samples without them can't be; else texts.
+
+    Attributes:
+        intake: takes samples.
+        samples: those that wait, and their fates.
+        episodes: groups of episodes that wait.
+        versions: all versions and the head.
+        scores: of live turns, by version.
+        counters, state: counts and single values.
+        database: the file.
 
     Raises (all methods):
         StorageError: the file can't be read or written.
@@ -45,67 +58,68 @@ class TrainerStore(EpisodeSampleTable, VersionTable):
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig,
                  tokens: bool = True) -> None:
-        db = Database(path, durability, SCHEMA + live_scores.SCHEMA + forgetting.SCHEMA + groups.SCHEMA)
-        #: How the live turns of each version were judged.
-        self.live = live_scores.LiveScores(db)
-        EpisodeSampleTable.__init__(self, db, config, tokens)
-        VersionTable.__init__(self, db)
+        self.database = Database(path, durability, SCHEMA)
+        self.state, self.counters = StateTable(self.database), CounterTable(self.database)
+        self.versions = VersionTable(self.database, self.state)
+        self.scores = ScoreTable(self.database)
+        self._samples = SampleTable(self.database, signal_condition(config, tokens))
+        self._group_table = GroupTable(self.database)
+        self._groups = EpisodeGroups(config, self._group_table, self._samples, self.versions, self.counters)
+        self._tombstones = Tombstones(self.database)
+        self._forgetting = Forgetting(self._samples, self._groups, self.versions, self.counters)
+        self.samples = SampleBuffer(self.database, config, self._samples, self._groups, self.versions, self.counters,
+                                    tokens)
+        self.episodes = EpisodeBuffer(self.database, self._groups, self._group_table, self._samples, self.samples)
+        self.intake = Intake(self.database, config, self._samples, self._group_table, self.scores, self.counters,
+                             self._groups, self.samples, self._tombstones, tokens)
 
     @property
     def problems(self) -> list[str]:
-        """See storage.database.Database."""
-        return self._db.problems
+        """What a person should know of the file; see storage.database."""
+        return self.database.problems
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self.database.close()
 
-    def commit(self, manifest: weights_pb2.VersionManifest, files: dict[str, str]) -> None:
-        """The atomic point: the version is the head and its turns are trained. One that the gate refused does not
-        become the head; its turns are trained all the same, so that they never come again.
+    def commit(self, manifest: weights_pb2.VersionManifest, files: Mapping[str, str]) -> None:
+        """Keep a version and mark its turns as trained. One that the gate refused does not become the head; its turns
+        are trained all the same, so that they never come again.
+
+        Args:
+            files: name of each checkpoint file and its SHA-256.
 
         Raises:
             HeadMoved: its parent is not the head any more, or one of its samples isn't pending; nothing was changed.
         """
-        with self._db.transaction() as db:
-            head = db.execute("SELECT value FROM state WHERE name = 'head'").fetchone()
-            if int(head["value"] if head else 0) != manifest.parent:
+        with self.database.transaction() as db:
+            if self.versions.head_of(db) != manifest.parent:
                 raise HeadMoved
-            payload = manifest.SerializeToString()
-            db.execute("INSERT INTO versions (version, manifest, crc, checkpoint, detail) VALUES (?, ?, ?, ?, ?)",
-                       (manifest.version, payload, crc(payload), json.dumps(files),
-                        f"{REFUSED}{'; '.join(manifest.gate.failures)}" if refused(manifest) else "not sent yet"))
-            for turn_id in manifest.turn_ids:
-                # What it holds stays until the version is deleted, for a rebuild without other turns.
-                done = db.execute("UPDATE samples SET fate = 'trained', version = ? WHERE turn_id = ? AND fate ="
-                                  " 'pending'", (manifest.version, turn_id))
-                if not done.rowcount:
-                    raise HeadMoved
-            self.groups.close_finished(db, trained=True)
-            count(db, "trained", len(manifest.turn_ids))
-            count(db, "updates", 1)
-            if not refused(manifest):
-                set_value(db, "head", str(manifest.version))
-            raise_to(db, "highest", manifest.version)
+            self.versions.add(db, manifest, files)
+            if not all([self._samples.train(db, turn_id, manifest.version) for turn_id in manifest.turn_ids]):
+                raise HeadMoved
+            self._groups.close_finished(db, trained=True)
+            self.counters.add(db, Counter.TRAINED, len(manifest.turn_ids))
+            self.counters.add(db, Counter.UPDATES)
 
-    def forget(self, target: Target, usable: Collection[int]) -> forgetting.Forgotten:
-        """Let a session's samples and what was learned from them go; see forget.py. Blocks; call it on a thread.
+    def oldest(self) -> float | None:
+        """Return when that was accepted, or its group ready, which has waited longest for a step, seconds since the
+        epoch."""
+        times = (self._samples.oldest_of_users(), self._group_table.oldest_ready())
+        return min((at for at in times if at is not None), default=None)
+
+    def forget(self, target: Target, usable: Collection[int]) -> Forgotten:
+        """Delete a session's samples and take back what was learned from them; see forget.py. Blocks.
 
         Args:
-            target: what is to go.
+            target: the session's turns.
             usable: versions that training can go on from, beside the base model.
         """
-        with self._db.transaction() as db:
-            known = {version.manifest.version: version for version in self.versions()}
-            done = forgetting.forget(db, target, known, self.head, usable, self._learnable)
-            done.removed["set aside"] = self.quarantine.forget(
+        with self.database.transaction() as db:
+            done = self._forgetting.forget(db, target, usable)
+            done.removed["set aside"] = self.samples.quarantine.forget(
                 db, lambda payload: done.target.has_payload(turn_pb2.Sample, payload))
             self._tombstones.add(db, done.target)
-            left = self._drop_of_users(db)  # that were trained on before, and would wait again
-        traces.dropped(left, NOT_OF_EPISODE)
+            left = self.samples.drop_of_users(db)  # that were trained on before, and would wait again
+        traces.dropped(left, str(NOT_OF_EPISODE))
         return done
-
-    @property
-    def file(self) -> Database:
-        """The file itself."""
-        return self._db

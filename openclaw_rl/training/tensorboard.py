@@ -1,4 +1,4 @@
-"""The figures of each step as TensorBoard event files: `tensorboard --logdir ~/.openclaw-rl/trainer/tensorboard`.
+"""Figures of each step as TensorBoard event files: `tensorboard --logdir ~/.openclaw-rl/trainer/tensorboard`.
 
 Written by tensorboardX's events writer, record by record on the caller's thread. Its SummaryWriter would hand them to a
 thread over a queue of multiprocessing: when the disk is full that thread ends, and the queue then blocks training.

@@ -23,7 +23,7 @@ from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.server import COUNTERS as ENVIRONMENT_COUNTERS
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
-from openclaw_rl.training import service
+from openclaw_rl.training.status import STEP_GAUGES
 from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus, OutboxStats
 from tests.servers.observability import DASHBOARD, FOLDER, dashboard, exported, expressions, metrics
 
@@ -38,7 +38,7 @@ def environment_status(folder: Path) -> ComponentStatus:
 
 def told(folder: Path) -> str:
     """Text that a mesh tells Prometheus: each component's names are the component's own."""
-    trainer = dict.fromkeys([*service._GAUGES, "updates_per_hour", "pending"], 1.0)
+    trainer = dict.fromkeys([*STEP_GAUGES, "updates_per_hour", "pending"], 1.0)
     statuses = [
         ComponentStatus(name="policy_server", host="a", gauges={"qps": 1, "version": 1, "running": 1, "waiting": 0}),
         environment_status(folder),

@@ -350,14 +350,14 @@ async def test_one_that_copies_another_says_so(farm: Farm, monkeypatch: pytest.M
 
 def test_a_log_that_was_edited_is_no_obstacle(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    log = DeliveryLog(store, "a:1")
+    log = DeliveryLog(store.state, "a:1")
     log.refused(1, "full")
     log.activated(1, 5.0)
     log.activated(1, 6.0)
     log.refused(2, "wrong model")
-    again = DeliveryLog(store, "a:1")
+    again = DeliveryLog(store.state, "a:1")
     assert (again.activated_at(1), again.reason(1), again.reason(2)) == (5.0, "", "wrong model")
-    assert DeliveryLog(store, "b:1").activated_at(1) is None
-    store.set("deliveries:a:1", "[1")
-    assert DeliveryLog(store, "a:1").activated_at(1) is None
+    assert DeliveryLog(store.state, "b:1").activated_at(1) is None
+    store.state.set("deliveries:a:1", "[1")
+    assert DeliveryLog(store.state, "a:1").activated_at(1) is None
     store.close()

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.backends.interface import (
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
-    AbnormalStep,
     Answer,
     Evaluation,
+    HeldOut,
     StartPoint,
     Stopped,
 )
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.held_out import HeldOut
 from openclaw_rl.v1 import turn_pb2
 
 VOCABULARY = 96

@@ -14,18 +14,12 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms import losses, objective
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.backends import torch as backend_torch
-from openclaw_rl.training.backends.interface import (
-    OPTIMIZER_FILE,
-    WEIGHTS_FILE,
-    AbnormalStep,
-    StartPoint,
-    Stopped,
-    create,
-    learning_rate,
-)
+from openclaw_rl.training.backends.factory import create
+from openclaw_rl.training.backends.interface import OPTIMIZER_FILE, WEIGHTS_FILE, StartPoint, Stopped
+from openclaw_rl.training.backends.selection import learning_rate
 from openclaw_rl.training.backends.torch import TorchBackend
-from openclaw_rl.training.buffer.examples import Example
 from openclaw_rl.weights.format.encoding import Adapted
 from tests.training.backends.megatron.families import make as make_family
 from tests.training.fakes import encode

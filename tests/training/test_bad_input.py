@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.training.buffer.retention import prune
-from openclaw_rl.training.release.foreign_versions import KEEP, set_aside
 from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.reasons import DropReason, drop
+from openclaw_rl.training.version_quarantine import KEEP, quarantine_version
 from openclaw_rl.v1 import common_pb2, turn_pb2, weights_pb2
 from tests.training.fakes import make_sample
 from tests.training.test_learner import Rig
@@ -35,25 +35,25 @@ def rig(tmp_path: Path, model: Path) -> Iterator[Rig]:
 
 
 def reason(store: TrainerStore, turn_id: str) -> str:
-    return store.statuses([turn_id])[0].reason
+    return store.samples.statuses([turn_id])[0].reason
 
 
 def test_a_second_sample_of_a_turn_is_refused_and_the_first_stands(store: TrainerStore) -> None:
-    acks = store.accept([make_sample("a", -1), make_sample("a", -1), make_sample("a", 1)])
+    acks = store.intake.accept([make_sample("a", -1), make_sample("a", -1), make_sample("a", 1)])
     assert [ack.status for ack in acks] == [ACCEPTED, DUPLICATE, REJECTED]
     assert "that one stands" in acks[2].reason
-    assert [(id, text == acks[2].reason) for id, text in store.quarantine.recent()] == [("a", True)]
-    assert store.batch(9) == [make_sample("a", -1)]
+    assert [(id, text == acks[2].reason) for id, text in store.samples.quarantine.recent()] == [("a", True)]
+    assert store.samples.batch(9) == [make_sample("a", -1)]
     store.commit(weights_pb2.VersionManifest(version=1, parent=0, turn_ids=["a"]), {})
-    assert store.accept([make_sample("a", 1)])[0].status == REJECTED, "also when it was trained on"
-    assert store.accept([make_sample("a", -1)])[0].status == DUPLICATE
+    assert store.intake.accept([make_sample("a", 1)])[0].status == REJECTED, "also when it was trained on"
+    assert store.intake.accept([make_sample("a", -1)])[0].status == DUPLICATE
 
 
 @pytest.mark.parametrize("turn_id", ["", "x" * 300, "a\tb"])
 def test_impossible_ids_are_refused_and_kept_aside(store: TrainerStore, turn_id: str) -> None:
-    [ack] = store.accept([make_sample(turn_id)])
+    [ack] = store.intake.accept([make_sample(turn_id)])
     assert ack.status == REJECTED and ack.reason.startswith("transition.turn.turn_id: ")
-    assert store.quarantine.count == 1 and store.pending().total == 0
+    assert store.samples.quarantine.count == 1 and store.samples.pending().total == 0
 
 
 def _spoil(change: Callable[[turn_pb2.TokenRecord], None]) -> turn_pb2.Sample:
@@ -75,57 +75,58 @@ def _spoil(change: Callable[[turn_pb2.TokenRecord], None]) -> turn_pb2.Sample:
 def test_a_record_that_does_not_fit_together_is_dropped_and_kept_aside(
         store: TrainerStore, change: Callable[[turn_pb2.TokenRecord], None], text: str) -> None:
     good, spoilt = make_sample("b"), _spoil(change)
-    assert [ack.status for ack in store.accept([spoilt, good])] == [ACCEPTED, ACCEPTED]
+    assert [ack.status for ack in store.intake.accept([spoilt, good])] == [ACCEPTED, ACCEPTED]
     assert reason(store, "a").startswith("bad token record: ") and text in reason(store, "a")
-    assert store.quarantine.recent() == [("a", reason(store, "a"))]
-    assert store.batch(9) == [good], "nothing else is disturbed"
+    assert store.samples.quarantine.recent() == [("a", reason(store, "a"))]
+    assert store.samples.batch(9) == [good], "nothing else is disturbed"
 
 
 def test_a_flipped_bit_in_a_sample_that_can_still_be_read_is_never_trained_on(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("b")])
-    with store._db.transaction() as db:
+    store.intake.accept([make_sample("a"), make_sample("b")])
+    with store.database.transaction() as db:
         [(payload,)] = db.execute("SELECT payload FROM samples WHERE turn_id = 'a'").fetchall()
         flipped = payload.replace(b"hello", b"jello")
         assert turn_pb2.Sample.FromString(flipped).transition.turn.turn_id == "a"
         db.execute("UPDATE samples SET payload = ? WHERE turn_id = 'a'", (flipped,))
-    assert store.batch(9) == [make_sample("b")]
+    assert store.samples.batch(9) == [make_sample("b")]
     assert reason(store, "a") == "damaged on disk"
-    assert store.quarantine.recent() == [("a", "the sample's record on the trainer's disk is damaged")]
+    assert store.samples.quarantine.recent() == [("a", "the sample's record on the trainer's disk is damaged")]
 
 
 def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    store.accept([make_sample("a")])
-    with store._db.transaction() as db:
+    store.intake.accept([make_sample("a")])
+    with store.database.transaction() as db:
         db.execute("ALTER TABLE samples DROP COLUMN crc")
         db.execute("ALTER TABLE samples DROP COLUMN content")
     store.close()
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    assert store.batch(9) == [make_sample("a")] and store.accept([make_sample("a")])[0].status == DUPLICATE
+    assert store.samples.batch(9) == [make_sample("a")]
+    assert store.intake.accept([make_sample("a")])[0].status == DUPLICATE
     store.close()
 
 
 def test_old_fates_go_and_what_is_pending_stays(store: TrainerStore) -> None:
-    store.accept([make_sample(f"t{i}") for i in range(10)])
-    store.drop([f"t{i}" for i in range(1, 10)], "abnormal step: x")
-    with store._db.transaction() as db:
-        assert prune(db, keep=4) == 5
-    assert [s.turn_id for s in store.statuses([f"t{i}" for i in range(10)])] == ["t0", "t6", "t7", "t8", "t9"]
-    assert store.counters()["dropped:abnormal step"] == 9
+    store.intake.accept([make_sample(f"t{i}") for i in range(10)])
+    store.samples.drop([f"t{i}" for i in range(1, 10)], drop(DropReason.ABNORMAL_STEP, "x"))
+    with store.database.transaction() as db:
+        assert store._samples.prune(db, keep=4) == 5
+    assert [s.turn_id for s in store.samples.statuses([f"t{i}" for i in range(10)])] == ["t0", "t6", "t7", "t8", "t9"]
+    assert store.counters.all()["dropped:abnormal step"] == 9
 
 
 def test_samples_of_versions_that_never_were_and_of_other_models_are_dropped(rig: Rig) -> None:
     rig.version("a")
     other = make_sample("other")
     other.transition.turn.tokens.response_ids[0] = 96  # the model has 96 tokens
-    rig.store.accept([make_sample("b", version=1), make_sample("future", version=7), other])
+    rig.store.intake.accept([make_sample("b", version=1), make_sample("future", version=7), other])
     assert rig.version().turn_ids == ["b", "future"], "a new file does not know the policy server's versions"
     assert "token id 96, but the model has 96" in reason(rig.store, "other")
-    rig.store.activated(1, 5.0)
-    rig.store.accept([make_sample("c", version=2), make_sample("future2", version=7)])
+    rig.store.versions.activated(1, 5.0)
+    rig.store.intake.accept([make_sample("c", version=2), make_sample("future2", version=7)])
     assert rig.version().turn_ids == ["c"]
     assert reason(rig.store, "future2") == "bad token record: sampled from version 7, but the newest is 2"
-    assert [id for id, _ in rig.store.quarantine.recent()] == ["future2", "other"]
+    assert [id for id, _ in rig.store.samples.quarantine.recent()] == ["future2", "other"]
 
 
 def test_a_foreign_version_is_set_aside_and_not_deleted(rig: Rig) -> None:
@@ -156,7 +157,7 @@ def test_a_version_with_other_weights_than_the_trainer_made_is_set_aside(rig: Ri
     rig.version("a")
     rig.version("b")
     first, second = (rig.learner.versions.manifest(version) for version in (1, 2))
-    with rig.store._db.transaction() as db:  # as if somebody had exchanged the folder, its manifest with it
+    with rig.store.database.transaction() as db:  # as if somebody had exchanged the folder, its manifest with it
         row = weights_pb2.VersionManifest.FromString(db.execute("SELECT manifest FROM versions WHERE version = 1")
                                                      .fetchone()[0])
         row.digest = second.digest
@@ -170,7 +171,7 @@ def test_a_version_with_other_weights_than_the_trainer_made_is_set_aside(rig: Ri
 def test_only_some_versions_are_kept_aside(tmp_path: Path) -> None:
     for version in range(KEEP + 2):
         (tmp_path / "versions" / str(version)).mkdir(parents=True)
-        set_aside(tmp_path, version)
+        quarantine_version(tmp_path, version)
     assert len(list((tmp_path / "set-aside").iterdir())) == KEEP
 
 
@@ -180,10 +181,10 @@ def test_only_some_versions_are_kept_aside(tmp_path: Path) -> None:
                                     "'combino') AS BLOB) WHERE version = 1"])
 def test_a_damaged_record_of_a_version_is_restored_from_its_folder(rig: Rig, damage: str) -> None:
     made = rig.version("a")
-    with rig.store._db.transaction() as db:
+    with rig.store.database.transaction() as db:
         assert db.execute(damage).rowcount == 1
     rig.restart()
-    known = rig.store.version(1)
+    known = rig.store.versions.get(1)
     assert known is not None and list(known.manifest.turn_ids) == ["a"] and known.manifest.digest == made.digest
     assert "the record of version 1 in the trainer's state.db was damaged; it was restored" in rig.learner.damaged()[0]
     assert rig.version("b").version == 2
@@ -193,12 +194,12 @@ def test_a_damaged_record_of_a_version_is_restored_from_its_folder(rig: Rig, dam
 
 def test_it_is_restored_also_when_the_process_ended_before(rig: Rig) -> None:
     made = rig.version("a")
-    with rig.store._db.transaction() as db:
+    with rig.store.database.transaction() as db:
         db.execute("UPDATE versions SET manifest = x'ffff' WHERE version = 1")
     rig.store.close()
     TrainerStore(rig.root / "state.db", "group", TrainerConfig()).close()
     rig.restart()
-    known = rig.store.version(1)
+    known = rig.store.versions.get(1)
     assert known is not None and known.manifest.digest == made.digest and rig.learner.versions.versions() == [0, 1]
     assert rig.version("b").version == 2
 
@@ -206,10 +207,10 @@ def test_it_is_restored_also_when_the_process_ended_before(rig: Rig) -> None:
 def test_a_damaged_record_of_a_version_that_is_gone_is_no_obstacle(rig: Rig) -> None:
     rig.version("a")
     rig.version("b")
-    with rig.store._db.transaction() as db:
+    with rig.store.database.transaction() as db:
         db.execute("UPDATE versions SET manifest = x'ffff' WHERE version = 1")
     shutil.rmtree(rig.root / "versions" / "1")
     rig.restart()
-    known = rig.store.version(1)
-    assert known is not None and known.lost and known.detail == "its record is damaged"
+    known = rig.store.versions.get(1)
+    assert known is not None and known.lost and str(known.status) == "its record is damaged"
     assert rig.version("c").parent == 2

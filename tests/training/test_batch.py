@@ -6,16 +6,10 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.training.buffer.examples import (
-    FileCodec,
-    example,
-    outside_vocabulary,
-    problem,
-    repetition,
-    sampled_from,
-    truncated,
-    unwanted,
-)
+from openclaw_rl.training.buffer.examples import FileCodec, example
+from openclaw_rl.training.buffer.repetition import repetition
+from openclaw_rl.training.buffer.turns import sampled_from, truncated
+from openclaw_rl.training.buffer.validation import validate_quality, validate_sample, validate_vocabulary
 from openclaw_rl.v1 import turn_pb2
 from tests.training.fakes import encode, make_sample
 
@@ -23,7 +17,7 @@ Record = turn_pb2.TokenRecord
 
 
 def test_a_good_sample_is_taken() -> None:
-    assert problem(make_sample("t"), 100) is None
+    assert validate_sample(make_sample("t"), 100) is None
 
 
 @pytest.mark.parametrize(("spoil", "reason"), [
@@ -51,7 +45,7 @@ def test_a_good_sample_is_taken() -> None:
 def test_a_bad_sample_is_refused_with_the_reason(spoil: Callable[[turn_pb2.Sample], object], reason: str) -> None:
     sample = make_sample("t")
     spoil(sample)
-    assert problem(sample, 100) == reason
+    assert str(validate_sample(sample, 100)) == reason
 
 
 @pytest.mark.parametrize(("reason", "cut"), [
@@ -63,17 +57,17 @@ def test_a_cut_response_is_dropped_only_as_configured(reason: turn_pb2.FinishRea
     assert not truncated(turn)
     turn.finish_reason = reason
     assert truncated(turn)
-    assert unwanted(turn, TrainerConfig()) is None
-    assert unwanted(turn, TrainerConfig(truncated="penalise")) is None
-    assert unwanted(turn, TrainerConfig(truncated="drop")) == f"truncated: {cut}"
+    assert validate_quality(turn, TrainerConfig()) is None
+    assert validate_quality(turn, TrainerConfig(truncated="penalise")) is None
+    assert str(validate_quality(turn, TrainerConfig(truncated="drop"))) == f"truncated: {cut}"
 
 
 def test_a_response_without_content_is_degenerate() -> None:
     turn = make_sample("t", response=" ").transition.turn
-    assert unwanted(turn, TrainerConfig()) == "degenerate: the response is empty"
-    assert unwanted(turn, TrainerConfig(degenerate="keep")) is None
+    assert str(validate_quality(turn, TrainerConfig())) == "degenerate: the response is empty"
+    assert validate_quality(turn, TrainerConfig(degenerate="keep")) is None
     turn.response.tool_calls.add()
-    assert unwanted(turn, TrainerConfig()) is None
+    assert validate_quality(turn, TrainerConfig()) is None
 
 
 @pytest.mark.parametrize(("response", "reason"), [
@@ -85,7 +79,8 @@ def test_a_response_without_content_is_degenerate() -> None:
     ("the quick brown fox jumps over the lazy dog, and the dog sleeps on", None),
 ])
 def test_a_phrase_again_and_again_is_degenerate(response: str, reason: str | None) -> None:
-    assert unwanted(make_sample("t", response=response).transition.turn, TrainerConfig()) == reason
+    found = validate_quality(make_sample("t", response=response).transition.turn, TrainerConfig())
+    assert (found and found.message) == reason
 
 
 def test_repetition_counts_covered_tokens_once() -> None:
@@ -104,9 +99,9 @@ def test_the_oldest_version_of_a_response_counts() -> None:
 
 def test_a_token_of_another_vocabulary_is_refused() -> None:
     sample = make_sample("t")
-    assert outside_vocabulary(sample, 96) is None
+    assert validate_vocabulary(sample, 96) is None
     sample.transition.turn.tokens.response_ids[2] = 96
-    assert outside_vocabulary(sample, 96) == "bad token record: token id 96, but the model has 96"
+    assert str(validate_vocabulary(sample, 96)) == "bad token record: token id 96, but the model has 96"
 
 
 def test_the_students_tokens_are_the_recorded_ones(model: Path) -> None:

@@ -17,8 +17,8 @@ from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.training.forget_service import TrainerForgetter
 from openclaw_rl.training.learner import Learner
-from openclaw_rl.training.release.version_table import VOID
 from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.reasons import VersionState, VersionStatus
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from tests.privacy.test_forgetting import MARK, found
 from tests.support.waiting import eventually
@@ -42,7 +42,7 @@ class Rig:
         self.learner.open()
 
     def step(self, *turn_ids: str) -> int | None:
-        self.store.accept([sample(turn_id) for turn_id in turn_ids])
+        self.store.intake.accept([sample(turn_id) for turn_id in turn_ids])
         manifest = self.learner.train()
         if not isinstance(manifest, weights_pb2.VersionManifest):
             return None
@@ -57,18 +57,18 @@ class Rig:
         return done
 
     def fates(self, *turn_ids: str) -> list[tuple[int, int, str]]:
-        return [(s.fate, s.version, s.reason) for s in self.store.statuses(turn_ids)]
+        return [(s.fate, s.version, s.reason) for s in self.store.samples.statuses(turn_ids)]
 
     def history(self) -> list[str]:
         """Turns of the versions that the head builds on, oldest first."""
-        return [turn for version in reversed(self.store.lineage(self.store.head))
-                for turn in self.store.version(version).manifest.turn_ids]
+        return [turn for version in reversed(self.store.versions.lineage(self.store.versions.head))
+                for turn in self.store.versions.get(version).manifest.turn_ids]
 
     def in_balance(self) -> bool:
         """Each accepted sample is counted once, as what it is."""
-        counts = self.store.counters()
+        counts = self.store.counters.all()
         dropped = sum(count for name, count in counts.items() if name.startswith("dropped:"))
-        pending = self.store.pending().total
+        pending = self.store.samples.pending().total
         return counts["accepted"] == counts.get("trained", 0) + dropped + pending and min(counts.values()) >= 0
 
 
@@ -90,30 +90,30 @@ def test_versions_that_knew_a_turn_are_rebuilt_without_it(rig: Rig) -> None:
     digests = {v: rig.learner.versions.manifest(v).digest for v in (1, 2, 3)}
     done = rig.forget("a")
     assert (done.void, done.base, done.again, done.lost) == ([2, 3], 1, 2, 0) and done.target.turn_ids == {"a1"}
-    assert rig.store.head == 1 and rig.learner.versions.versions() == [0, 1]
+    assert rig.store.versions.head == 1 and rig.learner.versions.versions() == [0, 1]
     assert rig.learner.usable() == {0, 1}
     assert rig.fates("a1", "b1", "b2", "c1") == [(DROPPED, 0, "forgotten: its session"), (TRAINED, 1, ""),
                                                  (PENDING, 0, ""), (PENDING, 0, "")]
-    assert rig.in_balance() and rig.store.rebuilding() == 2
+    assert rig.in_balance() and rig.store.samples.rebuilding() == 2
     assert rig.step() == 4
     manifest = rig.learner.versions.manifest(4)
     assert (manifest.parent, list(manifest.turn_ids)) == (1, ["b2", "c1"]) and manifest.digest not in digests
     assert rig.history() == ["b1", "b2", "c1"], "each once"
-    assert rig.store.rebuilding() == 0 and rig.in_balance()
+    assert rig.store.samples.rebuilding() == 0 and rig.in_balance()
     assert FakeBackend.created[-1].start.optimizer is None
     for version in (2, 3):
-        known = rig.store.version(version)
-        assert known is not None and known.lost and known.detail.startswith(VOID)
+        known = rig.store.versions.get(version)
+        assert known is not None and known.lost and known.status.state is VersionState.VOID
 
 
 def test_what_is_void_stays_so_whatever_is_told_of_it(rig: Rig) -> None:
     rig.step("a1")
     rig.forget("a")
-    rig.store.activated(1, 5.0)
-    rig.store.note(1, "rejected: x")
-    rig.store.move_head(0, {1: "rolled back"})
-    known = rig.store.version(1)
-    assert known is not None and known.detail.startswith(VOID) and known.activated_at == 5.0
+    rig.store.versions.activated(1, 5.0)
+    rig.store.versions.note(1, VersionStatus(VersionState.REJECTED, "x"))
+    rig.store.versions.move_head(0, {1: VersionStatus(VersionState.ROLLED_BACK)})
+    known = rig.store.versions.get(1)
+    assert known is not None and known.status.state is VersionState.VOID and known.activated_at == 5.0
 
 
 def test_the_second_call_finds_the_same_versions_and_changes_nothing(rig: Rig) -> None:
@@ -122,7 +122,7 @@ def test_the_second_call_finds_the_same_versions_and_changes_nothing(rig: Rig) -
     assert rig.step() == 2
     done = rig.forget("a", turn_ids=frozenset({"a1"}))
     assert (done.void, done.base, done.again, done.removed["samples"]) == ([1], None, 0, 0)
-    assert rig.store.head == 2 and rig.in_balance() and rig.forget("b").void == [1, 2]
+    assert rig.store.versions.head == 2 and rig.in_balance() and rig.forget("b").void == [1, 2]
     assert rig.forget("a").void == [1]
 
 
@@ -151,17 +151,18 @@ def test_training_goes_back_to_a_version_that_can_be_gone_on_from(rig: Rig) -> N
     done = rig.forget("a", usable={0, 1})
     assert (done.base, done.void, done.again) == (1, [3], 1), "version 2 is good, but gone; its turns come again"
     assert rig.step() == 4 and rig.history() == ["b1", "c1"]
-    known = rig.store.version(2)
-    assert known is not None and known.detail == "rolled back"
+    known = rig.store.versions.get(2)
+    assert known is not None and str(known.status) == "rolled back"
 
 
 def test_a_version_aside_of_the_line_is_void_and_its_turns_do_not_come_again(rig: Rig) -> None:
     rig.step("b1")
     rig.step("a1", "c1")
-    rig.store.move_head(1)  # an operator went back
+    rig.store.versions.move_head(1)  # an operator went back
     assert rig.step("d1") == 3
     done = rig.forget("a")
-    assert (done.void, done.base) == ([2], None) and rig.store.head == 3 and rig.store.pending().total == 0
+    assert (done.void, done.base) == ([2], None) and rig.store.versions.head == 3
+    assert rig.store.samples.pending().total == 0
 
 
 def test_samples_that_come_again_are_exempt_from_the_staleness_bound(rig: Rig) -> None:
@@ -171,7 +172,7 @@ def test_samples_that_come_again_are_exempt_from_the_staleness_bound(rig: Rig) -
     before = rig.history()
     assert len(before) == CONFIG.max_staleness + 2, "later ones, of version 0 too, are stale"
     rig.forget("a")
-    rig.store.raise_highest(50)
+    rig.store.versions.raise_highest(50)
     assert rig.step() == 51 and rig.history() == before[1:]
 
 
@@ -183,7 +184,7 @@ def test_a_step_on_what_is_forgotten_meanwhile_is_void(rig: Rig) -> None:
     assert rig.step() == 2 and rig.history() == ["b1", "b2"]
     FakeBackend.during = staticmethod(
         lambda: rig.store.forget(Target("c", time.time() + 1), {0, 1, 2}) and None)  # too late to give up
-    assert rig.step("c1", "b3") is None and rig.store.head == 2
+    assert rig.step("c1", "b3") is None and rig.store.versions.head == 2
     FakeBackend.during = staticmethod(lambda: None)
     assert rig.step() == 3 and rig.history() == ["b1", "b2", "b3"] and rig.in_balance()
 
@@ -194,24 +195,24 @@ def test_what_comes_late_is_let_go_and_a_new_conversation_is_welcome(rig: Rig) -
     late, new = sample("a1"), sample("a2")
     late.transition.turn.requested_at.FromNanoseconds(int((now - 5) * 1e9))
     new.transition.turn.requested_at.FromNanoseconds(int((now + 5) * 1e9))
-    acks = rig.store.accept([late, new, late])
+    acks = rig.store.intake.accept([late, new, late])
     assert [ack.status for ack in acks] == [common_pb2.ACK_STATUS_ACCEPTED] * 3
     assert rig.fates("a1")[0][0] == DROPPED and rig.fates("a2")[0][0] == PENDING and rig.in_balance()
-    assert rig.store.forgot(late) and not rig.store.forgot(new)
+    assert rig.store.intake.forgot(late) and not rig.store.intake.forgot(new)
     rig.forget("a", before=now)
     assert rig.fates("a2")[0][0] == PENDING
 
 
 def test_no_byte_of_it_stays_on_the_disk(rig: Rig, tmp_path: Path) -> None:
     rig.step("a1", "b1")
-    rig.store.accept([sample("a2"), sample("a3")])
-    rig.store.accept([make_sample("a3", 1, session="a", words=f"{MARK} aaaaaaaaa forged")])
+    rig.store.intake.accept([sample("a2"), sample("a3")])
+    rig.store.intake.accept([make_sample("a3", 1, session="a", words=f"{MARK} aaaaaaaaa forged")])
     rig.forget("a")
-    rig.store.file.rewrite()
+    rig.store.database.rewrite()
     assert not found(tmp_path, "a" * 9) and found(tmp_path, "b" * 9)
-    assert rig.store.quarantine.count == 0
+    assert rig.store.samples.quarantine.count == 0
     rig.forget("b")
-    rig.store.file.rewrite()
+    rig.store.database.rewrite()
     assert not found(tmp_path, MARK)
 
 
@@ -238,7 +239,7 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
     FakeBackend.reset()
     async with trainer(tmp_path, model) as rig:
         rig.publisher = FakePublisher()
-        rig.service._publisher = rig.publisher
+        rig.service.delivery.publisher = rig.publisher
         await rig.submit(sample("a1"), sample("b1"))
         await eventually(lambda: rig.publisher.offered == [1])
         watch = rig.service.events.watch()
@@ -263,12 +264,12 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
             trainer_pb2.TRAINING_EVENT_KIND_FORGOTTEN, 0, ["a1"])
         await eventually(lambda: rig.publisher.offered == [1, 2])  # min_samples are 2, and one is there
         assert rig.publisher.taken_back == {1}
-        assert list(rig.learner.versions.manifest(2).turn_ids) == ["b1"] and rig.store.head == 2
+        assert list(rig.learner.versions.manifest(2).turn_ids) == ["b1"] and rig.store.versions.head == 2
         assert rig.status.gauges["rebuilding"] == 0
         # The policy server, which was away meanwhile, still answers with what is void: training does not follow it.
         state = policy_pb2.PolicyState(active_version=1, kept_versions=[0, 1], highest_version=1)
-        rig.service.on_state(state)
-        assert rig.store.head == 2 and rig.publisher.offered == [1, 2, 2]
+        rig.service.delivery.on_state(state)
+        assert rig.store.versions.head == 2 and rig.publisher.offered == [1, 2, 2]
         again = await forget(rig, "a")
         assert (list(again.versions), again.base_version) == ([1], 2)
         await watch.aclose()
@@ -279,7 +280,7 @@ def test_what_learned_from_it_goes_though_a_record_on_the_way_is_damaged(rig: Ri
     for turn_id in ("a1", "c1", "d1"):
         rig.step(turn_id)
     for version in (2, 3):  # what they were made of is not known any more
-        with rig.store._db.transaction() as db:
+        with rig.store.database.transaction() as db:
             db.execute("UPDATE versions SET manifest = ?, crc = NULL, lost = 1 WHERE version = ?",
                        (weights_pb2.VersionManifest(version=version).SerializeToString(), version))
     assert rig.forget("a").void == [2, 3, 4]
@@ -295,11 +296,11 @@ async def test_training_goes_back_no_further_than_the_policy_server_can(tmp_path
 
     FakeBackend.reset()
     async with trainer(tmp_path, model) as rig:
-        rig.service._publisher, rig.service._door = FakePublisher(), Door()
-        rig.service.on_state(policy_pb2.PolicyState(kept_versions=[0]))
+        rig.service.delivery.publisher, rig.service._policy_client = FakePublisher(), Door()
+        rig.service.delivery.on_state(policy_pb2.PolicyState(kept_versions=[0]))
         for number, session in enumerate("abc", 1):
             await rig.submit(sample(f"{session}1"), sample(f"{session}2"))
-            await eventually(lambda number=number: rig.store.head == number)
+            await eventually(lambda number=number: rig.store.versions.head == number)
         rig.service.pause("")
         kept = [0, 2, 3]
         assert (await forget(rig, "c")).base_version == 2
@@ -311,20 +312,20 @@ async def test_while_training_is_paused_nothing_is_rebuilt_and_the_answer_says_s
     FakeBackend.reset()
     async with trainer(tmp_path, model) as rig:
         rig.publisher = FakePublisher()
-        rig.service._publisher = rig.publisher
+        rig.service.delivery.publisher = rig.publisher
         await rig.submit(sample("a1"), sample("b1"))
         await eventually(lambda: rig.publisher.offered == [1])
         rig.service.pause("a demonstration")
         done = await forget(rig, "a")
         assert done.base_version == 0 and "when training is resumed" in done.message
-        assert rig.store.head == 0 and rig.store.pending().total == 1
+        assert rig.store.versions.head == 0 and rig.store.samples.pending().total == 1
         rig.service.resume()
         await eventually(lambda: rig.publisher.offered == [1, 2])
 
 
 async def test_before_the_versions_are_known_it_is_asked_for_again(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
-        rig.service.ready.clear()
+        rig.service.loop.ready.clear()
         with pytest.raises(MeshError) as error:
             await forget(rig, "a")
         assert error.value.retryable

@@ -207,7 +207,7 @@ class Rig:
         self.learner.open()
 
     def step(self, *turn_ids: str):
-        self.store.accept([make_sample(turn_id) for turn_id in turn_ids])
+        self.store.intake.accept([make_sample(turn_id) for turn_id in turn_ids])
         return self.learner.train()
 
 
@@ -217,14 +217,14 @@ def test_a_refused_version_is_kept_and_not_built_on(tmp_path: Path, model: Path)
     FakeBackend.says = LOOP
     refused = rig.step("b", "c")
     assert (refused.version, refused.parent, refused.gate.verdict) == (2, 1, weights_pb2.GATE_VERDICT_FAILED)
-    assert (rig.store.head, rig.store.highest) == (1, 2)
-    known = rig.store.version(2)
+    assert (rig.store.versions.head, rig.store.versions.highest) == (1, 2)
+    known = rig.store.versions.get(2)
     assert known is not None and known.manifest == refused
     assert known.detail.startswith("refused by the gate, it never served: 100% of the answers")
     assert rig.learner.versions.verify(2), "it is kept, so that a person can look at it"
     rig.learner.tidy(set())
     # Its turns have their one fate; they do not come again.
-    statuses = rig.store.statuses(["b", "c"])
+    statuses = rig.store.samples.statuses(["b", "c"])
     assert [(s.fate, s.version) for s in statuses] == [(trainer_pb2.SAMPLE_FATE_TRAINED, 2)] * 2
     FakeBackend.says = ("a fair answer", list(range(10)), 12.0)
     after = rig.step("d")
@@ -254,7 +254,7 @@ def test_prompts_that_are_gone_stop_the_training_and_cost_no_sample(tmp_path: Pa
     with pytest.raises(CannotTrain, match=r"the gate can't run: .*prompts\.jsonl: No such file"):
         rig.step("a")
     assert rig.learner.gate.problem
-    assert [s.turn_id for s in rig.store.statuses([])] == ["a"]
+    assert [s.turn_id for s in rig.store.samples.statuses([])] == ["a"]
     file.write_text('{"prompt": "a", "answer": "b"}')
     assert rig.learner.train().version == 1
     assert rig.learner.gate.problem == ""
@@ -275,7 +275,7 @@ def test_a_stop_during_the_gate_costs_nothing(
     monkeypatch.setattr(FakeBackend, "evaluate", evaluate)
     assert rig.step("a") is None
     monkeypatch.undo()
-    assert rig.store.head == 0
+    assert rig.store.versions.head == 0
     assert rig.learner.train().version == 1
     assert FakeBackend.created[-1].steps == 1, "the step that was given up is not in it"
 
@@ -289,7 +289,7 @@ def test_judges_and_panel_are_in_the_manifest(tmp_path: Path, model: Path) -> No
                                        turn_pb2.Vote(judge="llm:m", error="no answer")])
     samples[1].judgement.votes.extend([turn_pb2.Vote(judge="llm:m", score=-1), turn_pb2.Vote(judge="rules")])
     samples[1].judgement.panel = "1 x llm:m, guarded by rules"
-    rig.store.accept(samples)
+    rig.store.intake.accept(samples)
     manifest = rig.learner.train()
     assert dict(manifest.judges) == {"rules": 2, "llm:m": 1}
     assert manifest.settings["judge_panel"] == "1 x llm:m, guarded by rules"

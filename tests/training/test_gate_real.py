@@ -59,7 +59,7 @@ class Rig:
         self.service = TrainerService(config, self.store, self.learner)
 
     def step(self, samples: list[turn_pb2.Sample]) -> weights_pb2.VersionManifest:
-        self.store.accept(samples)
+        self.store.intake.accept(samples)
         made = self.learner.train()
         assert isinstance(made, weights_pb2.VersionManifest)
         print(dict(made.gate.metrics), dict(made.gate.before), list(made.gate.failures))
@@ -74,7 +74,7 @@ def test_a_poisoned_batch_does_not_reach_users(tmp_path: Path) -> None:
     rig = Rig(tmp_path, folder)
     taught = rig.step([sample(rig.learner, template, f"long{i}", asked, template.encode(LONG), 0, score=-1, hint=HINT)
                        for i, asked in enumerate(ASKED)])
-    assert (list(taught.gate.failures), rig.store.head) == ([], 1)
+    assert (list(taught.gate.failures), rig.store.versions.head) == ([], 1)
     assert taught.gate.verdict == weights_pb2.GATE_VERDICT_PASSED
     rig.store.close()
     # One batch of praised gibberish hardly hurts at the default rate, and max_kl throws it away (10 nats a token).
@@ -86,10 +86,10 @@ def test_a_poisoned_batch_does_not_reach_users(tmp_path: Path) -> None:
         for i, asked in enumerate(ASKED)])
     assert poisoned.gate.verdict == weights_pb2.GATE_VERDICT_FAILED
     assert any(failure.startswith("perplexity of good answers is ") for failure in poisoned.gate.failures)
-    assert rig.store.head == 1, "training goes on from the version before"
-    assert {status.fate for status in rig.store.statuses([f"gibberish{i}" for i in range(4)])} == {
+    assert rig.store.versions.head == 1, "training goes on from the version before"
+    assert {status.fate for status in rig.store.samples.statuses([f"gibberish{i}" for i in range(4)])} == {
         trainer_pb2.SAMPLE_FATE_TRAINED}
-    name, message = rig.service.control_alarms()[0]
+    name, message = rig.service._report.control_alarms()[0]
     assert name == "gate_refused"
     assert message.startswith("the gate refused version 2, training goes on from version 1: perplexity of good")
     rig.store.close()

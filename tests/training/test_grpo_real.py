@@ -51,8 +51,8 @@ def test_a_step_on_the_embedded_model(tmp_path: Path) -> None:
     try:
         learner.open()
         template = ChatTemplate(folder)
-        store.accept([*steps(template, "good", 1.0), *steps(template, "bad", 0.0)])
-        store.settle(time.time())
+        store.intake.accept([*steps(template, "good", 1.0), *steps(template, "bad", 0.0)])
+        store.episodes.settle(time.time())
         manifest = learner.train(episodes=True)
         assert isinstance(manifest, weights_pb2.VersionManifest), manifest
         figures = manifest.metrics
@@ -62,7 +62,7 @@ def test_a_step_on_the_embedded_model(tmp_path: Path) -> None:
         assert figures["entropy"] > 0
         assert figures["logprob_complained_after"] < figures["logprob_complained_before"]
         assert learner.versions.verify(1)
-        assert store.statuses(["bad-2"])[0].advantage == pytest.approx(-1, abs=1e-3)
+        assert store.samples.statuses(["bad-2"])[0].advantage == pytest.approx(-1, abs=1e-3)
     finally:
         learner.release()
         store.close()

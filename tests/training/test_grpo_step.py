@@ -11,10 +11,10 @@ from transformers import LlamaForCausalLM
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms import losses, objective
+from openclaw_rl.training.algorithms.example import Example
 from openclaw_rl.training.backends import torch as backend_torch
 from openclaw_rl.training.backends.interface import StartPoint
 from openclaw_rl.training.backends.torch import TorchBackend
-from openclaw_rl.training.buffer.examples import Example
 from tests.training.fakes import encode
 
 

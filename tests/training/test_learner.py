@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.training.buffer.sample_buffer import MAX_ATTEMPTS
 from openclaw_rl.training.learner import CannotTrain, Learner, Skipped
-from openclaw_rl.training.store import MAX_ATTEMPTS, TrainerStore
+from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.reasons import DropReason, drop
 from openclaw_rl.v1 import weights_pb2
 from tests.training.fakes import AbnormalStep, FakeBackend, make_sample
 
@@ -33,7 +35,7 @@ class Rig:
         self.start(config)
 
     def step(self, *turn_ids: str) -> weights_pb2.VersionManifest | Skipped | None:
-        self.store.accept([make_sample(turn_id) for turn_id in turn_ids])
+        self.store.intake.accept([make_sample(turn_id) for turn_id in turn_ids])
         return self.learner.train()
 
     def version(self, *turn_ids: str) -> weights_pb2.VersionManifest:
@@ -44,7 +46,7 @@ class Rig:
 
     @property
     def pending(self) -> list[str]:
-        return [status.turn_id for status in self.store.statuses([])]
+        return [status.turn_id for status in self.store.samples.statuses([])]
 
 
 @pytest.fixture
@@ -64,11 +66,11 @@ def test_a_step_makes_a_version_of_its_turns(rig: Rig) -> None:
     assert manifest.model_id == base.model_id
     assert manifest.digest and manifest.digest != base.digest
     assert rig.learner.versions.verify(1)
-    assert (rig.store.head, rig.pending) == (1, [])
+    assert (rig.store.versions.head, rig.pending) == (1, [])
 
 
 def test_the_base_model_is_version_0(rig: Rig) -> None:
-    known = rig.store.version(0)
+    known = rig.store.versions.get(0)
     assert known is not None
     assert known.manifest.algorithm == "base"
     assert not known.manifest.HasField("parent")
@@ -94,7 +96,7 @@ def test_a_back_end_that_died_while_idle_costs_no_sample_an_attempt(rig: Rig) ->
 def test_it_goes_on_after_a_restart(rig: Rig) -> None:
     rig.version("a")
     rig.version("b")
-    rig.store.accept([make_sample("c")])
+    rig.store.intake.accept([make_sample("c")])
     rig.restart()
     assert rig.pending == ["c"]
     assert rig.version().parent == 2
@@ -107,8 +109,8 @@ def test_an_abnormal_step_is_skipped_and_its_samples_dropped(rig: Rig) -> None:
     rig.version("a")
     FakeBackend.fail = AbnormalStep("the loss is nan")
     result = rig.step("b", "c")
-    assert result == Skipped(["b", "c"], "abnormal step: the loss is nan")
-    assert rig.store.counters()["steps_skipped"] == 1
+    assert result == Skipped(["b", "c"], drop(DropReason.ABNORMAL_STEP, "the loss is nan"))
+    assert rig.store.counters.all()["steps_skipped"] == 1
     assert rig.pending == []
     FakeBackend.fail = None
     assert rig.version("d").parent == 1
@@ -119,7 +121,7 @@ def test_an_abnormal_step_is_skipped_and_its_samples_dropped(rig: Rig) -> None:
 
 def test_any_error_of_a_step_drops_its_samples(rig: Rig) -> None:
     FakeBackend.fail = RuntimeError("shapes differ")
-    assert rig.step("a") == Skipped(["a"], "abnormal step: RuntimeError: shapes differ")
+    assert rig.step("a") == Skipped(["a"], drop(DropReason.ABNORMAL_STEP, "RuntimeError: shapes differ"))
 
 
 def test_a_step_that_is_given_up_costs_nothing(rig: Rig) -> None:
@@ -156,7 +158,8 @@ def test_a_kill_before_the_commit_leaves_the_samples_waiting(
     def die(*args: object, **kwargs: object) -> None:
         raise Killed
 
-    target = {"versions": rig.learner.versions, "checkpoints": rig.learner._checkpoints, "commit": rig.store}[where]
+    target = {"versions": rig.learner.versions, "checkpoints": rig.learner.files.checkpoints,
+              "commit": rig.store}[where]
     monkeypatch.setattr(target, "commit" if where == "commit" else "write", die)
     monkeypatch.setattr(rig.learner, "_remove", lambda version: None)  # a killed process tidies nothing up
     with pytest.raises(Killed):
@@ -164,7 +167,7 @@ def test_a_kill_before_the_commit_leaves_the_samples_waiting(
     rig.restart()
     assert rig.pending == ["b"]
     assert rig.learner.versions.versions() == [0, 1]
-    assert rig.learner._checkpoints.versions() == [1]
+    assert rig.learner.files.checkpoints.versions() == [1]
     manifest = rig.version()
     assert (manifest.version, manifest.parent, list(manifest.turn_ids)) == (2, 1, ["b"])
 
@@ -175,10 +178,10 @@ def test_a_full_disk_keeps_the_samples_and_the_last_version(rig: Rig, monkeypatc
         def full(*args: object, **kwargs: object) -> None:
             raise OSError(28, "No space left on device")
 
-        patch.setattr(rig.learner._checkpoints, "write", full)
+        patch.setattr(rig.learner.files.checkpoints, "write", full)
         with pytest.raises(OSError):
             rig.step("b")
-    assert (rig.pending, rig.store.head, rig.learner.versions.versions()) == (["b"], 1, [0, 1])
+    assert (rig.pending, rig.store.versions.head, rig.learner.versions.versions()) == (["b"], 1, [0, 1])
     assert rig.version().parent == 1
     # The step that was lost is not in it.
     assert FakeBackend.created[-1].steps == 2
@@ -188,7 +191,7 @@ def test_old_versions_and_optimizers_are_deleted(rig: Rig) -> None:
     for turn in "abcde":
         rig.version(turn)
     assert rig.learner.versions.versions() == [0, 3, 4, 5]
-    assert rig.learner._checkpoints.versions() == [3, 4, 5]
+    assert rig.learner.files.checkpoints.versions() == [3, 4, 5]
     folder = rig.root / "checkpoints"
     assert [v for v in (3, 4, 5) if (folder / str(v) / "optimizer.safetensors").exists()] == [5]
 
@@ -196,20 +199,20 @@ def test_old_versions_and_optimizers_are_deleted(rig: Rig) -> None:
 def test_after_a_rollback_it_goes_on_from_there_with_a_new_number(rig: Rig) -> None:
     for turn in "abc":
         rig.version(turn)
-    rig.store.move_head(2)
+    rig.store.versions.move_head(2)
     manifest = rig.version("d")
     assert (manifest.version, manifest.parent) == (4, 2)
     backend = FakeBackend.created[-1]
     assert backend.steps == 3
     assert backend.start.optimizer is None
-    rig.store.move_head(0)
+    rig.store.versions.move_head(0)
     assert rig.version("e").parent == 0
     assert FakeBackend.created[-1].start.weights is None
 
 
 def test_a_rollback_during_a_step_makes_its_result_void(rig: Rig) -> None:
     rig.version("a")
-    FakeBackend.during = staticmethod(lambda: rig.store.move_head(0))
+    FakeBackend.during = staticmethod(lambda: rig.store.versions.move_head(0))
     assert rig.step("b") is None
     assert rig.pending == ["b"]
     FakeBackend.during = staticmethod(lambda: None)
@@ -225,8 +228,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_version_before(rig: Rig) -> None
     manifest = rig.version("d")
     assert (manifest.version, manifest.parent) == (4, 2)
     assert FakeBackend.created[-1].steps == 3
-    assert "checkpoint of version 3 is damaged" in rig.learner.problems[0]
-    known = rig.store.version(3)
+    assert "checkpoint of version 3 is damaged" in rig.learner.files.problems[0]
+    known = rig.store.versions.get(3)
     assert known is not None and known.lost
 
 
@@ -240,11 +243,11 @@ def test_without_any_checkpoint_it_begins_with_the_base_model(rig: Rig) -> None:
 def test_another_method_is_an_error_that_says_what_to_do(rig: Rig) -> None:
     rig.version("a")
     rig.restart(TrainerConfig(lora_rank=4))
-    rig.store.accept([make_sample("b")])
+    rig.store.intake.accept([make_sample("b")])
     with pytest.raises(CannotTrain, match="lora_rank 16, the configuration says 4; set it back, or roll back"):
         rig.learner.train()
     assert rig.pending == ["b"]
-    rig.store.move_head(0)
+    rig.store.versions.move_head(0)
     assert rig.version().parent == 0
 
 
@@ -274,6 +277,6 @@ def test_a_lost_store_does_not_use_numbers_again(rig: Rig) -> None:
 def test_tokens_of_another_vocabulary_are_dropped(rig: Rig) -> None:
     sample = make_sample("a")
     sample.transition.turn.tokens.response_ids[0] = 4000
-    rig.store.accept([sample])
+    rig.store.intake.accept([sample])
     assert rig.learner.train() is None
-    assert rig.store.statuses(["a"])[0].reason == "bad token record: token id 4000, but the model has 96"
+    assert rig.store.samples.statuses(["a"])[0].reason == "bad token record: token id 4000, but the model has 96"

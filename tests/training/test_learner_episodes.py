@@ -10,8 +10,9 @@ import pytest
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.backends.interface import BackendLost
+from openclaw_rl.training.buffer.sample_buffer import MAX_ATTEMPTS
 from openclaw_rl.training.learner import CannotTrain, Learner, Skipped
-from openclaw_rl.training.store import MAX_ATTEMPTS, TrainerStore
+from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from tests.training.episodes import goes_on, step_of
 from tests.training.fakes import AbnormalStep, FakeBackend, encode, make_sample
@@ -32,8 +33,8 @@ class Rig:
         self.learner.open()
 
     def take(self, *samples: turn_pb2.Sample) -> None:
-        self.store.accept(list(samples))
-        self.store.settle(time.time())
+        self.store.intake.accept(list(samples))
+        self.store.episodes.settle(time.time())
 
     def group(self, name: str, words: str = "hello you") -> list[turn_pb2.Sample]:
         first = step_of(f"{name}1", group=name, words=words)
@@ -91,7 +92,7 @@ def test_groups_beyond_the_bound_wait_and_one_is_always_taken(tmp_path: Path, mo
     for name in "ghi":
         rig.take(*rig.group(name, words="w" * (300 if name == "g" else 20)))
     assert [sorted(turn[0] for turn in rig.version().turn_ids) for _ in range(2)] == [["g"] * 3, ["h"] * 3 + ["i"] * 3]
-    assert rig.store.waiting().samples == 0
+    assert rig.store.episodes.waiting().samples == 0
     rig.store.close()
 
 
@@ -100,8 +101,8 @@ def test_a_step_that_fails_drops_its_groups_and_takes_no_others(rig: Rig) -> Non
     FakeBackend.fail = AbnormalStep("the policy moved 9 nats per token, max_kl is 3")
     result = rig.learner.train(True)
     assert isinstance(result, Skipped)
-    assert [status.turn_id for status in rig.store.statuses([])] == ["user"]
-    assert (rig.store.waiting().ready, rig.store.counters()["groups_dropped"]) == (0, 1)
+    assert [status.turn_id for status in rig.store.samples.statuses([])] == ["user"]
+    assert (rig.store.episodes.waiting().ready, rig.store.counters.all()["groups_dropped"]) == (0, 1)
 
 
 def test_a_group_survives_a_kill_and_a_lost_back_end_as_often_as_any_sample(rig: Rig) -> None:
@@ -114,7 +115,7 @@ def test_a_group_survives_a_kill_and_a_lost_back_end_as_often_as_any_sample(rig:
         rig.start()
     result = rig.learner.train(True)
     assert isinstance(result, Skipped)
-    assert rig.store.waiting().samples == 0
+    assert rig.store.episodes.waiting().samples == 0
 
 
 def test_a_sample_of_another_model_is_refused_and_the_rest_of_its_group_is_trained_on(rig: Rig) -> None:
@@ -122,23 +123,23 @@ def test_a_sample_of_another_model_is_refused_and_the_rest_of_its_group_is_train
     samples[2].transition.turn.tokens.response_ids[0] = 5000
     rig.take(*samples)
     assert list(rig.version().turn_ids) == ["g1-1", "g1-2"]
-    assert rig.store.counters()["groups_whole"] == 1
-    [status] = rig.store.statuses(["g2-1"])
+    assert rig.store.counters.all()["groups_whole"] == 1
+    [status] = rig.store.samples.statuses(["g2-1"])
     assert status.reason.startswith("bad token record: token id 5000")
     assert not status.HasField("advantage")
 
 
 def test_what_is_damaged_on_disk_is_kept_aside(rig: Rig) -> None:
     rig.take(*rig.group("g"))
-    with rig.store.file.transaction() as db:
+    with rig.store.database.transaction() as db:
         db.execute("UPDATE samples SET payload = ? WHERE turn_id = 'g2-1'", (b"nonsense",))
     assert list(rig.version().turn_ids) == ["g1-1", "g1-2"]
-    assert rig.store.statuses(["g2-1"])[0].reason == "damaged on disk"
+    assert rig.store.samples.statuses(["g2-1"])[0].reason == "damaged on disk"
 
 
 def test_users_learn_by_their_own_algorithm_in_between(rig: Rig) -> None:
     rig.take(*rig.group("g"), make_sample("user", 1, response="ok then"))
     rig.version(episodes=False)
     rig.version()
-    assert [version.manifest.algorithm for version in rig.store.versions()] == ["base", "combine", "grpo"]
-    assert encode("ok") and rig.store.counters()["trained"] == 4
+    assert [version.manifest.algorithm for version in rig.store.versions.all()] == ["base", "combine", "grpo"]
+    assert encode("ok") and rig.store.counters.all()["trained"] == 4

@@ -17,8 +17,8 @@ from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import from_rpc_error
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.training import service as service_module
 from openclaw_rl.training import servicer as servicer_module
+from openclaw_rl.training import training_loop
 from openclaw_rl.training.learner import Learner
 from openclaw_rl.training.service import TrainerService
 from openclaw_rl.training.servicer import SERVICE, TrainerServicer
@@ -91,7 +91,7 @@ async def trainer(root: Path, model: Path, **settings: object) -> AsyncIterator[
     try:
         async with connect(rig.server.address) as channel:
             rig.stub = trainer_pb2_grpc.TrainerServiceStub(channel)  # type: ignore[assignment]
-            await asyncio.wait_for(rig.service.ready.wait(), 10)
+            await asyncio.wait_for(rig.service.loop.ready.wait(), 10)
             yield rig
     finally:
         await rig.server.stop(0)
@@ -212,7 +212,7 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
         events: list[pb.WatchTrainingResponse] = []
         call = rig.stub.WatchTraining(pb.WatchTrainingRequest())
         await call.initial_metadata()
-        await eventually(lambda: bool(rig.service.events._watchers))
+        await eventually(lambda: bool(rig.service.events._subscribers))
 
         async def watch() -> None:
             async for event in call:
@@ -224,8 +224,8 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
         FakeBackend.fail = AbnormalStep("the loss is nan")
         await rig.submit(make_sample("c"), make_sample("d"))
         await eventually(lambda: len(events) == 4)
-        rig.service.on_activated(1, weights_pb2.WeightActivated(version=1, pause_ms=7, pause_steps=1))
-        rig.service.on_rejected(1, weights_pb2.WeightRejected(version=1, message="no room"))
+        rig.service.delivery.on_activated(1, weights_pb2.WeightActivated(version=1, pause_ms=7, pause_steps=1))
+        rig.service.delivery.on_rejected(1, weights_pb2.WeightRejected(version=1, message="no room"))
         await eventually(lambda: len(events) == 6)
         assert [event.kind for event in events] == [
             pb.TRAINING_EVENT_KIND_STEP_STARTED, pb.TRAINING_EVENT_KIND_VERSION_CREATED,
@@ -236,7 +236,7 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
         assert (manifest.metrics["pause_ms"], manifest.metrics["pause_steps"], manifest.metrics["loss"]) == (7, 1, 0.5)
         assert (events[3].message, list(events[3].turn_ids)) == ("abnormal step: the loss is nan", ["c", "d"])
         call.cancel()
-        await eventually(lambda: not rig.service.events._watchers)
+        await eventually(lambda: not rig.service.events._subscribers)
         task.cancel()
 
 
@@ -258,7 +258,7 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
         events: list[pb.WatchTrainingResponse] = []
         call = rig.stub.WatchTraining(pb.WatchTrainingRequest())
         await call.initial_metadata()
-        await eventually(lambda: bool(rig.service.events._watchers))
+        await eventually(lambda: bool(rig.service.events._subscribers))
 
         async def watch() -> None:
             async for event in call:
@@ -270,11 +270,11 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
         await eventually(lambda: len(events) == 3)
         assert (events[2].kind, events[2].version, list(events[2].turn_ids)) == (
             pb.TRAINING_EVENT_KIND_VERSION_REFUSED, 2, ["a", "b"])
-        assert (rig.publisher.offered, rig.store.head) == ([1], 1)
+        assert (rig.publisher.offered, rig.store.versions.head) == ([1], 1)
         assert rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED
         assert rig.status.detail.startswith("the gate refused version 2, training goes on from version 1: 100% of the "
                                             "answers are empty or one phrase again and again; allowed is 25%")
-        rig.service.on_state(state(1, highest=1))
+        rig.service.delivery.on_state(state(1, highest=1))
         assert rig.publisher.offered == [1], "not to one that connects anew either"
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             async for _ in rig.stub.FetchWeights(pb.FetchWeightsRequest(version=2)):
@@ -291,16 +291,16 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
 async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await make_versions(rig, 3)
-        rig.service.on_state(state(3, highest=3))
+        rig.service.delivery.on_state(state(3, highest=3))
         listed = (await rig.stub.ListVersions(pb.ListVersionsRequest())).versions
         assert [v.active for v in listed] == [False, False, False, True]
-        rig.service.on_state(state(1, highest=3, withdrawn=(2, 3)))
-        assert rig.store.head == 1
+        rig.service.delivery.on_state(state(1, highest=3, withdrawn=(2, 3)))
+        assert rig.store.versions.head == 1
         listed = (await rig.stub.ListVersions(pb.ListVersionsRequest())).versions
         assert [v.active for v in listed] == [False, True, False, False]
         assert [v.detail for v in listed][2:] == ["rolled back", "rolled back"]
-        rig.service.on_state(state(2, highest=3, withdrawn=(3,)))
-        assert rig.store.head == 2
+        rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
+        assert rig.store.versions.head == 2
         await rig.submit(make_sample("x"), make_sample("y"))
         await eventually(lambda: rig.publisher.offered[-1] == 4)
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=4))).version.manifest
@@ -310,13 +310,13 @@ async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> No
 async def test_a_rollback_to_what_cannot_be_built_on_goes_to_the_version_before(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await make_versions(rig, 3)
-        rig.store.lose(2, "its checkpoint is damaged")
-        rig.service.on_state(state(2, highest=3))
-        assert rig.store.head == 3, "it only does not have version 3 yet"
-        rig.service.on_state(state(2, highest=3, withdrawn=(3,)))
-        assert rig.store.head == 1, "what is made from version 3 would be refused"
-        rig.service.on_state(state(2, highest=3, withdrawn=(3,)))
-        assert rig.store.head == 1
+        rig.store.versions.lose(2, "its checkpoint is damaged")
+        rig.service.delivery.on_state(state(2, highest=3))
+        assert rig.store.versions.head == 3, "it only does not have version 3 yet"
+        rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
+        assert rig.store.versions.head == 1, "what is made from version 3 would be refused"
+        rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
+        assert rig.store.versions.head == 1
 
 
 async def test_versions_are_listed_however_many_there_are(tmp_path: Path, model: Path,
@@ -338,16 +338,16 @@ async def test_a_policy_server_that_is_behind_is_offered_the_newest(tmp_path: Pa
         await make_versions(rig, 2)
     async with trainer(tmp_path, model) as rig:
         assert rig.publisher.offered == []
-        rig.service.on_state(state(1, highest=1))
-        assert (rig.publisher.offered, rig.store.head) == ([2], 2)
-        rig.service.on_rejected(2, weights_pb2.WeightRejected(version=2, message="another model"))
-        rig.service.on_state(state(1, highest=1))
+        rig.service.delivery.on_state(state(1, highest=1))
+        assert (rig.publisher.offered, rig.store.versions.head) == ([2], 2)
+        rig.service.delivery.on_rejected(2, weights_pb2.WeightRejected(version=2, message="another model"))
+        rig.service.delivery.on_state(state(1, highest=1))
         assert rig.publisher.offered == [2]
 
 
 async def test_a_policy_server_that_knows_more_is_never_sent_an_old_number(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
-        rig.service.on_state(state(7, highest=9))
+        rig.service.delivery.on_state(state(7, highest=9))
         await rig.submit(make_sample("a"), make_sample("b"))
         await eventually(lambda: rig.publisher.offered == [10])
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=10))).version.manifest
@@ -356,7 +356,7 @@ async def test_a_policy_server_that_knows_more_is_never_sent_an_old_number(tmp_p
 
 async def test_a_model_that_cannot_be_had_is_told_and_tried_again(
         tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "RETRY", 0.05)
+    monkeypatch.setattr(training_loop, "RETRY", 0.05)
     failing = True
 
     def create(*args: object) -> FakeBackend:
@@ -377,7 +377,7 @@ async def test_a_model_that_cannot_be_had_is_told_and_tried_again(
 
 async def test_the_model_is_given_back_when_idle(
         tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "IDLE_RELEASE", 0.05)
+    monkeypatch.setattr(training_loop, "IDLE_RELEASE", 0.05)
     async with trainer(tmp_path, model) as rig:
         await rig.submit(make_sample("a"), make_sample("b"))
         await eventually(lambda: rig.publisher.offered == [1])

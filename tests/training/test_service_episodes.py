@@ -44,7 +44,7 @@ async def test_train_now_takes_the_groups_that_are_ready(tmp_path: Path, model: 
         answer = await rig.stub.TrainNow(pb.TrainNowRequest())
         assert (answer.samples, answer.message) == (0, "waits for samples")
         await rig.submit(step_of("a", outcome=1.0), step_of("b", outcome=0.0))
-        await eventually(lambda: rig.store.waiting().ready == 1)
+        await eventually(lambda: rig.store.episodes.waiting().ready == 1)
         answer = await rig.stub.TrainNow(pb.TrainNowRequest())
         assert (answer.samples, answer.message) == (2, "a step on 2 samples begins")
         await eventually(lambda: rig.publisher.offered == [1])
@@ -70,7 +70,7 @@ async def test_an_incomplete_group_is_taken_before_users_steps_make_it_stale(tmp
 async def test_episodes_say_nothing_of_how_users_find_a_version(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await rig.submit(step_of("a", votes=(-1,)), make_sample("user", 1))
-        assert {version: scores.turns for version, scores in rig.store.live.all().items()} == {0: 1}
+        assert {version: scores.turns for version, scores in rig.store.scores.all().items()} == {0: 1}
 
 
 async def test_figures_of_the_last_step_are_there_after_a_restart(tmp_path: Path, model: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openclaw_rl.training.buffer.staleness import staleness
+from openclaw_rl.training.buffer.turns import staleness
 from openclaw_rl.v1 import common_pb2, turn_pb2
 
 

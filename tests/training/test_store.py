@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.training.store import MAX_ATTEMPTS, HeadMoved, TrainerStore
+from openclaw_rl.training.buffer.sample_buffer import MAX_ATTEMPTS
+from openclaw_rl.training.store import HeadMoved, TrainerStore
+from openclaw_rl.training.tables.reasons import DropReason, drop
 from openclaw_rl.v1 import common_pb2, trainer_pb2, turn_pb2, weights_pb2
 from tests.training.fakes import make_sample
 
@@ -23,7 +25,7 @@ def ids(samples: list[turn_pb2.Sample]) -> list[str]:
 
 
 def fate(store: TrainerStore, turn_id: str) -> trainer_pb2.SampleStatus:
-    return store.statuses([turn_id])[0]
+    return store.samples.statuses([turn_id])[0]
 
 
 def manifest(version: int, parent: int, *turn_ids: str) -> weights_pb2.VersionManifest:
@@ -31,13 +33,13 @@ def manifest(version: int, parent: int, *turn_ids: str) -> weights_pb2.VersionMa
 
 
 def test_each_sample_is_kept_once(store: TrainerStore) -> None:
-    acks = store.accept([make_sample("a"), make_sample("b"), make_sample("a"), turn_pb2.Sample()])
+    acks = store.intake.accept([make_sample("a"), make_sample("b"), make_sample("a"), turn_pb2.Sample()])
     assert [(ack.id, ack.status) for ack in acks] == [
         ("a", common_pb2.ACK_STATUS_ACCEPTED), ("b", common_pb2.ACK_STATUS_ACCEPTED),
         ("a", common_pb2.ACK_STATUS_DUPLICATE), ("", common_pb2.ACK_STATUS_REJECTED)]
     assert acks[3].reason
-    assert store.pending().total == 2
-    assert store.counters() == {"accepted": 2}
+    assert store.samples.pending().total == 2
+    assert store.counters.all() == {"accepted": 2}
 
 
 def test_what_cannot_be_trained_is_dropped_at_once(store: TrainerStore) -> None:
@@ -45,30 +47,30 @@ def test_what_cannot_be_trained_is_dropped_at_once(store: TrainerStore) -> None:
     failed.judgement.failed = True
     without = make_sample("b", score=1)
     without.transition.turn.ClearField("tokens")
-    store.accept([failed, without])
+    store.intake.accept([failed, without])
     assert (fate(store, "a").fate, fate(store, "a").reason) == (trainer_pb2.SAMPLE_FATE_DROPPED, "judge failed")
     assert not fate(store, "a").HasField("score")
     assert (fate(store, "b").reason, fate(store, "b").score) == ("no token ids", 1)
-    assert store.pending().total == 0
-    assert store.counters() == {"accepted": 2, "dropped:judge failed": 1, "dropped:no token ids": 1}
+    assert store.samples.pending().total == 0
+    assert store.counters.all() == {"accepted": 2, "dropped:judge failed": 1, "dropped:no token ids": 1}
 
 
 @pytest.mark.parametrize(("algorithm", "signal"), [("combine", 2), ("binary_rl", 1), ("opd", 1), ("opd_full", 1)])
 def test_what_has_a_signal_depends_on_the_algorithm(tmp_path: Path, algorithm: str, signal: int) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(algorithm=algorithm))
-    store.accept([make_sample("neutral", 0), make_sample("scored", 1), make_sample("hinted", 0, "be brief")])
-    assert (store.pending().total, store.pending().signal) == (3, signal)
+    store.intake.accept([make_sample("neutral", 0), make_sample("scored", 1), make_sample("hinted", 0, "be brief")])
+    assert (store.samples.pending().total, store.samples.pending().signal) == (3, signal)
     store.close()
 
 
 def test_a_batch_has_signals_first_then_the_oldest(store: TrainerStore) -> None:
-    store.accept([make_sample("n1", 0), make_sample("n2", 0), make_sample("s1"), make_sample("s2")])
-    assert [s.transition.turn.turn_id for s in store.batch(3)] == ["s1", "s2", "n1"]
+    store.intake.accept([make_sample("n1", 0), make_sample("n2", 0), make_sample("s1"), make_sample("s2")])
+    assert [s.transition.turn.turn_id for s in store.samples.batch(3)] == ["s1", "s2", "n1"]
 
 
 def test_neutral_samples_are_at_most_half_a_batch(store: TrainerStore) -> None:
-    store.accept([make_sample(f"n{i}", 0) for i in range(4)] + [make_sample("s")])
-    assert [s.transition.turn.turn_id for s in store.batch(16)] == ["s", "n0"]
+    store.intake.accept([make_sample(f"n{i}", 0) for i in range(4)] + [make_sample("s")])
+    assert [s.transition.turn.turn_id for s in store.samples.batch(16)] == ["s", "n0"]
 
 
 def test_one_branch_has_at_most_so_many_samples_in_a_batch(tmp_path: Path) -> None:
@@ -79,34 +81,34 @@ def test_one_branch_has_at_most_so_many_samples_in_a_batch(tmp_path: Path) -> No
         made.transition.turn.branch_id = branch
         return made
 
-    store.accept([sample("n", "a", 0), *(sample(f"a{i}", "a") for i in range(4)), sample("b0", "b"), sample("b1", "b"),
-                  make_sample("other", session="o")])
-    pending = store.pending()
+    store.intake.accept([sample("n", "a", 0), *(sample(f"a{i}", "a") for i in range(4)), sample("b0", "b"),
+                         sample("b1", "b"), make_sample("other", session="o")])
+    pending = store.samples.pending()
     assert (pending.total, pending.signal, pending.held) == (8, 4, 4)
-    assert ids(store.batch(16)) == ["a0", "a1", "b0", "other"], "two of branch a, three of session s"
+    assert ids(store.samples.batch(16)) == ["a0", "a1", "b0", "other"], "two of branch a, three of session s"
     store.close()
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(max_per_branch=9, max_per_session=9))
-    assert store.pending().held == 0
-    assert ids(store.batch(16)) == ["a0", "a1", "a2", "a3", "b0", "b1", "other", "n"]
+    assert store.samples.pending().held == 0
+    assert ids(store.samples.batch(16)) == ["a0", "a1", "a2", "a3", "b0", "b1", "other", "n"]
     store.close()
 
 
 def test_one_session_has_at_most_so_many_samples_in_a_batch(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(max_per_session=2))
-    store.accept([make_sample(f"a{i}", session="a") for i in range(5)]
+    store.intake.accept([make_sample(f"a{i}", session="a") for i in range(5)]
                  + [make_sample("an", 0, session="a"), make_sample("b", session="b"), make_sample("bn", 0, session="b"),
                     make_sample("x", session=""), make_sample("y", session=""), make_sample("z", session="")])
-    pending = store.pending()
+    pending = store.samples.pending()
     assert (pending.total, pending.signal, pending.held) == (11, 6, 4)
     seen = []
     version = 0
-    while batch := ids(store.batch(16)):
+    while batch := ids(store.samples.batch(16)):
         seen.append(batch)
         store.commit(manifest(version + 1, version, *batch), {})
         version += 1
     # Oldest first, and each in one batch: nobody waits for ever.
     assert seen == [["a0", "a1", "b", "x", "y", "z", "bn"], ["a2", "a3"], ["a4", "an"]]
-    assert store.pending().total == 0
+    assert store.samples.pending().total == 0
     store.close()
 
 
@@ -117,117 +119,117 @@ def make_history(store: TrainerStore, versions: int) -> None:
 
 def test_a_stale_sample_is_dropped_when_it_comes(store: TrainerStore) -> None:
     make_history(store, 9)
-    store.accept([make_sample("old", version=0), make_sample("new", version=1)])
+    store.intake.accept([make_sample("old", version=0), make_sample("new", version=1)])
     assert fate(store, "old").reason == "stale: sampled from version 0, 9 versions old"
-    assert (ids(store.batch(9)), store.counters()["dropped:stale"]) == (["new"], 1)
+    assert (ids(store.samples.batch(9)), store.counters.all()["dropped:stale"]) == (["new"], 1)
 
 
 def test_a_sample_that_became_stale_is_dropped_when_a_batch_is_formed(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("b", 0), make_sample("c", version=2)])
+    store.intake.accept([make_sample("a"), make_sample("b", 0), make_sample("c", version=2)])
     make_history(store, 8)
-    assert store.drop_stale() == 0
+    assert store.samples.drop_stale() == 0
     store.commit(manifest(9, 8), {})
-    assert ids(store.batch(9)) == ["c"]
+    assert ids(store.samples.batch(9)) == ["c"]
     assert fate(store, "a").reason == fate(store, "b").reason == "stale: sampled from version 0, 9 versions old"
 
 
 def test_versions_are_counted_and_not_their_numbers(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("later", version=90)])
+    store.intake.accept([make_sample("a"), make_sample("later", version=90)])
     store.commit(manifest(50, 0), {})
-    assert ids(store.batch(9)) == ["a", "later"]
+    assert ids(store.samples.batch(9)) == ["a", "later"]
 
 
 def test_a_cut_response_is_penalised_as_configured(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(truncated="penalise"))
     cut = make_sample("cut", 1)
     cut.transition.turn.finish_reason = turn_pb2.FINISH_REASON_LENGTH
-    store.accept([cut, make_sample("whole", 1)])
-    assert [(s.turn_id, s.score) for s in store.statuses([])] == [("cut", -1), ("whole", 1)]
-    assert [s.judgement.score for s in store.batch(9)] == [-1, 1]
+    store.intake.accept([cut, make_sample("whole", 1)])
+    assert [(s.turn_id, s.score) for s in store.samples.statuses([])] == [("cut", -1), ("whole", 1)]
+    assert [s.judgement.score for s in store.samples.batch(9)] == [-1, 1]
     store.close()
 
 
 def test_a_degenerate_response_is_dropped_with_the_reason(store: TrainerStore) -> None:
-    store.accept([make_sample("a", 1, response="ha" * 20), make_sample("b", response="ha" * 20)])
+    store.intake.accept([make_sample("a", 1, response="ha" * 20), make_sample("b", response="ha" * 20)])
     assert fate(store, "a").reason == "degenerate: the same 4 tokens again and again are 40 of 40"
-    assert store.counters() == {"accepted": 2, "dropped:degenerate": 2}
+    assert store.counters.all() == {"accepted": 2, "dropped:degenerate": 2}
 
 
 def test_a_file_of_before_is_taken_over(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    store.accept([make_sample(f"t{i}") for i in range(5)])
-    with store._db.transaction() as db:
+    store.intake.accept([make_sample(f"t{i}") for i in range(5)])
+    with store.database.transaction() as db:
         for column in ("session", "sampled_from", "branch"):
             db.execute(f"ALTER TABLE samples DROP COLUMN {column}")
     store.close()
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    assert len(store.batch(9)) == 5
-    store.accept([make_sample("new")])
-    assert len(store.batch(9)) == 6
+    assert len(store.samples.batch(9)) == 5
+    store.intake.accept([make_sample("new")])
+    assert len(store.samples.batch(9)) == 6
     store.close()
 
 
 @pytest.mark.parametrize("damage", [b"\xff" * 30, b"", "text", make_sample("other").SerializeToString()])
 def test_a_damaged_sample_is_dropped_and_the_others_are_trained(store: TrainerStore, damage: object) -> None:
-    store.accept([make_sample("a"), make_sample("b"), make_sample("c")])
-    with store._db.transaction() as db:
+    store.intake.accept([make_sample("a"), make_sample("b"), make_sample("c")])
+    with store.database.transaction() as db:
         db.execute("UPDATE samples SET payload = ? WHERE turn_id = 'a'", (damage,))
-    assert [sample.transition.turn.turn_id for sample in store.batch(2)] == ["b", "c"]
+    assert [sample.transition.turn.turn_id for sample in store.samples.batch(2)] == ["b", "c"]
     assert fate(store, "a").reason == "damaged on disk"
-    assert store.counters()["dropped:damaged on disk"] == 1
+    assert store.counters.all()["dropped:damaged on disk"] == 1
 
 
 def test_a_commit_is_fates_and_head_together(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("b"), make_sample("c")])
+    store.intake.accept([make_sample("a"), make_sample("b"), make_sample("c")])
     store.commit(manifest(1, 0, "a", "b"), {"f": "digest"})
-    assert (store.head, store.highest) == (1, 1)
+    assert (store.versions.head, store.versions.highest) == (1, 1)
     assert (fate(store, "a").fate, fate(store, "a").version) == (trainer_pb2.SAMPLE_FATE_TRAINED, 1)
-    assert [status.turn_id for status in store.statuses([])] == ["c"]
-    known = store.version(1)
+    assert [status.turn_id for status in store.samples.statuses([])] == ["c"]
+    known = store.versions.get(1)
     assert known is not None and known.files == {"f": "digest"}
-    assert store.counters() == {"accepted": 3, "trained": 2, "updates": 1}
+    assert store.counters.all() == {"accepted": 3, "trained": 2, "updates": 1}
 
 
 def test_a_commit_on_another_head_changes_nothing(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("b")])
+    store.intake.accept([make_sample("a"), make_sample("b")])
     store.commit(manifest(1, 0, "a"), {})
-    store.move_head(0)
+    store.versions.move_head(0)
     with pytest.raises(HeadMoved):
         store.commit(manifest(2, 1, "b"), {})
-    assert (store.head, store.highest, store.version(2)) == (0, 1, None)
+    assert (store.versions.head, store.versions.highest, store.versions.get(2)) == (0, 1, None)
     assert fate(store, "b").fate == trainer_pb2.SAMPLE_FATE_PENDING
 
 
 def test_a_trained_sample_that_comes_again_is_a_duplicate(store: TrainerStore) -> None:
-    store.accept([make_sample("a")])
+    store.intake.accept([make_sample("a")])
     store.commit(manifest(1, 0, "a"), {})
-    assert store.accept([make_sample("a")])[0].status == common_pb2.ACK_STATUS_DUPLICATE
-    assert store.pending().total == 0
+    assert store.intake.accept([make_sample("a")])[0].status == common_pb2.ACK_STATUS_DUPLICATE
+    assert store.samples.pending().total == 0
 
 
 def test_dropped_reasons_are_counted_by_class(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("b")])
-    store.drop(["a"], "abnormal step: the loss is nan", skipped_step=True)
-    store.drop(["b", "a"], "abnormal step: the gradient exploded", skipped_step=True)
-    assert store.counters() == {"accepted": 2, "dropped:abnormal step": 2, "steps_skipped": 2}
+    store.intake.accept([make_sample("a"), make_sample("b")])
+    store.samples.drop(["a"], drop(DropReason.ABNORMAL_STEP, "the loss is nan"), skipped_step=True)
+    store.samples.drop(["b", "a"], drop(DropReason.ABNORMAL_STEP, "the gradient exploded"), skipped_step=True)
+    assert store.counters.all() == {"accepted": 2, "dropped:abnormal step": 2, "steps_skipped": 2}
     assert fate(store, "a").reason == "abnormal step: the loss is nan"
 
 
 def test_samples_that_end_the_process_are_found(store: TrainerStore) -> None:
-    store.accept([make_sample("a"), make_sample("b")])
+    store.intake.accept([make_sample("a"), make_sample("b")])
     for _ in range(MAX_ATTEMPTS):
-        assert store.attempt(["a"]) == []
-    store.attempt(["b"])
-    store.forgive(["b"])
-    assert store.attempt(["a", "b"]) == ["a"]
+        assert store.samples.attempt(["a"]) == []
+    store.samples.attempt(["b"])
+    store.samples.undo_attempt(["b"])
+    assert store.samples.attempt(["a", "b"]) == ["a"]
 
 
 def test_neutral_samples_do_not_pile_up(store: TrainerStore) -> None:
-    store.accept([make_sample(f"n{i}", 0) for i in range(5)] + [make_sample("s")])
-    assert store.drop_neutral(older_than=0, beyond=3) == 2
-    assert [status.turn_id for status in store.statuses([])] == ["n2", "n3", "n4", "s"]
-    assert store.drop_neutral(older_than=time.time() + 1, beyond=3) == 3
-    assert [status.turn_id for status in store.statuses([])] == ["s"]
+    store.intake.accept([make_sample(f"n{i}", 0) for i in range(5)] + [make_sample("s")])
+    assert store.samples.drop_neutral(older_than=0, beyond=3) == 2
+    assert [status.turn_id for status in store.samples.statuses([])] == ["n2", "n3", "n4", "s"]
+    assert store.samples.drop_neutral(older_than=time.time() + 1, beyond=3) == 3
+    assert [status.turn_id for status in store.samples.statuses([])] == ["s"]
     assert fate(store, "n0").reason.startswith("no signal: ")
 
 
@@ -235,23 +237,24 @@ def test_neutral_samples_of_before_the_clock_was_set_back_do_not_wait_for_its_ol
         store: TrainerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 7200)
-    store.accept([make_sample("ahead", 0)])
+    store.intake.accept([make_sample("ahead", 0)])
     monkeypatch.setattr(time, "time", lambda: now)
-    store.accept([make_sample("now", 0)])
-    assert store.drop_neutral(older_than=now - 60, beyond=9) == 1
-    assert [status.turn_id for status in store.statuses([])] == ["now"]
+    store.intake.accept([make_sample("now", 0)])
+    assert store.samples.drop_neutral(older_than=now - 60, beyond=9) == 1
+    assert [status.turn_id for status in store.samples.statuses([])] == ["now"]
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    store.accept([make_sample("a"), make_sample("b", 1, "be brief")])
+    store.intake.accept([make_sample("a"), make_sample("b", 1, "be brief")])
     store.commit(manifest(1, 0, "a"), {"f": "x"})
-    store.set("paused", "")
-    store.activated(1, 5.0)
+    store.state.set("paused", "")
+    store.versions.activated(1, 5.0)
     store.close()
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
-    assert (store.head, store.highest, store.get("paused"), store.get("active")) == (1, 1, "", "1")
-    assert store.batch(9) == [make_sample("b", 1, "be brief")]
-    known = store.version(1)
-    assert known is not None and (known.activated_at, known.detail) == (5.0, "")
+    assert (store.versions.head, store.versions.highest, store.versions.active) == (1, 1, 1)
+    assert store.state.get("paused") == ""
+    assert store.samples.batch(9) == [make_sample("b", 1, "be brief")]
+    known = store.versions.get(1)
+    assert known is not None and (known.activated_at, str(known.status)) == (5.0, "")
     store.close()

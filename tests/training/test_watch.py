@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import TrainerConfig, WatchConfig
-from openclaw_rl.training.release.live_scores import Scores
-from openclaw_rl.training.release.regression import LOOKS, Watch, fall_probability
+from openclaw_rl.training.release.regression import LOOKS, RegressionDetector, fall_probability
 from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.scores import Scores
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from tests.training.fakes import make_sample
 
@@ -49,15 +49,16 @@ class Rig:
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder, self.settings = folder, settings
         self.store = TrainerStore(folder / "state.db", "group", TrainerConfig())
-        self.watch = Watch(WatchConfig(**settings), self.store, self.store.live)
         self.turns = itertools.count()
+        self.restart()
 
     def restart(self) -> None:
-        self.watch = Watch(WatchConfig(**self.settings), self.store, self.store.live)
+        self.detector = RegressionDetector(WatchConfig(**self.settings), self.store.versions, self.store.scores,
+                                           self.store.state)
 
     def version(self, number: int, parent: int | None = None, served: bool = True) -> None:
         manifest = weights_pb2.VersionManifest(version=number, parent=parent)
-        with self.store._db.transaction() as db:
+        with self.store.database.transaction() as db:
             db.execute("INSERT INTO versions (version, manifest, activated_at) VALUES (?, ?, ?)",
                        (number, manifest.SerializeToString(), 1.0 if served else None))
 
@@ -66,10 +67,10 @@ class Rig:
             self.version(number, parent)
 
     def judged(self, version: int, *scores: int) -> None:
-        self.store.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
+        self.store.intake.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
 
     def look(self, active: int, kept: tuple[int, ...] = tuple(range(100))):
-        return self.watch.look(active, kept) if self.watch.due(active) else None
+        return self.detector.look(active, kept) if self.detector.due(active) else None
 
 
 @pytest.fixture
@@ -90,9 +91,9 @@ def test_a_fall_goes_back_to_the_version_before(rig: Rig) -> None:
     assert fall.probability < 1e-6
     assert fall.reason.startswith("watch: mean score of live turns fell from 0.75 (24 turns of version 1) to -1.00 "
                                   "(20 turns of version 2) (p=")
-    assert rig.watch.going == (1, fall.reason)
-    assert rig.watch.took_back(2).startswith("taken back by the watch: mean score of live turns fell from 0.75")
-    assert "going back to version 1" in rig.watch.alarm
+    assert rig.detector.going == (1, fall.reason)
+    assert str(rig.detector.took_back(2)).startswith("taken back by the watch: mean score of live turns fell from 0.75")
+    assert "going back to version 1" in rig.detector.alarm
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -106,7 +107,7 @@ def test_what_is_no_fall(rig: Rig, before: list[int], after: list[int]) -> None:
     rig.judged(0, *before)
     rig.judged(1, *after)
     assert rig.look(1) is None
-    assert rig.watch.alarm == ""
+    assert rig.detector.alarm == ""
 
 
 def test_versions_that_come_faster_than_turns_are_taken_together(rig: Rig) -> None:
@@ -135,24 +136,24 @@ def test_what_says_nothing_does_not_count(rig: Rig) -> None:
     side.transition.turn.turn_class = turn_pb2.TURN_CLASS_SIDE
     mixed.transition.turn.tokens.spans[0].end = 3
     mixed.transition.turn.tokens.spans.add(version=1, begin=3, end=len(mixed.transition.turn.tokens.response_ids))
-    rig.store.accept([failed, side, mixed])
-    assert rig.store.live.all() == {}
+    rig.store.intake.accept([failed, side, mixed])
+    assert rig.store.scores.all() == {}
     # Those that are not trained on do count, as they were judged, and each once.
     bare = make_sample("b", 1)
     bare.transition.turn.ClearField("tokens")
     bare.transition.turn.policy_version = 1
-    rig.store.accept([bare, bare, make_sample("c", -1)])
-    rig.store.accept([bare])
-    assert rig.store.live.all() == {0: Scores(1, 0, 0), 1: Scores(0, 0, 1)}
+    rig.store.intake.accept([bare, bare, make_sample("c", -1)])
+    rig.store.intake.accept([bare])
+    assert rig.store.scores.all() == {0: Scores(1, 0, 0), 1: Scores(0, 0, 1)}
 
 
 def test_a_penalised_turn_counts_as_it_was_judged(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(truncated="penalise"))
     sample = make_sample("a", 1)
     sample.transition.turn.finish_reason = turn_pb2.FINISH_REASON_LENGTH
-    store.accept([sample])
-    assert store.live.all() == {0: Scores(0, 0, 1)}
-    assert store.statuses(["a"])[0].score == -1
+    store.intake.accept([sample])
+    assert store.scores.all() == {0: Scores(0, 0, 1)}
+    assert store.samples.statuses(["a"])[0].score == -1
     store.close()
 
 
@@ -161,17 +162,17 @@ def went_back(rig: Rig) -> None:
     rig.judged(1, *[1] * 20)
     rig.judged(2, *[-1] * 20)
     assert rig.look(2).target == 1
-    rig.watch.answers(1, pinned=False)
-    assert rig.watch.going is None
+    rig.detector.answers(1, pinned=False)
+    assert rig.detector.going is None
 
 
 def test_it_never_flaps(rig: Rig) -> None:
     went_back(rig)
     rig.restart()
-    assert rig.watch.alarm.startswith("the watch went back to version 1 (watch: mean score")
+    assert rig.detector.alarm.startswith("the watch went back to version 1 (watch: mean score")
     # An operator puts it back: his word is the last one, whatever is judged.
-    rig.watch.answers(2, pinned=False)
-    assert rig.watch.alarm == ""
+    rig.detector.answers(2, pinned=False)
+    assert rig.detector.alarm == ""
     rig.judged(2, *[-1] * 200)
     assert rig.look(2) is None
     # What is built on it is a version of its own.
@@ -188,32 +189,32 @@ def test_a_way_back_that_was_not_gone_is_remembered(rig: Rig) -> None:
     rig.judged(1, *[-1] * 20)
     assert rig.look(1) is not None
     rig.restart()
-    assert rig.watch.going[0] == 0
-    rig.watch.answers(1, pinned=False)
-    assert rig.watch.going[0] == 0, "the policy server has not done it yet"
-    rig.watch.answers(1, pinned=True)
-    assert (rig.watch.going, rig.watch.alarm) == (None, ""), "an operator pinned it"
+    assert rig.detector.going[0] == 0
+    rig.detector.answers(1, pinned=False)
+    assert rig.detector.going[0] == 0, "the policy server has not done it yet"
+    rig.detector.answers(1, pinned=True)
+    assert (rig.detector.going, rig.detector.alarm) == (None, ""), "an operator pinned it"
 
 
 @pytest.mark.parametrize(("active", "pinned"), [(0, False), (2, False), (1, True)])
 def test_what_an_operator_does_ends_the_alarm(rig: Rig, active: int, pinned: bool) -> None:
     went_back(rig)
-    rig.watch.answers(1, pinned=False)
-    assert rig.watch.alarm
-    rig.watch.answers(active, pinned)
-    assert rig.watch.alarm == ""
+    rig.detector.answers(1, pinned=False)
+    assert rig.detector.alarm
+    rig.detector.answers(active, pinned)
+    assert rig.detector.alarm == ""
 
 
 def test_a_newer_version_that_is_no_worse_ends_the_alarm(rig: Rig) -> None:
     went_back(rig)
     rig.version(3, 1)
-    rig.watch.answers(3, pinned=False)
+    rig.detector.answers(3, pinned=False)
     rig.judged(3, *[1] * 19)
     rig.look(3)
-    assert rig.watch.alarm
+    assert rig.detector.alarm
     rig.judged(3, 1)
     rig.look(3)
-    assert rig.watch.alarm == ""
+    assert rig.detector.alarm == ""
 
 
 def test_a_newer_version_that_is_as_bad_is_taken_back_too(rig: Rig) -> None:
@@ -229,10 +230,10 @@ def test_what_was_made_meanwhile_from_what_is_taken_back_does_not_end_the_way_ba
     rig.judged(2, *[-1] * 20)
     assert rig.look(2).target == 1
     rig.version(3, 2)  # a step had begun
-    rig.watch.answers(3, pinned=False)
-    assert rig.watch.going[0] == 1
-    rig.watch.answers(1, pinned=False)
-    assert rig.watch.going is None
+    rig.detector.answers(3, pinned=False)
+    assert rig.detector.going[0] == 1
+    rig.detector.answers(1, pinned=False)
+    assert rig.detector.going is None
 
 
 def test_what_the_oldest_known_version_was_made_from_does_not_matter(rig: Rig) -> None:
@@ -258,10 +259,10 @@ def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int, before:
     rig = Rig(tmp_path)
     rig.chain(0, 1)
     live: dict[int, Scores] = {}
-    monkeypatch.setattr(rig.store.live, "all", lambda: live)
+    monkeypatch.setattr(rig.store.scores, "all", lambda: live)
     found: list[int | None] = []
     for _ in range(runs):
-        rig.store.set("watch", None)
+        rig.store.state.set("watch", None)
         rig.restart()
         live[0] = counts(rng.choices([-1, 0, 1], before, k=40))
         live[1] = Scores()

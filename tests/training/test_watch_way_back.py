@@ -14,15 +14,16 @@ import pytest
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.training.learner import Learner
-from openclaw_rl.training.release import regression_monitor as watcher_module
-from openclaw_rl.training.release.policy_client import GrpcPolicyDoor
+from openclaw_rl.training.release import regression_monitor
+from openclaw_rl.training.release.delivery import Delivery
+from openclaw_rl.training.release.policy_client import GrpcPolicyClient
 from openclaw_rl.training.service import TrainerService
 from openclaw_rl.training.servicer import TrainerServicer
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import component_pb2, policy_pb2, weights_pb2
 from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Replicas
+from openclaw_rl.weights.transfer.replicas import Fleet
 from tests.serving import peers
 from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
@@ -54,24 +55,24 @@ class Rig:
         self.policy = policy
         self.turns = itertools.count()
 
-        def replicas(service: TrainerService, versions: VersionStore) -> Replicas:
-            return Replicas(lambda: policy.address, (), versions, on_state=service.on_state,
-                         on_activated=service.on_activated, on_rejected=service.on_rejected,
-                         active=int(self.store.get("active") or 0), manifest=self.manifest,
-                         on_number=self.store.raise_highest, on_further=service.on_further,
+        def fleet(delivery: Delivery, versions: VersionStore) -> Fleet:
+            return Fleet(lambda: policy.address, (), versions, on_state=delivery.on_state,
+                         on_activated=delivery.on_activated, on_rejected=delivery.on_rejected,
+                         active=int(self.store.state.get("active") or 0), manifest=self.manifest,
+                         on_number=self.store.versions.raise_highest, on_further=delivery.on_further,
                          history=lambda address: pytest.fail("there is no further one"))
 
-        self.service = TrainerService(config, self.store, learner, replicas, GrpcPolicyDoor(lambda: policy.address))
+        self.service = TrainerService(config, self.store, learner, fleet, GrpcPolicyClient(lambda: policy.address))
 
     def manifest(self, version: int) -> weights_pb2.VersionManifest | None:
-        known = self.store.version(version)
+        known = self.store.versions.get(version)
         return known.manifest if known is not None else None
 
     async def version(self, number: int) -> None:
         """Make the next version, and wait until it answers."""
         await self.judged(0, 1, 1)  # of version 0, which is not looked at any more
         await eventually(lambda: self.policy.active == number)
-        await eventually(lambda: self.store.get("active") == str(number))
+        await eventually(lambda: self.store.state.get("active") == str(number))
 
     async def judged(self, version: int, *scores: int) -> None:
         await self.service.accept([make_sample(f"t{next(self.turns)}", score, version=version) for score in scores])
@@ -96,7 +97,7 @@ async def trainer(tmp_path: Path, model: Path, policy: peers.Server) -> AsyncIte
     listening = asyncio.create_task(listen())
     rig.service.start()
     try:
-        await asyncio.wait_for(rig.service.ready.wait(), 10)
+        await asyncio.wait_for(rig.service.loop.ready.wait(), 10)
         yield rig
     finally:
         await rig.service.stop()
@@ -111,8 +112,8 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         await rig.live(1, *[1, 1, 0] * 8)
         await rig.live(2, *[-1, -1, 0] * 8)
         await eventually(lambda: policy.active == 1)
-        await eventually(lambda: rig.store.head == 1)
-        await eventually(lambda: rig.service._watcher.watch.going is None)
+        await eventually(lambda: rig.store.versions.head == 1)
+        await eventually(lambda: rig.service._monitor.detector.going is None)
         assert policy.versions.state().withdrawn_versions == [2]
         went = pb.TRAINING_EVENT_KIND_WATCH_WENT_BACK
         await eventually(lambda: any(event.kind == went for event in rig.events))
@@ -145,20 +146,20 @@ async def test_nothing_goes_back_while_pinned(tmp_path: Path, model: Path, polic
         await rig.version(2)
         await policy.versions.activate(None, "a demonstration", pin=True)
         looks = 0
-        state = rig.service._watcher._policy.state
+        state = rig.service._monitor._policy.state
 
         async def counted() -> policy_pb2.PolicyState:
             nonlocal looks
             looks += 1
             return await state()
 
-        rig.service._watcher._policy.state = counted  # type: ignore[method-assign,union-attr]
+        rig.service._monitor._policy.state = counted  # type: ignore[method-assign,union-attr]
         await rig.live(1, *[1] * 24)
         await rig.live(2, *[-1] * 24)
         await eventually(lambda: looks > 0)
         for _ in range(20):
             await asyncio.sleep(0.01)
-        assert (policy.active, rig.service._watcher.watch.alarm) == (2, "")
+        assert (policy.active, rig.service._monitor.detector.alarm) == (2, "")
         # The turns are not forgotten: they count when the pin is lifted.
         await policy.versions.activate(None, pin=False)
         await eventually(lambda: policy.active == 1)
@@ -166,7 +167,7 @@ async def test_nothing_goes_back_while_pinned(tmp_path: Path, model: Path, polic
 
 async def test_a_policy_server_that_is_away_is_asked_again(
         tmp_path: Path, model: Path, policy: peers.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watcher_module, "RETRY", 0.05)
+    monkeypatch.setattr(regression_monitor, "RETRY", 0.05)
     async with trainer(tmp_path, model, policy) as rig:
         await rig.version(1)
         await rig.version(2)
@@ -176,4 +177,4 @@ async def test_a_policy_server_that_is_away_is_asked_again(
         await eventually(lambda: "the watch can't look or go back now" in rig.service.status().detail)
         await policy.start()
         await eventually(lambda: policy.active == 1, 20)
-        await eventually(lambda: rig.store.head == 1, 20)
+        await eventually(lambda: rig.store.versions.head == 1, 20)

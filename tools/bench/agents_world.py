@@ -214,7 +214,7 @@ class World:
             elif last:
                 transition.outcome.CopyFrom(turn_pb2.EpisodeOutcome(value=played.outcome, steps=step))
             judgement = conclude(turn.turn_id, [await self._judge.vote(transition)])
-            self.store.accept([turn_pb2.Sample(transition=transition, judgement=judgement)])
+            self.store.intake.accept([turn_pb2.Sample(transition=transition, judgement=judgement)])
 
     async def learn(self, now: float) -> list[weights_pb2.VersionManifest]:
         """Train on all groups that can teach something, and answer with what came of it.
@@ -222,9 +222,9 @@ class World:
         Args:
             now: of the trainer's clock; far ahead of it nothing is waited for.
         """
-        self.store.settle(now)
+        self.store.episodes.settle(now)
         made = []
-        while self.store.waiting().ready:
+        while self.store.episodes.waiting().ready:
             manifest = await asyncio.to_thread(self._learner.train, True)
             if manifest is None:
                 break

@@ -78,10 +78,10 @@ class Direct:
         transition = turn_pb2.Transition(turn=turn, next_state=turn_pb2.NextState(
             kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=[reply]))
         judgement = conclude(turn.turn_id, [await self._judge.vote(transition)])
-        self._store.accept([turn_pb2.Sample(transition=transition, judgement=judgement)])
+        self._store.intake.accept([turn_pb2.Sample(transition=transition, judgement=judgement)])
 
     async def learned(self, complaints: int) -> None:
-        while self._store.pending().signal:
+        while self._store.samples.pending().signal:
             manifest = await asyncio.to_thread(self._learner.train)
             if manifest is None or isinstance(manifest, Skipped):
                 continue
@@ -90,4 +90,4 @@ class Direct:
             await self._engine.activate(manifest.version)
 
     async def metrics(self) -> list[dict[str, float]]:
-        return [dict(v.manifest.metrics) for v in self._store.versions() if v.manifest.version > 0]
+        return [dict(v.manifest.metrics) for v in self._store.versions.all() if v.manifest.version > 0]

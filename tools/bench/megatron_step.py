@@ -24,11 +24,11 @@ from torch import distributed
 from openclaw_rl.config import EMBEDDED_MODEL, TrainerConfig
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.training.algorithms.example import Example
 from openclaw_rl.training.backends.interface import StartPoint
 from openclaw_rl.training.backends.megatron.layout import Layout
 from openclaw_rl.training.backends.megatron.policy import MegatronPolicy
 from openclaw_rl.training.backends.torch import TorchBackend
-from openclaw_rl.training.buffer.examples import Example
 
 
 def examples(count: int, tokens: int) -> list[Example]:

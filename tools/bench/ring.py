@@ -214,7 +214,7 @@ async def accept(file: Path, config_file: Path) -> None:
     with file.open("w", buffering=1) as accepted:
 
         async def handle(samples: list[Sample]) -> list[Ack]:
-            acks = await store.file.call(store.accept, samples)
+            acks = await store.database.call(store.intake.accept, samples)
             moment = time.monotonic_ns()
             accepted.write("".join(f"{ack.id} {moment}\n" for ack in acks if ack.status == ACK_STATUS_ACCEPTED))
             return acks

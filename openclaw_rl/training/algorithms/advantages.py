@@ -31,7 +31,7 @@ ALIKE = 1e-6
 
 
 def votes_mean(judgement: turn_pb2.Judgement) -> float | None:
-    """Mean score of the votes that count, from -1 to 1; None of a failed judgement, which is no opinion.
+    """Return the mean score of the votes that count, from -1 to 1; None of a failed judgement, which is no opinion.
 
     As in the majority, votes that are certain outrank all others. A judge that tells no votes has its score taken.
     """
@@ -44,7 +44,7 @@ def votes_mean(judgement: turn_pb2.Judgement) -> float | None:
 
 
 def reward(outcome: float, votes: float | None, environment: float | None, step_rewards: bool) -> float | None:
-    """R_it; None when it is not known: step rewards are wanted, and the step's judgement failed.
+    """Return R_it; None when it is not known: step rewards are wanted, and the step's judgement failed.
 
     Args:
         outcome: of the episode, from 0 to 1.
@@ -58,7 +58,7 @@ def reward(outcome: float, votes: float | None, environment: float | None, step_
 
 
 def advantages(rewards: Sequence[Mapping[int, float]]) -> list[dict[int, float]]:
-    """A_it of a group.
+    """Return A_it of a group.
 
     Args:
         rewards: of each episode, R_it by step index.
@@ -82,7 +82,7 @@ def advantages(rewards: Sequence[Mapping[int, float]]) -> list[dict[int, float]]
 
 
 def spread(values: Sequence[float]) -> float:
-    """Standard deviation of the population."""
+    """Return the standard deviation of the population."""
     mean = _mean(values)
     return math.sqrt(_mean([(value - mean) ** 2 for value in values]))
 

@@ -1,4 +1,4 @@
-"""What a training step minimizes: the configured losses of a batch, piece by piece, and the step's figures."""
+"""Objective of a training step: the configured losses of a batch, piece by piece, and the step's figures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from torch import Tensor
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms import losses
-from openclaw_rl.training.backends.interface import AbnormalStep
-from openclaw_rl.training.buffer.examples import Example
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 
 #: Tokens whose logits, by far the largest tensors (tokens x vocabulary), exist at once.
 LOGIT_ROWS = 128
 
 
 def pieces(tokens: int) -> Iterator[slice]:
-    """A response in parts of LOGIT_ROWS tokens."""
+    """Yield the parts of a response, of LOGIT_ROWS tokens each."""
     return (slice(begin, begin + LOGIT_ROWS) for begin in range(0, tokens, LOGIT_ROWS))
 
 
@@ -80,7 +79,7 @@ class Objective:
 
     def __call__(self, example: Example, rows: slice, ids: Tensor, behaviour: Tensor, *, student: Tensor,
                  base: Tensor, teacher: Tensor | None) -> Tensor:
-        """The share of the batch's loss that some response tokens of a sample have.
+        """Return the share of the batch's loss that some response tokens of a sample have.
 
         Args:
             example: the sample.
@@ -162,15 +161,15 @@ class Objective:
             group[2] += int(counts.sum())
 
     def noted(self) -> tuple[list[float], float]:
-        """What `metrics` are made of: figures that add up over processes that share the batch (each with an Objective
-        of the batch's Totals), and the one of which the largest counts."""
+        """Return what `metrics` is computed from: figures that add up over processes that share the batch (each with an
+        Objective of the batch's Totals), and the one of which the largest counts."""
         return [*self._sums.values(), float(self._scores), *(x for group in self._groups.values() for x in group),
                 self._difference_sum, float(self._compared)], self._difference_max
 
     def metrics(self, noted: tuple[Sequence[float], float] | None = None) -> dict[str, float]:
-        """Figures of the batch. `clipped` and `truncated` are shares of its tokens; `logprob_diff_*` (nats) compare
-        engine and trainer and are left out when no token is of the version in training. `score_mean` is what was
-        thought of its turns.
+        """Return the figures of the batch. `clipped` and `truncated` are shares of its tokens; `logprob_diff_*` (nats)
+        compare engine and trainer and are left out when no token is of the version in training. `score_mean` is what
+        was thought of its turns.
 
         Before the step are all losses, `kl` (to the base model) and `logprob_before`; after it `kl_after` and
         `logprob_after`: the mean log-probability of the response tokens, in nats, also of the turns that were praised

@@ -19,21 +19,19 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, check_moved, pieces
+from openclaw_rl.training.backends.evaluate import evaluate
 from openclaw_rl.training.backends.interface import (
     BETAS,
     OPTIMIZER_FILE,
     WEIGHTS_FILE,
-    AbnormalStep,
     Evaluation,
+    HeldOut,
     StartPoint,
     Stopped,
-    learning_rate,
-    method,
 )
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.evaluate import evaluate
-from openclaw_rl.training.release.held_out import HeldOut
+from openclaw_rl.training.backends.selection import learning_rate, method
 from openclaw_rl.weights.format.digest import ITEM_SIZE
 from openclaw_rl.weights.format.encoding import Adapted, Adapter, merge
 from openclaw_rl.weights.format.safetensors import Tensors, read_folder
@@ -60,7 +58,7 @@ class TorchBackend:
         self._peft: Any = None
         if self._lora:
             torch.manual_seed(0)
-            self._peft = get_peft_model(inner, LoraConfig(  # type: ignore[arg-type]
+            self._peft = get_peft_model(inner, LoraConfig(
                 r=config.lora_rank, lora_alpha=2 * config.lora_rank, target_modules="all-linear"))
         self._model = inner
         self._model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -112,20 +110,21 @@ class TorchBackend:
                 student=self._model.lm_head(leaf[rows]),
                 base=self._frozen.lm_head(base[rows]).detach(),
                 teacher=None if teacher is None else self._frozen.lm_head(teacher[rows]).detach())
-            loss.backward()
-        hidden.backward(leaf.grad)
+            loss.backward()  # type: ignore[no-untyped-call]
+        hidden.backward(leaf.grad)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def _compare(self, example: Example, objective: Objective) -> None:
         """Measure what the step did to one sample."""
         ids, places, response, behaviour = self._load_example(example)
-        self._model.eval()
+        self._model.eval()  # type: ignore[no-untyped-call]
         hidden = _hidden(self._model, ids, places)
         for rows in pieces(len(response)):
             objective.moved(response[rows], behaviour[rows], self._model.lm_head(hidden[rows]))
 
     def _load_example(self, example: Example) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The whole text, the places that predict the response tokens, these, and their recorded log-probabilities."""
+        """Return the whole text, the places that predict the response tokens, these, and their recorded
+        log-probabilities."""
         text, places, response, behaviour = (torch.tensor(values, device=self._device) for values in (
             *example.text(), example.response_ids, example.behaviour))
         return text, places, response, behaviour
@@ -137,7 +136,7 @@ class TorchBackend:
 
     @torch.no_grad()
     def _frozen_hidden(self, ids: Tensor, places: Tensor) -> Tensor:
-        self._frozen.eval()
+        self._frozen.eval()  # type: ignore[no-untyped-call]
         with self._peft.disable_adapter() if self._peft is not None else contextlib.nullcontext():
             return _hidden(self._frozen, ids, places)
 
@@ -196,23 +195,24 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> LlamaForCau
 
 
 def _adapter(layer: Any) -> Adapter:
-    """The adapter of a peft layer."""
+    """Return the adapter of a peft layer."""
     a, b = (part["default"].weight.detach().float().cpu().numpy() for part in (layer.lora_A, layer.lora_B))
     return Adapter(a, b, layer.scaling["default"])
 
 
 def _hidden(model: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
-    """(R, width): what predicts each response token, at its place in a text."""
+    """Return (R, width): what predicts each response token, at its place in a text."""
     output = model.model(input_ids=ids.unsqueeze(0), use_cache=False)
-    return output.last_hidden_state[0, places]
+    hidden: Tensor = output.last_hidden_state[0, places]
+    return hidden
 
 
 def device_of(name: str) -> torch.device:
-    """`cpu`, `cuda`, or what there is."""
+    """Return the device `cpu` or `cuda`, or what there is."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else torch.device(name)
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware computes in it; elsewhere it is emulated, and slower than fp32 (see README.md)."""
+    """Return bf16 where the hardware computes in it; elsewhere it is emulated, and slower than fp32 (see README.md)."""
     native = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if native else torch.float32

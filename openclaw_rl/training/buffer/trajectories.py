@@ -1,4 +1,4 @@
-"""Turns of an episode as what a step trains on: where one goes on from another token by token, they are one text.
+"""Trajectories: turns of an episode of which each continues the one before token by token, as one text.
 
 The prompt of a later turn often is exactly the prompt and the response of an earlier one, and new messages. A causal
 model reads a token the same whatever comes behind it, so one pass over the last text gives the log-probabilities of all
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openclaw_rl.training.buffer.examples import Example
+from openclaw_rl.training.algorithms.example import Example
 from openclaw_rl.v1 import turn_pb2
 
 
 def trajectories(steps: Sequence[tuple[turn_pb2.Sample, float]]) -> list[Example]:
-    """Texts of some steps.
+    """Return the trajectories of some steps.
 
     Args:
         steps: samples of episodes and their advantages; those of one episode one after the other, in order.
@@ -40,7 +40,7 @@ def trajectories(steps: Sequence[tuple[turn_pb2.Sample, float]]) -> list[Example
 
 
 def tokens(texts: Sequence[Example]) -> int:
-    """Tokens that go through the model: prompts, responses and what stands between them."""
+    """Count the tokens that go through the model: prompts, responses and what stands between them."""
     return sum(len(text.prompt_ids) + len(text.response_ids) + sum(len(ids) for _, ids in text.gaps)
                for text in texts)
 
@@ -53,7 +53,7 @@ def _alone(sample: turn_pb2.Sample, advantage: float) -> Example:
 
 
 def _joined(text: Example, more: Example) -> Example | None:
-    """Both as one text; None when `more` does not go on from it."""
+    """Return both as one text; None when `more` does not continue it."""
     so_far, _ = text.text()
     if len(more.prompt_ids) <= len(so_far) or more.prompt_ids[:len(so_far)] != so_far:
         return None

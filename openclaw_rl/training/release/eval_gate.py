@@ -1,4 +1,4 @@
-"""The gate: what a new version must pass on held-out prompts before it is offered to the policy servers.
+"""Evaluation gate that a new version must pass on held-out prompts before it is offered to the policy servers.
 
 Bounds are against the base model's figures, not against those of the version before: many small steps, each within
 bounds of the last one, could otherwise walk anywhere.
@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from openclaw_rl.config import GateConfig
-from openclaw_rl.training.backends.interface import Backend, BackendLost, Evaluation, Stopped
-from openclaw_rl.training.buffer.examples import looping
+from openclaw_rl.training.backends.interface import Backend, BackendLost, Evaluation, HeldOut, Stopped
+from openclaw_rl.training.buffer.repetition import looping
 from openclaw_rl.training.release import held_out
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.files import write_durably
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: Answers kept in a version's manifest, and characters of each.
 SAMPLES, _CUT = 8, 400
-#: Changed when figures of before can't be compared with new ones any more.
+#: Raised when figures can't be compared with earlier ones any more.
 _FIGURES = 1
 _CONFIG = "components.trainer.gate"
 
@@ -60,10 +60,10 @@ class Gate:
         self._config, self._file, self._model_id, self._limit = config, root / "gate.json", model_id, limit
 
     def check_settings(self) -> None:
-        """Find out whether the prompts can be read and the user's check imported.
+        """Check that the prompts can be read and the user's check imported.
 
         Raises:
-            GateError: they can't; `problem` says so, too, until they can.
+            GateError: they can't; `problem` says so until they can.
         """
         try:
             if self._config.enabled:
@@ -75,7 +75,7 @@ class Gate:
             raise
 
     def report(self, backend: Backend, stop: Callable[[], bool] = lambda: False) -> weights_pb2.GateReport:
-        """Try the version that `backend` is. Never passes one that it could not try.
+        """Evaluate the version that `backend` holds. A version that can't be evaluated never passes.
 
         Raises:
             Stopped: it was given up.
@@ -108,7 +108,7 @@ class Gate:
             report.failures.extend(self._ask(check, [{"prompt": prompt.prompt, "answer": answer.text}
                                                      for prompt, answer in zip(prompts, tried.answers, strict=True)]))
 
-    def _prompts(self) -> list[held_out.HeldOut]:
+    def _prompts(self) -> list[HeldOut]:
         try:
             return held_out.read(self._config.prompts or held_out.DEFAULT)[:self._limit]
         except held_out.HeldOutError as error:
@@ -130,7 +130,7 @@ class Gate:
             raise GateError(f"{_CONFIG}.check: {name} can't be imported: {type(error).__name__}: {error}") from None
         if not callable(found):
             raise GateError(f"{_CONFIG}.check: {name} is no function but a {type(found).__name__}")
-        return found
+        return cast(Check, found)
 
     def _ask(self, check: Check, answers: list[dict[str, str]]) -> list[str]:
         try:
@@ -143,22 +143,24 @@ class Gate:
         return [f"{self._config.check}: {sentence}" for sentence in found]
 
     def base(self) -> weights_pb2.GateReport | None:
-        """What the base model did on the prompts; None when it was not tried on these, or with other settings."""
+        """Return the base model's report; None when it was not evaluated on these prompts with these settings."""
         try:
             kept = json.loads(self._file.read_bytes())
             if kept["key"] == self._key(self._prompts()):
-                return ParseDict(kept["report"], weights_pb2.GateReport())
+                report = weights_pb2.GateReport()
+                ParseDict(kept["report"], report)
+                return report
         except FileNotFoundError:
             pass
         except GateError:
             pass  # told by `check_settings`
         except (OSError, ValueError, KeyError, TypeError, ParseError) as error:
-            logger.warning("%s can't be used and is made anew: %s", self._file, error)
+            logger.warning("%s is unusable and will be recreated: %s", self._file, error)
         return None
 
-    def _base_figures(self, prompts: Sequence[held_out.HeldOut], backend: Backend,
+    def _base_figures(self, prompts: Sequence[HeldOut], backend: Backend,
                       stop: Callable[[], bool]) -> dict[str, float]:
-        """The base model's figures: from disk, or computed and kept there."""
+        """Return the base model's figures, from disk or computed and kept there."""
         report = self.base()
         if report is None or not {"mean_tokens", "degenerate"} <= set(report.metrics):
             report = weights_pb2.GateReport()
@@ -167,25 +169,25 @@ class Gate:
                 write_durably(self._file, json.dumps({"key": self._key(prompts), "report": MessageToDict(
                     report, preserving_proto_field_name=True)}).encode())
             except OSError as error:
-                logger.warning("%s can't be written; the base model is tried again for the next version: %s",
+                logger.warning("%s can't be written; the next version evaluates the base model again: %s",
                                self._file, error)
         return dict(report.metrics)
 
-    def _key(self, prompts: Sequence[held_out.HeldOut]) -> str:
+    def _key(self, prompts: Sequence[HeldOut]) -> str:
         what = [_FIGURES, self._model_id, held_out.digest(prompts), self._config.max_new_tokens]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def _tell(report: weights_pb2.GateReport, prompts: Sequence[held_out.HeldOut], tried: Evaluation) -> None:
-    """Put figures and some answers into a report."""
+def _tell(report: weights_pb2.GateReport, prompts: Sequence[HeldOut], tried: Evaluation) -> None:
+    """Add figures and some answers to a report."""
     report.metrics.update(figures(tried))
     for prompt, answer in list(zip(prompts, tried.answers, strict=True))[:SAMPLES]:
         report.answers.add(prompt=prompt.prompt[:_CUT], answer=answer.text[:_CUT], tokens=len(answer.ids))
 
 
 def figures(evaluation: Evaluation) -> dict[str, float]:
-    """`perplexity` of the good answers, where it is known; `mean_tokens` of those given; `degenerate`, the part of
-    those that are empty or one phrase again and again (batch.looping); and `parts` of the evaluation."""
+    """Return `perplexity` of the good answers, where it is known; `mean_tokens` of those given; `degenerate`, the share
+    of those that are empty or repeat one phrase (buffer.repetition); and `parts` of the evaluation."""
     answers = evaluation.answers
     bad = sum(not answer.text.strip() or looping(answer.ids) for answer in answers)
     known = {} if evaluation.perplexity is None else {"perplexity": evaluation.perplexity}
@@ -194,7 +196,7 @@ def figures(evaluation: Evaluation) -> dict[str, float]:
 
 
 def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, float]) -> list[str]:
-    """What of a version's figures is out of bounds against the base model's, one sentence each."""
+    """Return a sentence for each of a version's figures that is out of bounds against the base model's."""
     found = []
     limit = config.max_perplexity_ratio * before.get("perplexity", math.inf)
     if "perplexity" in now and not (math.isfinite(now["perplexity"]) and now["perplexity"] <= limit):

@@ -1,4 +1,4 @@
-"""Held-out prompts with a good answer each: what a version is tried on before it is offered. Nobody trains on them."""
+"""Files of held-out prompts, on which a version is tried before it is offered."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_rl.runtime.json import parse_json
+from openclaw_rl.training.backends.interface import HeldOut
 
 DEFAULT = Path(__file__).with_name("held_out.jsonl")
 #: Most prompts of a file: each one costs time at every step.
@@ -17,20 +17,12 @@ MAX_PROMPTS = 200
 _MAX_CHARACTERS = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """One prompt, and a good answer to it."""
-
-    prompt: str
-    answer: str
-
-
 class HeldOutError(Exception):
     """A file of held-out prompts can't be used; the text names the file, the line and what is allowed."""
 
 
 def read(path: Path) -> list[HeldOut]:
-    """The prompts of a file of JSON lines, {"prompt": ..., "answer": ...} each.
+    """Read a file of JSON lines, {"prompt": ..., "answer": ...} each.
 
     Raises:
         HeldOutError: it can't be read, or a line is not of this form.
@@ -48,7 +40,7 @@ def read(path: Path) -> list[HeldOut]:
 
 
 def digest(prompts: Sequence[HeldOut]) -> str:
-    """Lower-case hexadecimal SHA-256 of the prompts and answers."""
+    """Return the lower-case hexadecimal SHA-256 of the prompts and answers."""
     return hashlib.sha256(json.dumps([[p.prompt, p.answer] for p in prompts]).encode()).hexdigest()
 
 

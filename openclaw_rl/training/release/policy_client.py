@@ -1,4 +1,4 @@
-"""The mesh's own policy server, as the watch needs it."""
+"""Client of the mesh's own policy server, as far as a rollback needs it."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import grpc
 
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import from_rpc_error, unavailable
-from openclaw_rl.v1.policy_pb2 import ActivateVersionRequest, GetPolicyRequest, PolicyState
+from openclaw_rl.v1.policy_pb2 import ActivateVersionRequest, GetPolicyRequest, GetPolicyResponse, PolicyState
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceStub
 
 #: Seconds for a call: going back loads weights.
 TIMEOUT = 60.0
 
 
-class PolicyDoor(Protocol):
-    """What the watch asks of a policy server.
+class PolicyClient(Protocol):
+    """State and rollback of a policy server.
 
     Raises (all methods):
         MeshError: it does not answer, or refuses.
     """
 
     async def state(self) -> PolicyState:
-        """What it has now."""
+        """Return its versions as they are now."""
         ...
 
     async def activate(self, version: int, reason: str) -> None:
-        """Let it answer with a version that it keeps."""
+        """Make it answer with a version that it keeps."""
         ...
 
 
-class GrpcPolicyDoor:
-    """A PolicyDoor over gRPC; a connection for each call, since calls are rare.
+class GrpcPolicyClient:
+    """A PolicyClient over gRPC; a connection for each call, since calls are rare.
 
     Args:
         resolve: HOST:PORT of the policy server; None while it is not known.
@@ -43,15 +43,17 @@ class GrpcPolicyDoor:
         self._resolve = resolve
 
     async def state(self) -> PolicyState:
-        """See PolicyDoor."""
+        """See PolicyClient."""
         async with connect(self._address(), "policy_server") as channel:
             try:
-                return (await PolicyServiceStub(channel).GetPolicy(GetPolicyRequest(), timeout=TIMEOUT)).state
+                stub = PolicyServiceStub(channel)
+                answer: GetPolicyResponse = await stub.GetPolicy(GetPolicyRequest(), timeout=TIMEOUT)
+                return answer.state
             except grpc.aio.AioRpcError as error:
                 raise from_rpc_error(error) from None
 
     async def activate(self, version: int, reason: str) -> None:
-        """See PolicyDoor."""
+        """See PolicyClient."""
         async with connect(self._address(), "policy_server") as channel:
             try:
                 request = ActivateVersionRequest(version=version, reason=reason)

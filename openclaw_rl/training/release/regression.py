@@ -1,4 +1,4 @@
-"""The watch: goes back when the live turns of a new version are judged significantly worse than those before it.
+"""Detection of a regression: live turns of a new version that are judged significantly worse than those before it.
 
 Scores are -1, 0 and +1, so the test can be exact. Under the hypothesis that the version makes no difference, each
 split of the n + m scores into n of the new version and m of those before is equally likely; `fall_probability` is the
@@ -26,18 +26,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from openclaw_rl.config import WatchConfig
-from openclaw_rl.training.release.live_scores import LiveScores, Scores
-from openclaw_rl.training.release.version_table import TAKEN_BACK, VersionTable
+from openclaw_rl.training.tables.reasons import VersionState, VersionStatus
+from openclaw_rl.training.tables.scores import Scores, ScoreTable
+from openclaw_rl.training.tables.state import Key, StateTable
+from openclaw_rl.training.tables.versions import VersionTable
 
 #: Looks at one version: the last one at 2^5 times min_turns.
 LOOKS = 6
-#: Of the state in the trainer's store.
-_KEY = "watch"
+#: Begins the reasons that policy servers are given.
+_PREFIX = "watch: "
 
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """Live turns were judged worse."""
+    """A regression: live turns were judged worse."""
 
     versions: list[int]  #: taken together, newest first
     after: Scores  #: theirs
@@ -48,24 +50,25 @@ class Fall:
 
     @property
     def reason(self) -> str:
-        """A sentence for a person."""
-        return (f"watch: mean score of live turns fell from {self.before.mean:.2f} ({_of(self.before, self.earlier)}) "
-                f"to {self.after.mean:.2f} ({_of(self.after, self.versions)}) (p={self.probability:.2g})")
+        """Sentence for a person."""
+        return (f"{_PREFIX}mean score of live turns fell from {self.before.mean:.2f} "
+                f"({_of(self.before, self.earlier)}) to {self.after.mean:.2f} ({_of(self.after, self.versions)}) "
+                f"(p={self.probability:.2g})")
 
 
 @dataclass(slots=True)
 class _State:
-    """What is kept in the store."""
+    """Decisions, as they are kept in the store."""
 
     looks: dict[str, int]  #: by version (the oldest of those taken together): looks that were had
     taken_back: list[int]  #: versions that were taken back, each once and for all
-    going: dict[str, Any] | None  #: a way back that no policy server has confirmed yet: target, reason
-    went: dict[str, Any] | None  #: the last way back, until it is cleared: target, highest, reason
+    going: dict[str, Any] | None  #: a rollback that no policy server has confirmed yet: target, reason
+    went: dict[str, Any] | None  #: the last rollback, until it is cleared: target, highest, reason
 
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What a look is at; see Fall."""
+    """Two groups of versions to compare; see Fall."""
 
     group: list[int]
     after: Scores
@@ -74,29 +77,30 @@ class _Compared:
     look: int  #: which one this is, from 1
 
 
-class Watch:
-    """Compares live turns and remembers what it did. One thread at a time.
+class RegressionDetector:
+    """Compares live turns and remembers what it decided. One thread at a time.
 
     Args:
         config: its settings.
-        versions: the trainer's versions and single values.
-        live: scores of live turns.
+        versions: the trainer's.
+        scores: of live turns.
+        state: keeps what it decided.
     """
 
-    def __init__(self, config: WatchConfig, versions: VersionTable, live: LiveScores) -> None:
-        self._config, self._versions, self._live = config, versions, live
-        kept = versions.get(_KEY)
+    def __init__(self, config: WatchConfig, versions: VersionTable, scores: ScoreTable, state: StateTable) -> None:
+        self._config, self._versions, self._scores, self._table = config, versions, scores, state
+        kept = state.get(Key.WATCH)
         self._state = _State(**json.loads(kept)) if kept else _State({}, [], None, None)
 
     @property
     def going(self) -> tuple[int, str] | None:
-        """Version and reason of a way back that is decided and that no policy server has confirmed."""
+        """Version and reason of a rollback that is decided and that no policy server has confirmed."""
         going = self._state.going
         return (going["target"], going["reason"]) if going else None
 
     @property
     def alarm(self) -> str:
-        """What an operator should know; empty when there is nothing."""
+        """Text for an operator; empty when there is nothing to say."""
         if not self._config.enabled:
             return ""
         if self._state.going:
@@ -110,12 +114,12 @@ class Watch:
         return ""
 
     def due(self, active: int) -> bool:
-        """Whether there are enough new turns for another look at the active version."""
+        """Return whether there are enough new turns for another look at the active version."""
         found = self._compared(active)
         return found is not None and found.look > self._looks(found)
 
     def look(self, active: int, kept: Collection[int]) -> Fall | None:
-        """Find out whether the active version is worse than those before it, and note it: then `going` says so.
+        """Compare the active version with those before it, and decide: a rollback is in `going` then.
 
         Args:
             active: the version that answers.
@@ -138,13 +142,13 @@ class Watch:
         return result
 
     def answers(self, active: int, pinned: bool) -> None:
-        """Take notice of what answers now: a way back is done, or an operator acted, which ends what is told of it."""
+        """Note which version answers now: a rollback is done, or an operator acted, which ends the alarm."""
         going, went = self._state.going, self._state.went
         if not went:
             return
-        by_hand = active not in (went["target"], *self._state.taken_back) and active <= went["highest"]
+        manual = active not in (went["target"], *self._state.taken_back) and active <= went["highest"]
         again = going is None and active in self._state.taken_back
-        if pinned or by_hand or again:
+        if pinned or manual or again:
             self._state.going = self._state.went = None
         elif going and not self._fallen(active, going["target"]):
             self._state.going = None
@@ -156,25 +160,25 @@ class Watch:
         """Whether a version was taken back with what came after `target`, or was made from one of these meanwhile."""
         return any(version > target and version in self._state.taken_back for version in self._versions.lineage(active))
 
-    def took_back(self, version: int) -> str | None:
-        """What became of a version that the watch took back; None for any other."""
+    def took_back(self, version: int) -> VersionStatus | None:
+        """Return the status of a version that was taken back here; None for any other."""
         if version not in self._state.taken_back or not self._state.went:
             return None
-        return f"{TAKEN_BACK}{self._state.went['reason'].removeprefix('watch: ')}"
+        return VersionStatus(VersionState.TAKEN_BACK, self._state.went["reason"].removeprefix(_PREFIX))
 
     def _compared(self, active: int) -> _Compared | None:
         """The newest versions that have min_turns together, and those before them; None when there is nothing to
         compare, or nothing to be done about it."""
         if not self._config.enabled or self._state.going:
             return None
-        live, line = self._live.all(), self._versions.lineage(active)
+        live, ancestors = self._scores.all(), self._versions.lineage(active)
         # Not past one that was taken back once and that an operator activated again.
-        stop = next((at for at, version in enumerate(line) if version == 0 or version in self._state.taken_back),
-                    len(line))
-        group, after = self._pool(line[:stop], live)
+        stop = next((at for at, version in enumerate(ancestors) if version == 0 or version in self._state.taken_back),
+                    len(ancestors))
+        group, after = self._pool(ancestors[:stop], live)
         if not group or after.turns < self._config.min_turns:
             return None
-        earlier, before = self._pool(line[line.index(group[-1]) + 1:], live)
+        earlier, before = self._pool(ancestors[ancestors.index(group[-1]) + 1:], live)
         look = 1 + int(math.log2(after.turns / self._config.min_turns))
         if before.turns < self._config.min_turns or look > LOOKS:
             return None
@@ -198,7 +202,7 @@ class Watch:
         for version in self._versions.lineage(oldest)[1:]:
             if version not in kept or version in self._state.taken_back:
                 continue
-            known = self._versions.version(version)
+            known = self._versions.get(version)
             if known is not None and not known.lost and (version == 0 or known.activated_at is not None):
                 return version
         return None
@@ -211,16 +215,16 @@ class Watch:
         self._keep()
 
     def _end_alarm(self, found: _Compared, fall: float) -> None:
-        """Newer versions with enough turns that are no worse end what is told of the last way back."""
+        """Clear the last rollback when newer versions with enough turns are no worse."""
         if self._state.went and found.group[-1] > self._state.went["highest"] and fall < self._config.min_drop:
             self._state.went = None
 
     def _keep(self) -> None:
-        self._versions.set(_KEY, json.dumps(asdict(self._state)))
+        self._table.set(Key.WATCH, json.dumps(asdict(self._state)))
 
 
 def fall_probability(after: Scores, before: Scores) -> float:
-    """One-sided probability of a mean as low as `after`'s, were its turns drawn from all of them by chance.
+    """Return the one-sided probability of a mean as low as `after`'s, were its turns drawn from all of them by chance.
 
     Args:
         after: scores of the turns that are asked about.

@@ -47,16 +47,17 @@ def keeps_leases() -> None:
 
 
 def trains_on_what_failed() -> None:
-    from openclaw_rl.training.buffer import samples
+    from openclaw_rl.training.buffer import intake, sample_buffer
 
-    samples.problem = lambda sample, max_tokens: None
+    for module in (intake, sample_buffer):
+        module.validate_sample = lambda sample, max_tokens: None  # type: ignore[attr-defined]
 
 
 def tells_the_newest_first() -> None:
-    from openclaw_rl.training.buffer.samples import SampleTable
+    from openclaw_rl.training.buffer.sample_buffer import SampleBuffer
 
-    right = SampleTable.statuses
-    SampleTable.statuses = lambda self, turn_ids: right(self, turn_ids)[::-1]  # type: ignore[method-assign]
+    right = SampleBuffer.statuses
+    SampleBuffer.statuses = lambda self, turn_ids: right(self, turn_ids)[::-1]  # type: ignore[method-assign]
 
 
 def forgets_pauses() -> None:

@@ -74,8 +74,8 @@ async def test_each_is_marked_judged_and_trained_on_as_configured(
     def decided(**config: Any) -> list[str]:
         folder = tmp_path / "-".join([*config, *config.values()])
         store = TrainerStore(folder / "state.db", "group", TrainerConfig(**config))
-        store.accept(samples)
-        statuses = store.statuses([cut.turn_id, limit.turn_id, empty.turn_id])
+        store.intake.accept(samples)
+        statuses = store.samples.statuses([cut.turn_id, limit.turn_id, empty.turn_id])
         store.close()
         return [status.reason.partition(":")[0] or f"{status.score:+d}" for status in statuses]
 

@@ -1,4 +1,4 @@
-"""The back end in the trainer's process. It imports neither PyTorch nor megatron-core: the group does the work."""
+"""Back end in the trainer's process. It imports neither PyTorch nor megatron-core: the group does the work."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.config import ModelConfig
-from openclaw_rl.training.backends.interface import Answer, BackendLost, Evaluation, StartPoint
+from openclaw_rl.training.algorithms.example import Example
+from openclaw_rl.training.backends.interface import Answer, BackendLost, Evaluation, HeldOut, StartPoint
 from openclaw_rl.training.backends.megatron import hardware
 from openclaw_rl.training.backends.megatron.group import Group
 from openclaw_rl.training.backends.megatron.plan import plan
 from openclaw_rl.training.backends.megatron.processes import WORKER
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.held_out import HeldOut
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class MegatronBackend:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process of each rank."""
+        """Return the process id of each rank."""
         return self._group.pids
 
     def step(self, examples: Sequence[Example], version: int, stop: Callable[[], bool]) -> dict[str, float]:
@@ -79,6 +78,7 @@ class MegatronBackend:
 
 
 def _text(data: dict[str, Any], name: str) -> str:
-    if not isinstance(data.get(name), str):
+    value = data.get(name)
+    if not isinstance(value, str):
         raise BackendLost(f"rank 0 sent a tensor without {name}")
-    return data[name]
+    return value

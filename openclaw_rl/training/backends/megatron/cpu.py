@@ -1,4 +1,4 @@
-"""megatron-core on a CPU: the few calls that it makes to CUDA unasked are answered by the CPU."""
+"""megatron-core on a CPU: redirects the few calls that it makes to CUDA unconditionally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class _Redirect(TorchFunctionMode):
-    """device="cuda", written out in megatron-core, is the CPU; a tensor's way to CUDA ends where it began."""
+    """Makes device="cuda", hard-coded in megatron-core, the CPU, and moves of tensors to CUDA no-ops."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -27,7 +27,7 @@ class _Redirect(TorchFunctionMode):
 
 @contextlib.contextmanager
 def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
-    """Modules' and classes' (owner, name, value) for a while."""
+    """Replace attributes (owner, name, value) of modules and classes for a while."""
     kept = [(owner, name, vars(owner)[name]) for owner, name, _ in names]
     try:
         for owner, name, value in names:
@@ -40,7 +40,7 @@ def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def redirected(device: torch.device) -> Iterator[None]:
-    """Whatever calls megatron-core stands in this.
+    """Redirect CUDA calls; all code that calls megatron-core runs in this context.
 
     Args:
         device: that it computes on; nothing is redirected where it is a GPU.

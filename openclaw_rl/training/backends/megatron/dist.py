@@ -1,4 +1,4 @@
-"""Checkpoints that every rank writes its shards of (megatron-core's dist_checkpointing, format `torch_dist`).
+"""Checkpoints of which every rank writes its shards (megatron-core's dist_checkpointing, format `torch_dist`).
 
 Their keys are Hugging Face's names, so a checkpoint knows nothing of the layout that wrote it, and every other one can
 go on from it: the values of a parameter are `NAME`, the moments of AdamW `exp_avg.NAME` and `exp_avg_sq.NAME`.
@@ -20,7 +20,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from torch import Tensor
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.api import CheckpointException
 
 from openclaw_rl.training.backends.megatron.cpu import replaced
 from openclaw_rl.training.backends.megatron.mapping import VOCABULARY, Part, Rule
@@ -41,7 +41,7 @@ def save_weights(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, pla
 
 
 def load_weights(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, place: Place) -> None:
-    """Take the values that `save_weights` wrote, at whatever layout. Collective.
+    """Load the values that `save_weights` wrote, at whatever layout. Collective.
 
     Raises:
         ValueError: they are not of this model, or not whole.
@@ -67,7 +67,7 @@ def save_optimizer(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, p
 
 
 def load_optimizer(folder: Path, rules: dict[str, Rule], optimizer: Optimizer, place: Place) -> None:
-    """Take the state that `save_optimizer` wrote. Collective.
+    """Load the state that `save_optimizer` wrote. Collective.
 
     Raises:
         ValueError: as for `load_weights`.

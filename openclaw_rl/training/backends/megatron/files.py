@@ -1,4 +1,4 @@
-"""Hugging Face's files and a rank's parameters: each rank reads only its part, and gives it back tensor by tensor."""
+"""Conversion between Hugging Face's files and a rank's parameters, tensor by tensor; a rank reads only its part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Files:
         self._open: dict[Path, Any] = {}
 
     def piece(self, part: Part, place: Place) -> Tensor:
-        """A rank's part of a tensor, filled up.
+        """Return a rank's part of a tensor, padded.
 
         Raises:
             ValueError: it isn't there, or of another shape.
@@ -62,8 +62,8 @@ def load(files: Files, made_of: dict[str, Rule], parameters: dict[str, Any], pla
 
 def gathered(folder: Path, parameters: dict[str, Any], place: Place,
              ) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
-    """All tensors as the model folder has them, (name, dtype, shape, bytes), on rank 0; nothing on the others, where it
-    must be run through all the same. One tensor at a time is whole, on rank 0 alone.
+    """Yield all tensors as the model folder has them, (name, dtype, shape, bytes), on rank 0; nothing on the others,
+    where it must be run through all the same. One tensor at a time is whole, on rank 0 alone.
 
     Args:
         folder: of the base model: names, types and order.
@@ -100,7 +100,7 @@ def gathered(folder: Path, parameters: dict[str, Any], place: Place,
 @torch.no_grad()
 def _gather(parameter: Tensor | None, rule: Rule, index: int, stage: int, dtype: torch.dtype,
             place: Place) -> Tensor | None:
-    """One part of a parameter, whole, on the CPU of rank 0."""
+    """Gather one part of a parameter on the CPU of rank 0."""
     part, ranks = rule.parts[index], place.layout.tensor
     holders = range(ranks) if part.axis is not None else range(1)
     here = dist.get_rank()

@@ -1,4 +1,4 @@
-"""What the trainer's process and the ranks say to each other: frames of JSON and raw bytes. Nothing is pickled.
+"""Protocol between the trainer's process and the ranks: frames of JSON and raw bytes. Nothing is pickled.
 
 A frame is MAGIC, the JSON's length (4 bytes, big-endian), the raw part's length (8 bytes), the JSON object and the raw
 part.
@@ -28,11 +28,11 @@ SOCKET_FILE, RENDEZVOUS_FILE, STORE_FILE = "control", "rendezvous", "store"
 
 
 class Closed(Exception):
-    """The other end has gone."""
+    """The other end has closed the connection."""
 
 
 class BadFrame(Exception):
-    """What came is no frame."""
+    """The received bytes are not a frame."""
 
 
 class Channel:
@@ -69,7 +69,7 @@ class Channel:
             raise Closed(str(error)) from None
 
     def receive(self, seconds: float | None = None) -> tuple[dict[str, Any], bytearray]:
-        """The next frame.
+        """Receive the next frame.
 
         Args:
             seconds: for the whole of it; None waits for ever.
@@ -108,7 +108,7 @@ class Channel:
         return content
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # also for a thread that waits in `receive`
         except OSError:

@@ -1,4 +1,4 @@
-"""A group of ranks: commands, and the one answer that all of them give."""
+"""Commands to a group of ranks, and their common answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from openclaw_rl.training.backends.interface import AbnormalStep, BackendLost, Stopped
+from openclaw_rl.training.algorithms.example import AbnormalStep
+from openclaw_rl.training.backends.interface import BackendLost, Stopped
 from openclaw_rl.training.backends.megatron.frames import BadFrame, Closed
 from openclaw_rl.training.backends.megatron.processes import WORKER, Processes
 
@@ -50,11 +51,11 @@ class Group:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process of each rank."""
+        """Return the process id of each rank."""
         return dict(self._processes.pids)
 
     def call(self, do: str, arguments: dict[str, Any], seconds: float, stop: Callable[[], bool] | None = None) -> Any:
-        """Let all ranks do something; gives rank 0's result.
+        """Run a command on all ranks; return rank 0's result.
 
         Args:
             do: what.
@@ -77,7 +78,7 @@ class Group:
         raise BackendLost(f"rank 0 of the Megatron group sent tensors when asked to {do}")
 
     def stream(self, do: str, arguments: dict[str, Any], seconds: float) -> Iterator[Frame]:
-        """The same of a command to which rank 0 answers with many frames, sent one at a time as they are taken."""
+        """Run a command to which rank 0 answers with many frames; yield them as they come, one at a time."""
         return self._command({"do": do, **arguments}, seconds, None)
 
     def alive(self) -> bool:
@@ -113,7 +114,7 @@ class Group:
 
     def _frames(self, done: dict[int, dict[str, Any]], do: str, seconds: float,
                 stop: Callable[[], bool] | None) -> Iterator[Frame]:
-        """Frames of rank 0 until every rank is in `done`, with its answer, or too late."""
+        """Yield frames of rank 0 until every rank is in `done` with its answer, or time is up."""
         until, stopped = time.monotonic() + seconds, False
         while len(done) < self._world:
             for rank, data, raw in self._receive():
@@ -144,7 +145,7 @@ class Group:
                 raise self._processes.gone(rank, str(error)) from None
 
     def _receive(self) -> Iterator[tuple[int, dict[str, Any], bytearray]]:
-        """What comes within a moment."""
+        """Yield the frames that come within a moment."""
         for key, _ in self._selector.select(_POLL):
             rank: int = key.data
             try:
@@ -161,7 +162,7 @@ class Group:
 
 
 def _result(done: dict[int, dict[str, Any]]) -> Any:
-    """Rank 0's result, when no rank says that it failed. That another rank was lost to it says least."""
+    """Return rank 0's result, or raise the failure of a rank; that another rank was lost to it says least."""
     for rank, data in sorted(done.items(), key=lambda item: item[1]["done"] == "lost"):
         text = str(data.get("text", ""))
         match data["done"]:

@@ -1,4 +1,4 @@
-"""What a machine has for a group of ranks, found out without PyTorch."""
+"""Detection of GPUs and memory for a group of ranks, without PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Hardware:
 
 
 def find() -> Hardware:
-    """What there is now."""
+    """Detect the hardware of this machine."""
     gpus, why = _gpus()
     return Hardware(gpus, _free_memory(), why)
 
@@ -51,7 +51,7 @@ def _gpus() -> tuple[list[int], str]:
 
 
 def _free_memory() -> int:
-    """Of the machine, or of the container, whichever is less."""
+    """Return the free memory of the machine or of the container, whichever is less."""
     free = psutil.virtual_memory().available
     try:
         limit = int((_CGROUP / "memory.max").read_text())  # "max" when there is none

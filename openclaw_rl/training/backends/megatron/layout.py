@@ -1,4 +1,4 @@
-"""How the model is dealt to the ranks. Pure Python: it is checked before anything is started.
+"""Layout of a model over ranks. Pure Python: it is checked before anything is started.
 
 Bytes of a parameter on the rank that has it: 20. In mixed precision (Micikevicius et al. 2018, arXiv:1710.03740) 2 of
 the bf16 weight, 4 of its fp32 gradient, 4 of the fp32 master copy, 8 of Adam's two moments; and 2 of the frozen base
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def world(self) -> int:
-        """Ranks of the group."""
+        """Number of ranks of the group."""
         return self.tensor * self.pipeline * self.data
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Need:
 
 
 def parse_size(text: str) -> float:
-    """Parameters of a size such as 8B, 1.5B or 135M.
+    """Return the number of parameters of a size such as 8B, 1.5B or 135M.
 
     Raises:
         ValueError: it is none.
@@ -82,37 +82,38 @@ def parse_size(text: str) -> float:
 
 
 def size_text(parameters: float) -> str:
-    """135M, 8.0B."""
+    """Format a number of parameters: 135M, 8.0B."""
     return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.0f}M"
 
 
 def same_size(named: float, parameters: float) -> bool:
-    """A model of so many parameters may be called so."""
+    """Return whether a model of so many parameters may be called so."""
     return 1 / _ROUNDING <= named / parameters <= _ROUNDING
 
 
 def gigabytes(count: float) -> str:
-    """16.1 GB."""
+    """Format a number of bytes: 16.1 GB."""
     return f"{count / 1e9:.1f} GB"
 
 
 def parameters(model: ModelConfig) -> int:
-    """How many parameters a model has."""
+    """Count the parameters of a model."""
     return sum(math.prod(shape) for shape in model.tensors().values())
 
 
 def tensor_sizes(model: ModelConfig) -> list[int]:
-    """Parts that each layer can be cut into: whole heads, key-value heads and units of the MLP."""
+    """Return the numbers of parts that each layer can be cut into: whole heads, key-value heads and units of the
+    MLP."""
     return _divisors(math.gcd(model.heads, model.kv_heads, model.intermediate_size))
 
 
 def pipeline_sizes(model: ModelConfig) -> list[int]:
-    """Parts that the layers can be dealt to."""
+    """Return the numbers of stages that the layers can be divided into."""
     return _divisors(model.layers)
 
 
 def need(model: ModelConfig, layout: Layout, tokens: int, *, gpu: bool) -> Need:
-    """Memory of the rank that needs most.
+    """Return the memory of the rank that needs most.
 
     Args:
         model: its sizes.
@@ -134,9 +135,9 @@ def need(model: ModelConfig, layout: Layout, tokens: int, *, gpu: bool) -> Need:
 
 def choose(model: ModelConfig, ranks: int, memory: float | None, overrides: MegatronConfig, tokens: int, *,
            gpu: bool, key: str = "gpus") -> Layout:
-    """The layout that cuts the model least among those that fit into the memory: the fewer parts, the less the ranks
-    say to one another. Layers are cut (within one machine that is the faster way) before they are dealt; what is left
-    are copies.
+    """Choose the layout that cuts the model least among those that fit into the memory: the fewer parts, the less the
+    ranks say to one another. Layers are cut (within one machine that is the faster way) before they are dealt; what is
+    left are copies.
 
     Args:
         model: its sizes.
@@ -173,7 +174,7 @@ def choose(model: ModelConfig, ranks: int, memory: float | None, overrides: Mega
 
 
 def layouts(model: ModelConfig, ranks: int) -> Iterator[Layout]:
-    """All that the model allows on so many ranks."""
+    """Yield all layouts that the model allows on so many ranks."""
     for tensor in tensor_sizes(model):
         for pipeline in pipeline_sizes(model):
             if ranks % (tensor * pipeline) == 0:
@@ -195,7 +196,7 @@ def _wrong(model: ModelConfig, overrides: MegatronConfig) -> list[str]:
 
 
 def unsupported(config: ModelConfig) -> str | None:
-    """What megatron-core's layers can't compute of a model, or None."""
+    """Return what megatron-core's layers can't compute of a model, or None."""
     for key, value in (("attention_bias", config.out_bias), ("mlp_bias", config.mlp_bias)):
         if value:
             return f"{key}: true is not supported by the megatron back end; use the torch back end"

@@ -1,4 +1,4 @@
-"""Hugging Face's tensors and megatron-core's parameters: which part of which is where, on every rank.
+"""Mapping between Hugging Face's tensors and megatron-core's parameters on every rank.
 
 Both hold the same values, so that the way there and back is exact to the bit. A parameter is made of one, two or three
 tensors, cut among the ranks of a tensor parallel group:
@@ -36,14 +36,14 @@ class Part:
     axis: int | None  #: that is cut; None: every rank has all of it
 
     def local_shape(self, ranks: int) -> list[int]:
-        """Shape of what one of `ranks` ranks has, with what fills it up."""
+        """Return the shape of the part of one of `ranks` ranks, padding included."""
         shape = list(self.shape)
         if self.axis is not None:
             shape[self.axis] = -(-shape[self.axis] // ranks)
         return shape
 
     def place(self, rank: int, ranks: int) -> tuple[slice, ...]:
-        """The part of the whole tensor that a rank has."""
+        """Return the slice of the whole tensor that a rank has."""
         cut = [slice(None)] * len(self.shape)
         if self.axis is not None:
             size, all_of_it = self.local_shape(ranks)[self.axis], self.shape[self.axis]
@@ -51,7 +51,7 @@ class Part:
         return tuple(cut)
 
     def fill(self, piece: Tensor, ranks: int) -> Tensor:
-        """A rank's part of the tensor with zeros behind it, where it ends early."""
+        """Pad a rank's part of the tensor with zeros, where it ends early."""
         shape = self.local_shape(ranks)
         if list(piece.shape) == shape:
             return piece
@@ -62,30 +62,30 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a parameter is made of on one rank: its rows are `groups` times some rows of each part."""
+    """Composition of a parameter on one rank: its rows are `groups` times some rows of each part."""
 
     parts: tuple[Part, ...]
     groups: int = 1
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
-        """The parameter, from a rank's piece of each part."""
+        """Join a rank's piece of each part to the parameter."""
         if len(pieces) == 1:
             return pieces[0]
         rest = pieces[0].shape[1:]
         return torch.cat([p.reshape(self.groups, -1, *rest) for p in pieces], 1).reshape(-1, *rest)
 
     def split(self, parameter: Tensor, ranks: int) -> list[Tensor]:
-        """A rank's piece of each part, from the parameter: views where possible."""
+        """Split the parameter into a rank's piece of each part: views where possible."""
         if len(self.parts) == 1:
             return [parameter]
         rest = parameter.shape[1:]
         rows = [part.local_shape(ranks)[0] // self.groups for part in self.parts]
-        pieces = parameter.view(self.groups, sum(rows), *rest).split(rows, 1)
+        pieces = parameter.view(self.groups, sum(rows), *rest).split(rows, 1)  # type: ignore[no-untyped-call]
         return [piece.reshape(-1, *rest) for piece in pieces]
 
 
 def rules(config: ModelConfig, layout: Layout, stage: int) -> dict[str, Rule]:
-    """Parameters of megatron-core's GPTModel on a pipeline stage, by name, with what each is made of."""
+    """Return the rule of each parameter of megatron-core's GPTModel on a pipeline stage, by name."""
     shapes = config.tensors()
 
     def part(name: str, axis: int | None) -> Part:

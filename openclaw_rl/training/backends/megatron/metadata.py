@@ -1,4 +1,4 @@
-"""Reading the `.metadata` of a sharded checkpoint, which is a pickle: it may name nothing but the format's own data.
+"""Safe reading of the `.metadata` of a sharded checkpoint, a pickle that may name nothing but the format's own data.
 
 PyTorch unpickles it as it is. The files' digests have been compared before; this is the second lock on that door.
 """
@@ -37,7 +37,7 @@ class _Reader(pickle.Unpickler):
 
 
 def load(file: IO[bytes]) -> Any:
-    """pickle.load, of a checkpoint's metadata.
+    """Load a checkpoint's metadata, as pickle.load.
 
     Raises:
         pickle.UnpicklingError: it names something else, or is no pickle.
@@ -47,6 +47,6 @@ def load(file: IO[bytes]) -> Any:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """PyTorch reads checkpoints' metadata with `load`."""
+    """Make PyTorch read checkpoints' metadata with `load`."""
     with replaced((filesystem, "pickle", SimpleNamespace(load=load))):
         yield

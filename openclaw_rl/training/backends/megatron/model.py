@@ -22,7 +22,7 @@ from openclaw_rl.models.llama import rotary_frequencies
 from openclaw_rl.training.backends.megatron.layout import Layout
 
 
-class Attention(MegatronModule):
+class Attention(MegatronModule):  # type: ignore[misc]
     """Causal attention of the heads that a rank has; a `core_attention` of megatron-core's layers.
 
     Attributes:
@@ -51,8 +51,8 @@ class Attention(MegatronModule):
         return out.permute(2, 0, 1, 3).reshape(*query.shape[:2], -1)
 
 
-class Model(GPTModel):
-    """A pipeline stage of the model. Its output is what the logits are made of, not the logits."""
+class Model(GPTModel):  # type: ignore[misc]
+    """A pipeline stage of the model. Its output are hidden states, not logits."""
 
     def __init__(self, model: ModelConfig, config: TransformerConfig, first: bool, last: bool) -> None:
         spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=model.qk_norm)
@@ -78,27 +78,29 @@ class Model(GPTModel):
         self._frequencies = self._frequencies.to(places.device)
         turns = places.T.float().unsqueeze(-1) * self._frequencies
         turns = torch.cat([turns, turns], -1).unsqueeze(2)  # (tokens, b, 1, head_dim)
-        return self.decoder(hidden_states=inner, attention_mask=mask, rotary_pos_emb=turns)
+        hidden: Tensor = self.decoder(hidden_states=inner, attention_mask=mask, rotary_pos_emb=turns)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(rows, V), whole on each rank, of hidden states (rows, width). The last stage's."""
+        """Return logits (rows, V), whole on each rank, of hidden states (rows, width). The last stage's."""
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         logits, _ = self.output_layer(hidden.unsqueeze(1), weight=weight)
-        return logits.squeeze(1)[:, :self._vocab_size]
+        whole: Tensor = logits.squeeze(1)[:, :self._vocab_size]
+        return whole
 
     def keep(self, keeps: bool) -> None:
-        """Begin, or end, to keep keys and values; those that are kept go."""
+        """Switch the cache of keys and values on or off, and empty it."""
         for attention in self.attentions():
             attention.keeps, attention.kept = keeps, None
 
     def attentions(self) -> list[Attention]:
-        """Of the stage's layers."""
+        """Return the attention of each of the stage's layers."""
         return [module for module in self.modules() if isinstance(module, Attention)]
 
 
 def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype,
                        device: torch.device) -> TransformerConfig:
-    """megatron-core's description of the model and of how it is computed.
+    """Return megatron-core's description of the model and of how it is computed.
 
     Args:
         dtype: of the parameters and of what the stages send one another.
@@ -124,11 +126,12 @@ def transformer_config(model: ModelConfig, layout: Layout, dtype: torch.dtype,
 
 
 def build(model: ModelConfig, layout: Layout, dtype: torch.dtype, device: torch.device) -> Model:
-    """This rank's stage, with whatever values in it.
+    """Make this rank's stage, with uninitialized values.
 
     Args:
         layout: that parallel_state was initialized with.
     """
     config = transformer_config(model, layout, dtype, device)
-    return Model(model, config, parallel_state.is_pipeline_first_stage(),
-                 parallel_state.is_pipeline_last_stage()).to(device, dtype)
+    stage: Model = Model(model, config, parallel_state.is_pipeline_first_stage(),
+                         parallel_state.is_pipeline_last_stage()).to(device, dtype)
+    return stage

@@ -36,7 +36,8 @@ class Optimizer:
         self._adam = torch.optim.AdamW(self.masters.values(), lr=rate, betas=BETAS, weight_decay=0.0)
 
     def norm(self) -> float:
-        """Norm of the gradients of all the model's parameters, each counted once. Collective in a replica."""
+        """Return the norm of the gradients of all the model's parameters, each counted once. Collective in a
+        replica."""
         own = [p for p in self._parameters.values()
                if param_is_not_shared(p) and param_is_not_tensor_parallel_duplicate(p)]
         device = next(iter(self._parameters.values())).device
@@ -67,18 +68,18 @@ class Optimizer:
         return all(bool(master.isfinite().all()) for master in self.masters.values())
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
-        """MOMENTS of each parameter, by name; zeros before the first step."""
+        """Return MOMENTS of each parameter, by name; zeros before the first step."""
         state = self._adam.state
         return {name: {key: state[master][key] if master in state else torch.zeros_like(master)
                        for key in MOMENTS} for name, master in self.masters.items()}
 
     @property
     def steps(self) -> int:
-        """Steps made so far."""
+        """Number of steps made so far."""
         return int(next((state["step"] for state in self._adam.state.values()), 0))
 
     def restore(self, moments: dict[str, dict[str, Tensor]], steps: int) -> None:
-        """Go on with the state that another one had."""
+        """Restore a saved state."""
         for name, master in self.masters.items():
             self._adam.state[master] = {"step": torch.tensor(float(steps)), **moments[name]}
 

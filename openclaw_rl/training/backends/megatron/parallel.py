@@ -1,4 +1,4 @@
-"""What the ranks of a group agree on and tell one another. Every function is collective."""
+"""Communication among the ranks of a group. Every function is collective."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from openclaw_rl.training.backends.megatron.layout import Layout
 
 
 def device_of(name: str) -> torch.device:
-    """That this rank computes on: the GPU that was chosen for it, unless `cpu` is asked for or there is none."""
+    """Return the device of this rank: the GPU that was chosen for it, unless `cpu` is asked for or there is none."""
     on_gpu = name != "cpu" and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this rank stands in the layout."""
+    """Position of this rank in the layout."""
 
     layout: Layout
     tensor: int
@@ -31,7 +31,7 @@ class Place:
 
     @classmethod
     def take(cls, layout: Layout, device: torch.device) -> Place:
-        """Make the groups of a layout, in place of those that there were.
+        """Make the process groups of a layout, in place of earlier ones.
 
         Raises:
             ValueError: the world has another size.
@@ -49,21 +49,21 @@ class Place:
 
     @property
     def first(self) -> bool:
-        """On the first stage."""
+        """Whether it is on the first stage."""
         return self.stage == 0
 
     @property
     def last(self) -> bool:
-        """On the last stage, where the losses are."""
+        """Whether it is on the last stage, where the losses are."""
         return self.stage == self.layout.pipeline - 1
 
     @property
     def speaks(self) -> bool:
-        """One of the ranks that know the same of a replica's losses."""
+        """Whether it reports for the ranks that know the same of a replica's losses."""
         return self.last and self.tensor == 0
 
     def rank(self, stage: int, tensor: int) -> int:
-        """Rank in the world, in the first replica."""
+        """Return a rank in the world, of the first replica."""
         return stage * self.layout.data * self.layout.tensor + tensor
 
     def any_of_all(self, flag: bool) -> bool:
@@ -75,11 +75,11 @@ class Place:
         return bool(self._reduce([float(flag)], dist.ReduceOp.MAX, parallel_state.get_model_parallel_group())[0])
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Sums over the ranks of the world, the same to the bit on each."""
+        """Return sums over the ranks of the world, the same to the bit on each."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def largest(self, values: Sequence[float]) -> list[float]:
-        """Maxima over the ranks of the world; NaN wins."""
+        """Return maxima over the ranks of the world; NaN wins."""
         # Whether the maximum of a number and NaN is NaN differs among libraries.
         broken = [value != value for value in values]
         found = self._reduce([0.0 if bad else value for bad, value in zip(broken, values, strict=True)],
@@ -96,7 +96,7 @@ class Place:
         return tensor.tolist()
 
     def from_last(self, tensor: Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """What the last stage's first rank has, on all ranks of its replica.
+        """Broadcast a tensor of the last stage's first rank to all ranks of its replica.
 
         Args:
             tensor: on that rank.

@@ -1,4 +1,4 @@
-"""From the configuration and the machine to a layout, or to what stands in the way: before anything is started."""
+"""Planning of a group before anything is started: the layout, or what stands in the way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from openclaw_rl.config import EMBEDDED_MODEL, Config, TrainerConfig
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.models.config import ModelConfig, ModelError
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.training.backends.interface import kind
 from openclaw_rl.training.backends.megatron import hardware
 from openclaw_rl.training.backends.megatron.hardware import Hardware
 from openclaw_rl.training.backends.megatron.layout import (
@@ -28,6 +27,7 @@ from openclaw_rl.training.backends.megatron.layout import (
     size_text,
     unsupported,
 )
+from openclaw_rl.training.backends.selection import kind
 
 #: The embedded model's sizes, for a machine on which it was not prepared yet.
 EMBEDDED = ModelConfig(
@@ -39,7 +39,7 @@ _KEYS = "components.trainer"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is going to be started."""
+    """Group that is to be started."""
 
     layout: Layout
     gpu: bool
@@ -58,7 +58,7 @@ class Plan:
 
 
 def plan(trainer: TrainerConfig, model: ModelConfig, found: Hardware) -> Plan:
-    """The layout for this model on this machine.
+    """Plan the group for this model on this machine.
 
     Raises:
         LayoutError: the configuration doesn't fit the model or the machine; a line for each problem.
@@ -74,8 +74,8 @@ def plan(trainer: TrainerConfig, model: ModelConfig, found: Hardware) -> Plan:
 
 
 def check_trainer(config: Config, home: Home) -> list[str]:
-    """What keeps the megatron back end from running on this machine: a sentence for each problem, with its key, its
-    value and what would fit. Empty when nothing does, and for other back ends."""
+    """Return what keeps the megatron back end from running on this machine: a sentence for each problem, with its key,
+    its value and what would fit. Empty when nothing does, and for other back ends."""
     trainer, policy = config.components.trainer, config.components.policy_server
     if uses_api(policy):
         return [f"{_KEYS}.backend: megatron trains weights, and components.policy_server.model: {policy.model} is an "
@@ -96,8 +96,8 @@ def check_trainer(config: Config, home: Home) -> list[str]:
 
 
 def describe_trainer(config: Config, home: Home) -> str:
-    """The layout that the trainer will take on this machine, for a person; empty for other back ends, and when it
-    can't run."""
+    """Describe the layout that the trainer will take on this machine, for a person; empty for other back ends, and when
+    it can't run."""
     trainer, policy = config.components.trainer, config.components.policy_server
     if uses_api(policy) or kind(trainer) != "megatron":
         return ""

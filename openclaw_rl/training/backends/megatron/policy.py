@@ -1,4 +1,4 @@
-"""What each rank of a Megatron group does: a policy in training, cut among the ranks by megatron-core.
+"""Policy in training on each rank of a Megatron group, cut among the ranks by megatron-core.
 
 Everything is collective: all ranks call the same methods with the same arguments, and return or raise alike; what a
 rank finds out alone (that it was asked to stop, that its values are infinite) is agreed on before anybody acts on it.
@@ -30,16 +30,16 @@ from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, check_moved, pieces
+from openclaw_rl.training.backends.evaluate import Questions, answer
 from openclaw_rl.training.backends.interface import (
     OPTIMIZER_FOLDER,
     WEIGHTS_FOLDER,
-    AbnormalStep,
     Evaluation,
+    HeldOut,
     StartPoint,
     Stopped,
-    learning_rate,
-    method,
 )
 from openclaw_rl.training.backends.megatron import dist as shards
 from openclaw_rl.training.backends.megatron import files, mapping
@@ -48,9 +48,7 @@ from openclaw_rl.training.backends.megatron.layout import Layout, unsupported
 from openclaw_rl.training.backends.megatron.model import Model, build
 from openclaw_rl.training.backends.megatron.optimizer import Optimizer
 from openclaw_rl.training.backends.megatron.parallel import Place, device_of
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.evaluate import Questions, answer
-from openclaw_rl.training.release.held_out import HeldOut
+from openclaw_rl.training.backends.selection import learning_rate, method
 from openclaw_rl.weights.format.safetensors import read_folder, read_header
 
 #: Samples with more tokens compute their activations twice instead of keeping them.
@@ -140,7 +138,7 @@ class MegatronPolicy:
             raise Stopped
 
     def _rounds(self, examples: Sequence[Example]) -> Iterator[slice]:
-        """Parts of each replica's samples, as many on all of them."""
+        """Yield parts of each replica's samples, equally many on all of them."""
         layout = self._place.layout
         size = _PER_STAGE * layout.pipeline if layout.pipeline > 1 else 1
         return (slice(begin, begin + size) for begin in range(0, -(-len(examples) // layout.data), size))
@@ -169,7 +167,7 @@ class MegatronPolicy:
                     frozen = self._frozen.logits(base[index][rows])
                     taught = self._frozen.logits(teacher[index][rows]) if index in teacher else None
                 objective(example, rows, ids[rows], behaviour[rows], student=self._model.logits(leaf[rows]),
-                          base=frozen, teacher=taught).backward()
+                          base=frozen, teacher=taught).backward()  # type: ignore[no-untyped-call]
             assert leaf.grad is not None
             return (hidden * leaf.grad).sum()
 
@@ -186,13 +184,13 @@ class MegatronPolicy:
         self._through(self._model, [e.text() for e in examples], finish)
 
     def _tensors(self, example: Example) -> tuple[Tensor, Tensor]:
-        """Response and its recorded log-probabilities."""
+        """Return the response and its recorded log-probabilities."""
         return (torch.tensor(example.response_ids, device=self._place.device),
                 torch.tensor(example.behaviour, device=self._place.device))
 
     @torch.no_grad()
     def _read(self, model: Model, texts: Sequence[tuple[list[int], list[int]]]) -> list[Tensor]:
-        """(R, width) for each text: what predicts the response tokens; empty but on the last stage."""
+        """Return (R, width) for each text: what predicts the response tokens; empty but on the last stage."""
         found: list[Tensor] = []
         self._through(model, texts, lambda _, hidden: found.append(hidden))
         return found if self._place.last else [torch.empty(0)] * len(texts)
@@ -270,7 +268,7 @@ class MegatronPolicy:
 
 
 class _Reader:
-    """A Reader (trainer/evaluate.py) of a replica; all of its ranks get the same logits."""
+    """A Reader (see backends/evaluate.py) of a replica; all of its ranks get the same logits."""
 
     def __init__(self, policy: MegatronPolicy, model: Model) -> None:
         self.device = policy._place.device
@@ -317,6 +315,6 @@ class _Reader:
 
 
 def _scalar(output: Tensor, loss: Tensor | None) -> tuple[Tensor, Tensor, None]:
-    """What the schedule wants of the last stage: the loss, tokens to divide by (none: it is a share already), a figure
-    to report."""
+    """Return what the schedule wants of the last stage: the loss, tokens to divide by (none: it is a share already), a
+    figure to report."""
     return output.new_zeros(()) if loss is None else loss, torch.zeros((), dtype=torch.int), None

@@ -1,4 +1,4 @@
-"""The processes of a group: torchrun and its ranks, their connections, their words, and their end."""
+"""Processes of a group: torchrun and its ranks, their connections, their output and their end."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Processes:
             self.end()
             raise
         logger.info("the Megatron group of %d runs, pids %s", world,
-                    ", ".join(str(pid) for _, pid in sorted(self.pids.items())))
+                 ", ".join(str(pid) for _, pid in sorted(self.pids.items())))
 
     def _start(self, worker: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", _AGENT, str(self._folder), "--nnodes=1", f"--nproc-per-node={self._world}",
@@ -168,7 +168,7 @@ class Processes:
             return False
 
     def gone(self, rank: int | None, error: str) -> BackendLost:
-        """Why a rank whose connection broke (or torchrun, None) has gone, as far as torchrun says."""
+        """Return why a rank whose connection broke (or torchrun, None) has ended, as far as torchrun says."""
         if self._agent is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._agent.wait(_CLOSE)
@@ -239,13 +239,13 @@ def _tell(who: str, line: str) -> None:
 
 
 def _peer(connection: socket.socket) -> int:
-    """Pid of the process at the other end, from the kernel."""
+    """Return the pid of the process at the other end, from the kernel."""
     return int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
 
 
 def _loopback() -> str:
-    """Name of the interface that has 127.0.0.1."""
+    """Return the name of the interface that has 127.0.0.1."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
-            return name
+            return str(name)
     return "lo"

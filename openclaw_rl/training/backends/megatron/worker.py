@@ -24,7 +24,8 @@ from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.runtime.process import end_with_parent
-from openclaw_rl.training.backends.interface import AbnormalStep, StartPoint, Stopped
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
+from openclaw_rl.training.backends.interface import HeldOut, StartPoint, Stopped
 from openclaw_rl.training.backends.megatron.frames import (
     FOLDER_VARIABLE,
     SOCKET_FILE,
@@ -35,8 +36,6 @@ from openclaw_rl.training.backends.megatron.frames import (
     Closed,
 )
 from openclaw_rl.training.backends.megatron.layout import Layout
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.held_out import HeldOut
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class Worker:
         self._stopped = -1  # the command that is to be given up
 
     def run(self) -> None:
-        """Do what the trainer's process says, until it says `close`."""
+        """Execute the commands of the trainer's process, until `close`."""
         threading.Thread(target=self._listen, daemon=True).start()
         while (command := self._commands.get())["do"] != "close":
             self._channel.send({"id": command["id"], **self._answer(command)})
@@ -111,12 +110,14 @@ class Worker:
         # A store in a file that is this user's alone: no port that a stranger could talk to.
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", rank=self._rank, world_size=self._world,
-            store=distributed.FileStore(str(self._folder / STORE_FILE), self._world),
+            store=distributed.FileStore(  # type: ignore[attr-defined]
+                str(self._folder / STORE_FILE), self._world),
             timeout=timedelta(seconds=config.megatron.step_timeout))
 
     def _step(self, command: dict[str, Any]) -> dict[str, float]:
-        return self._policy.step([Example(**example) for example in command["examples"]], command["version"],
-                                 self._asked_to_stop(command))
+        figures: dict[str, float] = self._policy.step([Example(**example) for example in command["examples"]],
+                                                      command["version"], self._asked_to_stop(command))
+        return figures
 
     def _evaluate(self, command: dict[str, Any]) -> dict[str, Any] | None:
         evaluation = self._policy.evaluate([HeldOut(**prompt) for prompt in command["prompts"]],
@@ -136,7 +137,7 @@ class Worker:
 
 
 def _is_network(error: Exception) -> bool:
-    """It says that another rank has gone, not that something is wrong with what was to be done."""
+    """Return whether an error says that another rank has ended, not that something is wrong with the command."""
     if (distributed := sys.modules.get("torch.distributed")) is None:
         return False
     text = str(error)
@@ -144,14 +145,14 @@ def _is_network(error: Exception) -> bool:
 
 
 def end_all() -> None:
-    """End this process and those that it started, now; in whatever its other threads are."""
+    """End this process and those that it started at once, whatever its other threads do."""
     if os.getpgrp() == os.getpid():  # torchrun gives each rank a session of its own
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def connect(folder: Path, token: str, rank: int, use: str) -> socket.socket:
-    """A connection to the trainer's process, which knows who calls."""
+    """Connect to the trainer's process, which knows who calls."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(folder / SOCKET_FILE))
     Channel(connection).send({"token": token, "rank": rank, "use": use})
@@ -159,7 +160,7 @@ def connect(folder: Path, token: str, rank: int, use: str) -> socket.socket:
 
 
 def _log_to(connection: socket.socket) -> None:
-    """Send what this process and its libraries print to the trainer's log."""
+    """Send the output of this process and its libraries to the trainer's log."""
     for stream in (1, 2):
         os.dup2(connection.fileno(), stream)
     connection.close()
@@ -172,7 +173,7 @@ def _log_to(connection: socket.socket) -> None:
 
 
 def main(factory: Factory | None = None) -> None:
-    """Be a rank.
+    """Run a rank.
 
     Args:
         factory: makes the policy; default MegatronPolicy.

@@ -1,4 +1,4 @@
-"""The playbook in training."""
+"""Training of the playbook of an API model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from openclaw_rl.training.backends.interface import (
     Answer,
     BackendWaits,
     Evaluation,
+    HeldOut,
     StartPoint,
     Stopped,
 )
 from openclaw_rl.training.backends.playbook import edits, rules
 from openclaw_rl.training.backends.playbook.evidence import Evidence, speaks
 from openclaw_rl.training.backends.playbook.writer import RETRY_SECONDS, TIMEOUT, Writer, WriterError
-from openclaw_rl.training.buffer.texts import numbers
-from openclaw_rl.training.release.held_out import HeldOut
+from openclaw_rl.training.buffer.words import numbers
 from openclaw_rl.v1.playbook_pb2 import Playbook
 from openclaw_rl.weights import playbook
 
@@ -49,8 +49,8 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Paid:
-    """The last answers of the APIs. A step that has to wait for one of them is done again with a new back end, and must
-    not ask for the others once more."""
+    """Cache of the last answers of the APIs. A step that has to wait for one of them is done again with a new back end,
+    and must not ask for the others once more."""
 
     written: tuple[bytes, list[edits.Edit] | None] | None = None  #: digest of the writer's question, and its changes
     answers: tuple[tuple[Any, ...], dict[int, str]] | None = None  #: what the policy was asked, and answers by number
@@ -108,7 +108,7 @@ class PlaybookBackend:
             "seconds": time.perf_counter() - started}
 
     def _changes(self, new: Playbook, wanted: Sequence[Evidence], stop: Callable[[], bool]) -> list[edits.Edit] | None:
-        """What the writer says; it is not asked twice for the same."""
+        """Return the writer's changes; it is not asked twice for the same."""
         asked = hashlib.sha256(repr((playbook.dump(new), list(wanted))).encode()).digest()
         if self._paid.written is not None and self._paid.written[0] == asked:
             return self._paid.written[1]
@@ -160,7 +160,7 @@ class PlaybookBackend:
                 await self._budget.take()
                 reply = await connection.chat.completions.create(
                     model=self._policy.model, temperature=0, max_tokens=max_tokens,
-                    messages=[*system, {"role": "user", "content": prompts[number]}])  # type: ignore[misc, list-item]
+                    messages=[*system, {"role": "user", "content": prompts[number]}])  # type: ignore[list-item]
                 return api_calls.text_of(reply)
 
             async with room:
@@ -195,7 +195,7 @@ class PlaybookBackend:
         return True
 
     def _run(self, work: Coroutine[Any, Any, _T], stop: Callable[[], bool]) -> _T:
-        """Do what awaits on this thread, which has no event loop of its own."""
+        """Run a coroutine on this thread, which has no event loop of its own."""
         async def watched() -> _T:
             task = asyncio.ensure_future(work)
             while True:

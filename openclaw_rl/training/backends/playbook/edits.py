@@ -1,4 +1,4 @@
-"""Changes of a playbook: from an answer of the writer's, or from hints alone; and what they make of it."""
+"""Edits of a playbook, from an answer of the writer's or from hints alone, and their application."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Edit:
 
 
 def read(answer: str, playbook: Playbook, evidence: Sequence[Evidence]) -> list[Edit]:
-    """The changes of an answer {"edits": [...]}; see writer.PROMPT for its form.
+    """Parse an answer {"edits": [...]}; see writer.PROMPT for its form.
 
     Raises:
         BadAnswer: it is of another form, names what is not there, or has a text that can't be an instruction.
@@ -49,7 +49,7 @@ def read(answer: str, playbook: Playbook, evidence: Sequence[Evidence]) -> list[
 
 
 def from_hints(evidence: Sequence[Evidence]) -> list[Edit]:
-    """What the hints themselves say, each an instruction, where they can be one."""
+    """Make an instruction of each hint that can be one."""
     edits = []
     for item in evidence:
         if not item.hint:
@@ -62,7 +62,8 @@ def from_hints(evidence: Sequence[Evidence]) -> list[Edit]:
 
 
 def apply(playbook: Playbook, edits: Sequence[Edit], version: int) -> tuple[Playbook, set[str], Counter[str]]:
-    """The playbook after the changes. An instruction that says what another one says already is merged with that one.
+    """Return the playbook after the edits. An instruction that says what another one says already is merged with that
+    one.
 
     Args:
         playbook: stays as it is.

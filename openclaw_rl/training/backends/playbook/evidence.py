@@ -1,4 +1,4 @@
-"""What a judged turn says: who asked what, what was answered, what came next, and how that was judged."""
+"""Evidence in a judged turn: what was asked and answered, what came next, and how that was judged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_rl.training.release.live_scores import answered_by
+from openclaw_rl.training.buffer.turns import answered_by
 from openclaw_rl.v1 import turn_pb2
 
 #: Characters of each text.
@@ -26,13 +26,13 @@ class Evidence:
     then: str  #: what came next
 
     def json(self, number: int) -> dict[str, Any]:
-        """As the writer sees it: no ids."""
+        """Return it as the writer sees it: without ids."""
         return {"number": number, "user_asked": self.asked, "assistant_answered": self.answered, "then": self.then,
                 "score": self.score, "hint": self.hint}
 
 
 def evidence(sample: turn_pb2.Sample) -> Evidence:
-    """What a sample says."""
+    """Return the evidence in a sample."""
     turn, judgement, after = sample.transition.turn, sample.judgement, sample.transition.next_state
     asked = next((_text(message) for message in reversed(turn.messages) if message.role == "user"), "")
     then = [*(f"{message.role}: {_text(message)}" for message in after.messages),
@@ -42,7 +42,7 @@ def evidence(sample: turn_pb2.Sample) -> Evidence:
 
 
 def speaks(items: Iterable[Evidence]) -> list[Evidence]:
-    """Those that say what should change: a hint, or a bad score."""
+    """Return the items that say what should change: with a hint, or a bad score."""
     return [item for item in items if item.hint or item.score < 0]
 
 

@@ -1,4 +1,4 @@
-"""Which texts may become instructions, which say the same, and which must go."""
+"""Rules of a playbook: texts that may become instructions, that say the same, and that must go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from difflib import SequenceMatcher
 
-from openclaw_rl.training.buffer.texts import pieces, tokens
+from openclaw_rl.training.buffer.words import pieces, tokens
 from openclaw_rl.v1.playbook_pb2 import Playbook, PlaybookEntry
 
 #: Characters of an instruction.
@@ -47,7 +47,7 @@ class Refused(ValueError):
 
 
 def clean(text: str) -> str:
-    """The text as an instruction: on one line, without list marks and control characters.
+    """Return the text as an instruction: on one line, without list marks and control characters.
 
     Raises:
         Refused: it is too short or too long, or has what no instruction may have.
@@ -64,8 +64,8 @@ def clean(text: str) -> str:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two instructions say the same: their words are the same or forms of the same, but for fillers, and both
-    forbid or both ask. A word more or another one, such as "short" for "long", makes another instruction."""
+    """Return whether two instructions say the same: their words are the same or forms of the same, but for fillers, and
+    both forbid or both ask. A word more or another one, such as "short" for "long", makes another instruction."""
     a, b = pieces(one), pieces(other)
     if _NEGATIONS.isdisjoint(a) != _NEGATIONS.isdisjoint(b):
         return False
@@ -82,12 +82,12 @@ def alike(one: str, other: str) -> bool:
 
 
 def mean_score(entry: PlaybookEntry) -> float:
-    """Mean score of the turns that were answered under an instruction; 0 before there are any."""
+    """Return the mean score of the turns that were answered under an instruction; 0 before there are any."""
     return entry.score_sum / entry.uses if entry.uses else 0.0
 
 
 def fade(playbook: Playbook, min_uses: int) -> None:
-    """Halve figures of many uses, so that an instruction that turned bad is found out by its newer turns."""
+    """Halve figures of many uses, so that newer turns reveal an instruction that turned bad."""
     for entry in playbook.entries:
         while entry.uses >= 4 * min_uses:
             entry.uses //= 2
@@ -95,14 +95,14 @@ def fade(playbook: Playbook, min_uses: int) -> None:
 
 
 def retire(playbook: Playbook, min_uses: int, min_score: float) -> list[PlaybookEntry]:
-    """Take the instructions out that don't help: turns under them, `min_uses` or more, score less than `min_score`."""
+    """Remove instructions that don't help: turns under them, `min_uses` or more, score less than `min_score`."""
     gone = [entry for entry in playbook.entries if entry.uses >= min_uses and mean_score(entry) < min_score]
     _keep(playbook, {entry.id for entry in playbook.entries} - {entry.id for entry in gone})
     return gone
 
 
 def bound(playbook: Playbook, max_tokens: int, max_entries: int, fresh: Collection[str] = ()) -> list[PlaybookEntry]:
-    """Take instructions out until the rest is within bounds: the one with the lowest mean score first, of equals the
+    """Remove instructions until the rest is within bounds: the one with the lowest mean score first, of equals the
     oldest; those that are `fresh` only when they are alone too many."""
     gone = []
     while len(playbook.entries) > max_entries or size(playbook) > max_tokens:
@@ -113,7 +113,7 @@ def bound(playbook: Playbook, max_tokens: int, max_entries: int, fresh: Collecti
 
 
 def size(playbook: Playbook) -> int:
-    """Tokens of all instructions together, see texts.tokens."""
+    """Count the tokens of all instructions together; see words.tokens."""
     return sum(tokens(entry.text) + 2 for entry in playbook.entries)  # with the mark and the end of the line
 
 

@@ -1,4 +1,4 @@
-"""The model that words the instructions."""
+"""Client of the model that words the instructions."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class Writer:
         self.calls = 0
         self._retry_seconds = retry_seconds
 
-    async def canary(self) -> str:
-        """Why it does not work; empty when it does."""
+    async def probe(self) -> str:
+        """Return why it does not work; empty when it does."""
         await self.budget.take()
         async with api_calls.client(self.api, TIMEOUT) as connection:
             return await api_calls.probe(connection, self.api, self.names, seconds=30.0)
 
     async def write(self, playbook: Playbook, evidence: Sequence[Evidence], max_tokens: int,
                     max_entries: int) -> list[edits.Edit] | None:
-        """The changes that follow from judged turns; None when no answer can be used.
+        """Return the edits that follow from judged turns; None when no answer can be used.
 
         Args:
             playbook: as it is.
@@ -95,12 +95,12 @@ class Writer:
                 try:
                     answer = await self._ask(connection, messages, fields)
                 except Unfit as error:
-                    logger.warning("the playbook's writer does not take what it is asked: %s", error)
+                    logger.warning("the playbook's writer rejects the question: %s", error)
                     return None
                 try:
                     return edits.read(answer, playbook, evidence)
                 except edits.BadAnswer as error:
-                    logger.info("an answer of the playbook's writer %s can't be used: %s", self.api.model, error)
+                    logger.info("unusable answer from the playbook's writer %s: %s", self.api.model, error)
                     messages = [*messages[:2], {"role": "user", "content": f"Your last answer can't be used: {error}. "
                                                 "Answer again, with the JSON object alone."}]
         return None
@@ -111,7 +111,7 @@ class Writer:
             await self.budget.take()
             try:
                 reply = await connection.chat.completions.create(
-                    model=self.api.model, messages=messages, **fields)  # type: ignore[arg-type, call-overload]
+                    model=self.api.model, messages=messages, **fields)  # type: ignore[arg-type]
             except openai.BadRequestError as error:
                 unknown = [name for name in fields if name in str(error)]
                 if not unknown:
@@ -131,7 +131,7 @@ class Writer:
 
 
 def question(playbook: Playbook, evidence: Sequence[Evidence], max_tokens: int, max_entries: int) -> str:
-    """What the writer is asked: JSON, in which nothing that a user wrote can end its string."""
+    """Return the question to the writer: JSON, in which nothing that a user wrote can end its string."""
     return json.dumps({
         "instructions": [{"id": entry.id, "text": entry.text, "turns_under_it": entry.uses,
                           "mean_score": round(rules.mean_score(entry), 2)} for entry in playbook.entries],

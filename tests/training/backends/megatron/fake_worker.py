@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.backends.interface import (
     OPTIMIZER_FOLDER,
     WEIGHTS_FOLDER,
-    AbnormalStep,
     Answer,
     Evaluation,
+    HeldOut,
     StartPoint,
     Stopped,
 )
 from openclaw_rl.training.backends.megatron import worker
 from openclaw_rl.training.backends.megatron.layout import Layout
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.held_out import HeldOut
 
 
 class FakePolicy:

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.training.buffer.examples import Example
-from openclaw_rl.training.release.held_out import HeldOut
+from openclaw_rl.training.algorithms.example import Example
+from openclaw_rl.training.backends.interface import HeldOut
 from tests.training.fakes import write_tokenizer
 
 VOCABULARY = 97  # odd: two ranks can't share it evenly

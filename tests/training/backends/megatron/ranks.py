@@ -23,13 +23,8 @@ from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Buffer
 
-from openclaw_rl.training.backends.interface import (
-    OPTIMIZER_FOLDER,
-    WEIGHTS_FOLDER,
-    AbnormalStep,
-    StartPoint,
-    Stopped,
-)
+from openclaw_rl.training.algorithms.example import AbnormalStep
+from openclaw_rl.training.backends.interface import OPTIMIZER_FOLDER, WEIGHTS_FOLDER, StartPoint, Stopped
 from openclaw_rl.training.backends.megatron import files
 from openclaw_rl.training.backends.megatron.layout import Layout
 from openclaw_rl.training.backends.megatron.policy import MegatronPolicy

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.training.backends.interface import BackendLost, StartPoint
+from openclaw_rl.training.backends.interface import BackendLost, HeldOut, StartPoint
 from openclaw_rl.training.backends.megatron.backend import MegatronBackend
-from openclaw_rl.training.buffer import samples
+from openclaw_rl.training.buffer import sample_buffer
 from openclaw_rl.training.learner import CannotTrain, Learner, Skipped
-from openclaw_rl.training.release.held_out import HeldOut
 from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.tables.reasons import DropReason, drop
 from openclaw_rl.v1 import weights_pb2
 from tests.training.fakes import make_sample
 
@@ -34,7 +34,7 @@ class Rig:
         self.learner.open()
 
     def step(self, *turn_ids: str) -> weights_pb2.VersionManifest | Skipped | None:
-        self.store.accept([make_sample(turn_id) for turn_id in turn_ids])
+        self.store.intake.accept([make_sample(turn_id) for turn_id in turn_ids])
         return self.learner.train()
 
     def version(self, *turn_ids: str) -> weights_pb2.VersionManifest:
@@ -45,7 +45,7 @@ class Rig:
 
     @property
     def pending(self) -> list[str]:
-        return [status.turn_id for status in self.store.statuses([])]
+        return [status.turn_id for status in self.store.samples.statuses([])]
 
     def steps_in(self, version: int) -> int:
         """Steps that the weights of a version went through, as the fake policy counts them."""
@@ -70,30 +70,30 @@ def test_a_rank_that_is_killed_costs_no_sample_and_nothing_is_trained_twice(
                                           "version 1$"):
         rig.step("once@1", "b")
     assert not quick(), "the whole group has ended"
-    assert (rig.pending, rig.store.head) == (["once@1", "b"], 1)
+    assert (rig.pending, rig.store.versions.head) == (["once@1", "b"], 1)
     manifest = rig.version()
     assert (manifest.version, manifest.parent, list(manifest.turn_ids)) == (2, 1, ["once@1", "b"])
     assert rig.pending == []
     assert [rig.steps_in(version) for version in (1, 2)] == [1, 2], "built again from the checkpoint of version 1"
-    assert rig.store.counters().get("steps_skipped", 0) == 0
+    assert rig.store.counters.all().get("steps_skipped", 0) == 0
     rig.learner.release()
     assert not quick()
 
 
 def test_samples_that_kill_their_ranks_again_and_again_are_dropped(
         rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(sample_buffer, "MAX_ATTEMPTS", 2)
     for _ in range(2):
         with pytest.raises(CannotTrain):
             rig.step("kill@0")
         assert rig.pending == ["kill@0"]
     result = rig.step("kill@0")
-    assert isinstance(result, Skipped) and "again and again" in result.reason
+    assert isinstance(result, Skipped) and "again and again" in str(result.why)
     assert rig.pending == []
 
 
 def test_what_is_wrong_with_the_samples_drops_them(rig: Rig) -> None:
-    assert rig.step("abnormal") == Skipped(["abnormal"], "abnormal step: the loss is nan")
+    assert rig.step("abnormal") == Skipped(["abnormal"], drop(DropReason.ABNORMAL_STEP, "the loss is nan"))
     assert rig.version("a").version == 1
 
 
@@ -107,7 +107,7 @@ def test_a_group_that_is_lost_behind_the_step_makes_no_version_and_refuses_none(
         patch.setattr(MegatronBackend, method, lose)
         with pytest.raises(CannotTrain, match="its samples wait, training goes on from version 0"):
             rig.step("a")
-    assert (rig.pending, rig.store.head, rig.store.highest) == (["a"], 0, 0)
+    assert (rig.pending, rig.store.versions.head, rig.store.versions.highest) == (["a"], 0, 0)
     assert rig.learner.versions.versions() == [0]
     manifest = rig.version()
     assert (manifest.version, list(manifest.turn_ids), rig.steps_in(1)) == (1, ["a"], 1)
@@ -131,7 +131,7 @@ def test_a_damaged_shard_is_not_read(rig: Rig) -> None:
     (rig.root / "versions" / "2" / "model.safetensors").write_bytes(b"damaged")
     manifest = rig.version("c")
     assert (manifest.version, manifest.parent) == (3, 1)
-    assert "weights/steps is not what was written" in rig.learner.problems[0]
+    assert "weights/steps is not what was written" in rig.learner.files.problems[0]
 
 
 def test_answers_come_back_as_they_were_given(quick: Any, model: Path) -> None:

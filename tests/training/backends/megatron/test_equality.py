@@ -15,11 +15,11 @@ from openclaw_rl.models.memory import free_memory
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.text.template import ChatTemplate
+from openclaw_rl.training.algorithms.example import Example
 from openclaw_rl.training.backends import torch as backend_torch
 from openclaw_rl.training.backends.interface import StartPoint
 from openclaw_rl.training.backends.megatron.layout import Layout
 from openclaw_rl.training.backends.torch import TorchBackend
-from openclaw_rl.training.buffer.examples import Example
 from openclaw_rl.v1 import turn_pb2
 from tests.training.backends.megatron.families import never
 

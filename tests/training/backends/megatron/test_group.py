@@ -19,11 +19,11 @@ import psutil
 import pytest
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.training.backends.interface import AbnormalStep, BackendLost, Stopped
+from openclaw_rl.training.algorithms.example import AbnormalStep, Example
+from openclaw_rl.training.backends.interface import BackendLost, Stopped
 from openclaw_rl.training.backends.megatron import group as groups
 from openclaw_rl.training.backends.megatron.frames import BadFrame, Channel, Closed
 from openclaw_rl.training.backends.megatron.group import Group
-from openclaw_rl.training.buffer.examples import Example
 
 WORKER = "tests.training.backends.megatron.fake_worker"
 

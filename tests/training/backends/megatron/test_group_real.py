@@ -52,16 +52,16 @@ def test_a_rank_is_killed_in_a_step_and_training_goes_on_also_at_another_layout(
         many = [f"turn-{i}" for i in range(SAMPLES)]
         with monkeypatch.context() as patch:
             patch.setattr(learner, "_give_up", kills(pids[1]))
-            store.accept([make_sample(turn) for turn in many])
+            store.intake.accept([make_sample(turn) for turn in many])
             with pytest.raises(CannotTrain, match=rf"rank 1 \(pid {pids[1]}\) .* was ended by SIGKILL"):
                 learner.train()
         assert not ranks(), "the whole group has ended"
-        assert [status.turn_id for status in store.statuses([])] == many
-        assert (store.head, learner.versions.versions()) == (1, [0, 1])
+        assert [status.turn_id for status in store.samples.statuses([])] == many
+        assert (store.versions.head, learner.versions.versions()) == (1, [0, 1])
 
         second = trained(learner, store)
         assert (second.version, second.parent, sorted(second.turn_ids)) == (2, 1, sorted(many))
-        assert not store.statuses([]), "each has its fate, once"
+        assert not store.samples.statuses([]), "each has its fate, once"
         learner.release()
         assert not ranks()
 
@@ -105,7 +105,7 @@ def backend(learner: Learner) -> MegatronBackend:
 
 
 def trained(learner: Learner, store: TrainerStore, *turn_ids: str) -> weights_pb2.VersionManifest:
-    store.accept([make_sample(turn_id) for turn_id in turn_ids])
+    store.intake.accept([make_sample(turn_id) for turn_id in turn_ids])
     manifest = learner.train()
     assert isinstance(manifest, weights_pb2.VersionManifest), manifest
     return manifest

@@ -16,12 +16,12 @@ from openclaw_rl.launch import checks
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.training.backends.interface import kind, method
 from openclaw_rl.training.backends.megatron import hardware
 from openclaw_rl.training.backends.megatron import plan as plans
 from openclaw_rl.training.backends.megatron.hardware import Hardware
 from openclaw_rl.training.backends.megatron.layout import Layout, LayoutError
 from openclaw_rl.training.backends.megatron.plan import EMBEDDED, check_trainer, describe_trainer, plan
+from openclaw_rl.training.backends.selection import kind, method
 from tests.training.backends.megatron.test_layout import GB, LLAMA_8B
 
 NO_GPU = Hardware([], 20 * GB, "nvidia-smi is not there")

@@ -8,8 +8,8 @@ from typing import Any
 
 from openclaw_rl.config import Config
 from openclaw_rl.runtime.home import Home
-from openclaw_rl.training.backends.playbook.material import make_learner
 from openclaw_rl.training.learner import Learner, Skipped
+from openclaw_rl.training.learner_factory import make_learner
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from openclaw_rl.v1.playbook_pb2 import Playbook
@@ -83,7 +83,7 @@ class Rig:
         self.start()
 
     def step(self, *samples: turn_pb2.Sample) -> weights_pb2.VersionManifest | Skipped | None:
-        self.store.accept(samples)
+        self.store.intake.accept(samples)
         return self.learner.train()
 
     def version(self, *samples: turn_pb2.Sample) -> weights_pb2.VersionManifest:
@@ -93,7 +93,7 @@ class Rig:
         return manifest
 
     def playbook(self, version: int | None = None) -> Playbook:
-        return playbook.read(self.learner.versions.folder(self.store.head if version is None else version))
+        return playbook.read(self.learner.versions.folder(self.store.versions.head if version is None else version))
 
     @property
     def texts(self) -> list[str]:
@@ -101,4 +101,4 @@ class Rig:
 
     @property
     def pending(self) -> list[str]:
-        return [status.turn_id for status in self.store.statuses([])]
+        return [status.turn_id for status in self.store.samples.statuses([])]

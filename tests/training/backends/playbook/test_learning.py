@@ -48,7 +48,7 @@ def test_the_gate_asks_with_and_without_it(rig: Rig) -> None:
     assert manifest.gate.verdict == weights_pb2.GATE_VERDICT_PASSED, manifest.gate.failures
     assert {answer.answer for answer in manifest.gate.answers} == {"Herons are birds."}
     assert len(rig.script.asked) == 16 and sum(SHORT in system for system in rig.script.asked) == 8
-    base = rig.store.version(0)
+    base = rig.store.versions.get(0)
     assert base is not None and base.manifest.gate.answers[0].answer == "A heron is a bird by the water."
     assert "perplexity" not in manifest.gate.metrics and manifest.gate.metrics["refusing"] == 0
     rig.version(make_sample("b", 1))
@@ -68,7 +68,7 @@ def test_the_gate_refuses_what_makes_answers_worse(rig: Rig, says: str, why: str
     manifest = rig.version(make_sample("a"))
     assert manifest.gate.verdict == weights_pb2.GATE_VERDICT_FAILED
     assert any(why in failure for failure in manifest.gate.failures)
-    assert rig.store.head == 0 and not rig.pending
+    assert rig.store.versions.head == 0 and not rig.pending
 
 
 def test_an_unusable_writer_leaves_the_hints(rig: Rig) -> None:
@@ -112,16 +112,16 @@ def test_while_the_writer_is_away_samples_wait(rig: Rig, reply: Any, words: str,
     for _ in range(7):  # more than a sample may be tried
         with pytest.raises(CannotTrain, match=words) as caught:
             rig.step(make_sample("a", hint="h"))
-    assert rig.pending == ["a"] and words in rig.learner.material.problem
-    assert KEY not in str(caught.value) + caplog.text + rig.learner.material.problem
+    assert rig.pending == ["a"] and words in rig.learner.adapter.problem
+    assert KEY not in str(caught.value) + caplog.text + rig.learner.adapter.problem
     rig.script.edits = add(SHORT)
-    assert rig.version().version == 1 and rig.texts == [SHORT] and not rig.learner.material.problem
+    assert rig.version().version == 1 and rig.texts == [SHORT] and not rig.learner.adapter.problem
 
 
 def test_without_a_key_samples_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     rig.restart()
-    assert "OPENAI_API_KEY" in rig.learner.material.problem
+    assert "OPENAI_API_KEY" in rig.learner.adapter.problem
     with pytest.raises(CannotTrain, match="OPENAI_API_KEY"):
         rig.step(make_sample("a", hint="h"))
     assert rig.pending == ["a"]
@@ -133,7 +133,7 @@ def test_the_gate_waits_for_the_api_too(rig: Rig, monkeypatch: pytest.MonkeyPatc
     rig.script.says = lambda system: error(503, "busy")
     with pytest.raises(CannotTrain, match=r"gate can't ask the policy's API.*503"):
         rig.step(make_sample("a", hint="h"))
-    assert rig.pending == ["a"] and rig.store.head == 0
+    assert rig.pending == ["a"] and rig.store.versions.head == 0
     rig.script.says = lambda system: error(503, "busy") if system else fine(system)
     with pytest.raises(CannotTrain, match="503"):
         rig.step()
@@ -153,10 +153,10 @@ def test_killed_between_answer_and_commit(rig: Rig, monkeypatch: pytest.MonkeyPa
         with pytest.raises(KeyboardInterrupt):
             rig.step(make_sample("a", hint="h"))
     rig.restart()
-    assert rig.store.head == 0 and rig.pending == ["a"] and rig.learner.versions.versions() == [0]
+    assert rig.store.versions.head == 0 and rig.pending == ["a"] and rig.learner.versions.versions() == [0]
     manifest = rig.version()
     assert (manifest.version, list(manifest.turn_ids), rig.texts) == (1, ["a"], [SHORT])
-    assert rig.learner.train() is None and rig.store.counters()["trained"] == 1
+    assert rig.learner.train() is None and rig.store.counters.all()["trained"] == 1
 
 
 def test_what_does_not_help_goes(tmp_path: Path, api: FakeApi) -> None:
@@ -175,7 +175,7 @@ def test_what_does_not_help_goes(tmp_path: Path, api: FakeApi) -> None:
 def test_a_rollback_builds_on_what_is_active(rig: Rig) -> None:
     rig.script.edits = add(SHORT)
     rig.version(make_sample("a", hint="h"))
-    rig.store.move_head(0)
+    rig.store.versions.move_head(0)
     rig.script.edits = add(CHINESE)
     manifest = rig.version(make_sample("b", hint="h", session="t"))
     assert (manifest.version, manifest.parent, rig.texts) == (2, 0, [CHINESE])
@@ -227,17 +227,17 @@ def test_rate_limits_are_waited_for(rig: Rig, api: FakeApi) -> None:
 
 
 def test_live_turns_count_for_the_version_that_answered(rig: Rig) -> None:
-    rig.store.accept([make_sample("a", -1), make_sample("b", 1, version=3, session="t")])
-    live = rig.store.live.all()
+    rig.store.intake.accept([make_sample("a", -1), make_sample("b", 1, version=3, session="t")])
+    live = rig.store.scores.all()
     assert (live[0].down, live[3].up) == (1, 1)
 
 
 def test_what_a_step_takes_of_texts(rig: Rig) -> None:
     looping, side = make_sample("loop", answered="so " * 60), make_sample("side")
     side.transition.turn.turn_class = turn_pb2.TURN_CLASS_SIDE
-    rig.store.accept([make_sample("a"), looping, side, make_sample("empty", answered="")])
+    rig.store.intake.accept([make_sample("a"), looping, side, make_sample("empty", answered="")])
     assert rig.pending == ["a"]
-    reasons = {status.turn_id: status.reason for status in rig.store.statuses(["loop", "side", "empty"])}
+    reasons = {status.turn_id: status.reason for status in rig.store.samples.statuses(["loop", "side", "empty"])}
     assert "again and again" in reasons["loop"] and "not a main turn" in reasons["side"]
     assert "empty" in reasons["empty"]
 
@@ -246,10 +246,10 @@ def test_a_canary_at_the_start_tells_what_is_wrong(rig: Rig, api: FakeApi) -> No
     api.answer = lambda _: error(401, f"Incorrect API key provided: {KEY}")
     rig.restart()
     deadline = time.monotonic() + 10
-    while not rig.learner.material.problem:
+    while not rig.learner.adapter.problem:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert "refuses the key" in rig.learner.material.problem and KEY not in rig.learner.material.problem
+    assert "refuses the key" in rig.learner.adapter.problem and KEY not in rig.learner.adapter.problem
 
 
 def test_a_writer_that_takes_no_such_text_leaves_the_hints(rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 from openclaw_rl.training.backends.playbook import edits, rules
 from openclaw_rl.training.backends.playbook.evidence import Evidence
 from openclaw_rl.training.backends.playbook.writer import question
-from openclaw_rl.training.buffer.texts import pieces, tokens
+from openclaw_rl.training.buffer.words import pieces, tokens
 from openclaw_rl.v1.playbook_pb2 import Playbook, PlaybookEntry
 
 TURNS = [Evidence("t1", 0, -1, "Short, please.", "Q", "A", ""), Evidence("t2", 0, -1, "", "Q", "A", "No!")]

@@ -1,4 +1,4 @@
-"""Versions in the trainer's folder that it did not make: moved out of the way, kept for a person."""
+"""Quarantine of versions in the trainer's folder that it did not make."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from openclaw_rl.storage.quarantine_files import delete_oldest
 
-#: Versions that are kept aside; beyond these the oldest go.
+#: Versions that are kept; beyond these the oldest go.
 KEEP = 3
 FOLDER = "set-aside"
 
 
-def set_aside(root: Path, version: int) -> Path:
+def quarantine_version(root: Path, version: int) -> Path:
     """Move what `root` has of a version, below versions/ and checkpoints/, to set-aside/.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A model's perplexity on good answers to held-out prompts, and its own, greedily decoded ones.
+"""Evaluation of a model on held-out prompts: perplexity of good answers, and its own, greedily decoded ones.
 
 Prompts are written by the model's chat template, so they are what a policy server would give to it. They decode as one
 batch with a KV cache; an answer that ends leaves it.
@@ -18,8 +18,7 @@ from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.training.algorithms import losses
-from openclaw_rl.training.backends.interface import Answer, Evaluation, Stopped
-from openclaw_rl.training.release.held_out import HeldOut
+from openclaw_rl.training.backends.interface import Answer, Evaluation, HeldOut, Stopped
 
 #: For models that come without a template, as the policy server writes their prompts.
 _PLAIN = ("{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n\n{% endfor %}"
@@ -29,12 +28,12 @@ _BATCH = 16
 
 
 class Reader(Protocol):
-    """A model that reads batches of tokens, and keeps what it needs to go on behind them."""
+    """A model with a cache: reads batches of tokens and continues behind them."""
 
     device: torch.device  #: of its tensors
 
     def read(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-        """Hidden states (b, tokens, width) of tokens that follow those read before.
+        """Return hidden states (b, tokens, width) of tokens that follow those read before.
 
         Args:
             ids, places: (b, tokens), with their positions.
@@ -42,16 +41,16 @@ class Reader(Protocol):
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(rows, V) of hidden states (rows, width)."""
+        """Return logits (rows, V) of hidden states (rows, width)."""
 
     def forget(self) -> None:
-        """What is read next begins new texts."""
+        """Empty the cache: what is read next begins new texts."""
 
     def crop(self, tokens: int) -> None:
-        """Only so many tokens were read."""
+        """Cut the cache to so many tokens."""
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows of the batch only."""
+        """Continue with these rows of the batch only."""
 
 
 def evaluate(model: LlamaForCausalLM, folder: Path, prompts: Sequence[HeldOut], max_new_tokens: int,
@@ -62,7 +61,7 @@ def evaluate(model: LlamaForCausalLM, folder: Path, prompts: Sequence[HeldOut], 
         model: the policy; left in evaluation mode.
         folder: of the base model: its tokenizer and chat template.
     """
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     questions = Questions.read(folder, prompts)
     return questions.evaluation(*answer(_Llama(model), questions, max_new_tokens, stop))
 
@@ -78,7 +77,7 @@ class Questions:
 
     @classmethod
     def read(cls, folder: Path, prompts: Sequence[HeldOut]) -> Questions:
-        """Write the prompts.
+        """Encode the prompts.
 
         Raises:
             ValueError: the folder's tokenizer or chat template can't write them.
@@ -91,7 +90,8 @@ class Questions:
         return cls(tokenizer, asked, good, ModelConfig.read(folder).eos_ids)
 
     def evaluation(self, answers: Sequence[list[int]], log_likelihood: float) -> Evaluation:
-        """What comes of the answers to all prompts and the sum of the good answers' log-probabilities, in nats."""
+        """Return the evaluation, of the answers to all prompts and the sum of the good answers' log-probabilities, in
+        nats."""
         mean = log_likelihood / sum(map(len, self.good))
         return Evaluation([Answer(str(self.tokenizer.decode(ids, skip_special_tokens=True)), ids) for ids in answers],
                           math.exp(-mean) if mean > -700 else math.inf)
@@ -100,7 +100,7 @@ class Questions:
 @torch.no_grad()
 def answer(reader: Reader, questions: Questions, max_new_tokens: int, stop: Callable[[], bool],
            share: slice = slice(None)) -> tuple[list[list[int]], float]:
-    """Answers to the prompts, or a share of them, and the log-likelihood of their good ones, in nats.
+    """Return answers to the prompts, or a share of them, and the log-likelihood of the good ones, in nats.
 
     Raises:
         Stopped: as `stop`, asked between tokens, wanted it.
@@ -118,7 +118,8 @@ def answer(reader: Reader, questions: Questions, max_new_tokens: int, stop: Call
 def _encode(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
     text = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False,
                                          add_generation_prompt=True, chat_template=tokenizer.chat_template or _PLAIN)
-    return tokenizer.encode(text, add_special_tokens=False)
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
 
 
 class _Batch:
@@ -147,7 +148,7 @@ class _Batch:
         self._last = hidden[:, self._width - 1]  # (rows, hidden size): what predicts the first token of an answer
 
     def decode(self, eos: Sequence[int], max_new_tokens: int, stop: Callable[[], bool]) -> list[list[int]]:
-        """The most probable next token again and again, for each prompt until one of `eos`, which is left out. Once."""
+        """Decode greedily, each prompt until one of `eos`, which is left out. May be called once."""
         reader = self._reader
         reader.crop(self._width)
         mask = self._mask[:, :self._width]
@@ -187,11 +188,13 @@ class _Llama:
         self.forget()
 
     def read(self, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-        return self._model.model(input_ids=ids, attention_mask=mask, position_ids=places,
-                                 past_key_values=self._cache, use_cache=True).last_hidden_state
+        hidden: Tensor = self._model.model(input_ids=ids, attention_mask=mask, position_ids=places,
+                                           past_key_values=self._cache, use_cache=True).last_hidden_state
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._model.lm_head(hidden)
+        logits: Tensor = self._model.lm_head(hidden)
+        return logits
 
     def forget(self) -> None:
         self._cache = DynamicCache(config=self._model.config)

@@ -1,4 +1,4 @@
-"""What a step is made on: turns of users, or groups of episodes; never both."""
+"""Batch of the next step: turns of users, or groups of episodes; never both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms.advantages import spread
-from openclaw_rl.training.backends.data_adapter import Material
+from openclaw_rl.training.backends.data_adapter import DataAdapter
 from openclaw_rl.training.buffer.trajectories import tokens, trajectories
+from openclaw_rl.training.buffer.turns import turn_id
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class Batch:
     """The samples of a step."""
 
     samples: list[turn_pb2.Sample]
@@ -26,37 +27,37 @@ class Picked:
 
     @property
     def turn_ids(self) -> list[str]:
-        """Of the samples."""
-        return [sample.transition.turn.turn_id for sample in self.samples]
+        """Ids of the samples' turns."""
+        return [turn_id(sample) for sample in self.samples]
 
 
-class Picker:
-    """Takes what waits in the store; what can't have come from this trainer's policy is refused."""
+class BatchBuilder:
+    """Takes what waits in the store; what can't have come from this trainer's policy is rejected."""
 
-    def __init__(self, config: TrainerConfig, store: TrainerStore, material: Material) -> None:
-        self._config, self._store, self._material = config, store, material
+    def __init__(self, config: TrainerConfig, store: TrainerStore, adapter: DataAdapter) -> None:
+        self._config, self._store, self._adapter = config, store, adapter
 
-    def pick(self, episodes: bool) -> Picked | None:
-        """The next step's samples, None when there are none."""
+    def build(self, episodes: bool) -> Batch | None:
+        """Return the next step's samples, None when there are none."""
         return self._of_episodes() if episodes else self._of_users()
 
-    def _of_users(self) -> Picked | None:
-        samples = self._fitting(self._store.batch(self._config.max_batch))
+    def _of_users(self) -> Batch | None:
+        samples = self._fitting(self._store.samples.batch(self._config.max_batch))
         if not samples:
             return None
-        return Picked(samples, [self._material.example(sample) for sample in samples], self._material.algorithm,
-                      self._material.settings())
+        return Batch(samples, [self._adapter.example(sample) for sample in samples], self._adapter.algorithm,
+                      self._adapter.settings())
 
-    def _of_episodes(self) -> Picked | None:
+    def _of_episodes(self) -> Batch | None:
         """Whole groups, those first that wait for longest, as many as `grpo.max_tokens` allows and one at least."""
         samples: list[turn_pb2.Sample] = []
         examples: list[Any] = []
         advantages: list[float] = []
         rewards: list[float] = []
         groups = size = 0
-        for group in self._store.group_batches():
-            fit = {sample.transition.turn.turn_id for sample in self._fitting([sample for sample, *_ in group])}
-            group = [judged for judged in group if judged[0].transition.turn.turn_id in fit]
+        for group in self._store.episodes.batches():
+            fit = {turn_id(sample) for sample in self._fitting([sample for sample, *_ in group])}
+            group = [judged for judged in group if turn_id(judged[0]) in fit]
             texts = trajectories([(sample, advantage) for sample, advantage, _ in group])
             if groups and size + tokens(texts) > self._config.grpo.max_tokens:
                 break
@@ -68,8 +69,8 @@ class Picker:
             examples += texts
         if not samples:
             return None
-        outcomes = self._store.outcomes([sample.transition.turn.turn_id for sample in samples])
-        return Picked(samples, examples, "grpo", self._material.settings() | _settings(self._config), {
+        outcomes = self._store.episodes.outcomes([turn_id(sample) for sample in samples])
+        return Batch(samples, examples, "grpo", self._adapter.settings() | _settings(self._config), {
             "groups": float(groups), "episodes": float(len(outcomes)),
             "texts": float(len(examples)), "text_tokens": float(size),
             "reward_mean": sum(rewards) / max(len(rewards), 1),
@@ -78,10 +79,10 @@ class Picker:
     def _fitting(self, samples: Sequence[turn_pb2.Sample]) -> list[turn_pb2.Sample]:
         fit = []
         # Until the policy server was heard of, a new file does not know which versions there are.
-        newest = self._store.highest if self._store.get("active") is not None else None
+        newest = self._store.versions.highest if self._store.versions.active is not None else None
         for sample in samples:
-            if reason := self._material.foreign(sample, newest):
-                self._store.refuse(sample, reason)
+            if why := self._adapter.validate(sample, newest):
+                self._store.samples.reject(sample, why)
             else:
                 fit.append(sample)
         return fit

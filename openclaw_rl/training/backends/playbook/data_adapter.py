@@ -1,4 +1,4 @@
-"""The texts of judged turns, and the parts of the playbook back end put together."""
+"""Adapter of judged turns to texts, and construction of the playbook back end."""
 
 from __future__ import annotations
 
@@ -9,28 +9,22 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from openclaw_rl.config import Config, ConfigError, TrainerConfig
+from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.models.api_calls import Budget, Names
-from openclaw_rl.models.api_endpoints import policy_api, resolve_address, writer_api
-from openclaw_rl.runtime.home import Home
+from openclaw_rl.models.api_endpoints import policy_api, writer_api
 from openclaw_rl.training.backends.interface import BackendWaits, StartPoint
 from openclaw_rl.training.backends.playbook.backend import Paid, PlaybookBackend
 from openclaw_rl.training.backends.playbook.evidence import Evidence, evidence
 from openclaw_rl.training.backends.playbook.writer import Writer
-from openclaw_rl.training.buffer.examples import from_the_future
-from openclaw_rl.training.learner import Learner
-from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.buffer.validation import validate_version
+from openclaw_rl.training.tables.reasons import Drop
 from openclaw_rl.v1 import turn_pb2
-from openclaw_rl.weights.api_model import ensure_api_model
 
 logger = logging.getLogger(__name__)
 
-#: Held-out prompts of a gate: each is a request to the API.
-PROMPTS = 8
 
-
-class Texts:
-    """See trainer.material.Material.
+class PlaybookAdapter:
+    """See data_adapter.DataAdapter.
 
     Args:
         config: of the mesh.
@@ -49,24 +43,24 @@ class Texts:
         self._paid = Paid()
 
     def open(self, folder: Path) -> None:
-        """Begin to find out whether the writer works; what is wrong is told, and tried again with the next step."""
+        """Begin to probe the writer; a problem is reported, and the next step tries again."""
         try:
             writer = self.writer()
         except ConfigError as error:
             self.problem = str(error)
             logger.error("the playbook's writer does not work: %s", error)
             return
-        threading.Thread(target=self._ask, args=(writer,), name="playbook writer", daemon=True).start()
+        threading.Thread(target=self._probe, args=(writer,), name="playbook writer", daemon=True).start()
 
-    def _ask(self, writer: Writer) -> None:
-        problem = asyncio.run(writer.canary())
+    def _probe(self, writer: Writer) -> None:
+        problem = asyncio.run(writer.probe())
         if not self._asked:  # else a step knows better
             self.problem = problem
         if problem:
             logger.error("the playbook's writer does not work: %s", problem)
 
-    def foreign(self, sample: turn_pb2.Sample, newest: int | None) -> str | None:
-        return from_the_future(sample, newest)
+    def validate(self, sample: turn_pb2.Sample, newest: int | None) -> Drop | None:
+        return validate_version(sample, newest)
 
     def example(self, sample: turn_pb2.Sample) -> Evidence:
         return evidence(sample)
@@ -76,11 +70,11 @@ class Texts:
                   for name in ("max_tokens", "max_entries", "min_uses", "min_score")}
         return {**bounds, "writer": self._settings.model or self._config.components.policy_server.model}
 
-    def unlike(self, made: Mapping[str, str]) -> str | None:
+    def conflict(self, made: Mapping[str, str]) -> str | None:
         return None
 
     def writer(self) -> Writer:
-        """The configured writer.
+        """Make the configured writer.
 
         Raises:
             ConfigError: there is no key for it.
@@ -107,26 +101,3 @@ class Texts:
 
     def _tell(self, problem: str) -> None:
         self._asked, self.problem = True, problem
-
-
-def make_learner(config: Config, store: TrainerStore, folder: Path, home: Home, keep: int) -> Learner:
-    """The learner of an API model.
-
-    Args:
-        config: of the mesh.
-        store: samples and versions; it takes samples without token ids.
-        folder: the trainer's.
-        home: where the API model's folder is made.
-        keep: versions kept on disk beside the head.
-    """
-    texts, policy = Texts(config), config.components.policy_server
-
-    def base() -> Path:
-        return ensure_api_model(policy.model, resolve_address(policy.model, policy.base_url, os.environ), home)
-
-    def create(_: Path, __: TrainerConfig, start: StartPoint) -> PlaybookBackend:
-        return texts.backend(start, store.lineage, lambda: store.highest + 1)
-
-    return Learner(config.components.trainer, store, folder, base, keep, create, texts, PROMPTS)
-
-
