@@ -128,12 +128,12 @@ async def test_the_policy_goes_back_by_itself_and_says_so(tmp_path: Path, model:
         assert (listed[2].live.turns, round(listed[2].live.mean, 2), listed[1].active) == (24, -0.67, True)
         # Training goes on from there, and what comes next is served.
         await rig.version(3)
-        assert rig.store.version(3).manifest.parent == 1
+        assert rig.store.versions.get(3).manifest.parent == 1
         await rig.live(3, *[1, 1, 0] * 7)
         await eventually(lambda: "watch" not in rig.service.status().detail)
         # An operator who goes forward again has the last word.
         await policy.versions.activate(2, "I know better")
-        await eventually(lambda: rig.store.get("active") == "2")
+        await eventually(lambda: rig.store.versions.active == 2)
         await rig.live(2, *[-1] * 60)
         for _ in range(50):
             await asyncio.sleep(0.01)
