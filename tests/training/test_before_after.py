@@ -10,10 +10,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from openclaw_rl.training.algorithms import losses, objective
+from openclaw_rl.training.backends import evaluate
 from openclaw_rl.training.backends import torch as backend_torch
 from openclaw_rl.training.backends.interface import HeldOut, StartPoint, Stopped
 from openclaw_rl.training.backends.torch import TorchBackend
-from openclaw_rl.training.release import evaluate
 from tests.training.fakes import encode
 from tests.training.test_backend_torch import config, logprob_rows, make, never
 

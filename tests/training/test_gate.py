@@ -220,7 +220,7 @@ def test_a_refused_version_is_kept_and_not_built_on(tmp_path: Path, model: Path)
     assert (rig.store.versions.head, rig.store.versions.highest) == (1, 2)
     known = rig.store.versions.get(2)
     assert known is not None and known.manifest == refused
-    assert known.detail.startswith("refused by the gate, it never served: 100% of the answers")
+    assert str(known.status).startswith("refused by the gate, it never served: 100% of the answers")
     assert rig.learner.versions.verify(2), "it is kept, so that a person can look at it"
     rig.learner.tidy(set())
     # Its turns have their one fate; they do not come again.

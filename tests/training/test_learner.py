@@ -161,7 +161,7 @@ def test_a_kill_before_the_commit_leaves_the_samples_waiting(
     target = {"versions": rig.learner.versions, "checkpoints": rig.learner.files.checkpoints,
               "commit": rig.store}[where]
     monkeypatch.setattr(target, "commit" if where == "commit" else "write", die)
-    monkeypatch.setattr(rig.learner, "_remove", lambda version: None)  # a killed process tidies nothing up
+    monkeypatch.setattr(rig.learner.files, "remove", lambda version: None)  # a killed process tidies nothing up
     with pytest.raises(Killed):
         rig.step("b")
     rig.restart()

@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from openclaw_rl.training.algorithms import objective
 from openclaw_rl.training.algorithms.example import AbnormalStep
+from openclaw_rl.training.backends import evaluate
 from openclaw_rl.training.backends import torch as backend_torch
 from openclaw_rl.training.backends.interface import OPTIMIZER_FOLDER, WEIGHTS_FOLDER, StartPoint, Stopped
 from openclaw_rl.training.backends.megatron.layout import Layout
 from openclaw_rl.training.backends.torch import TorchBackend
-from openclaw_rl.training.release import evaluate
 from tests.training.backends.megatron.families import FAMILIES, PROMPTS, examples, make, never, settings
 
 pytestmark = pytest.mark.slow

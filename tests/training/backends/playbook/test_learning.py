@@ -14,6 +14,7 @@ from openclaw_rl.training.backends.playbook import backend as backends
 from openclaw_rl.training.backends.playbook import writer
 from openclaw_rl.training.learner import CannotTrain
 from openclaw_rl.training.store import TrainerStore
+from openclaw_rl.training.version_files import VersionFiles
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 from tests.reward.fake_api import FakeApi, error
 from tests.training.backends.playbook.rig import KEY, Rig, add, make_sample
@@ -148,7 +149,7 @@ def test_killed_between_answer_and_commit(rig: Rig, monkeypatch: pytest.MonkeyPa
     rig.script.edits = add(SHORT)
     with monkeypatch.context() as patch:
         patch.setattr(TrainerStore, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr(type(rig.learner), "_remove", lambda *_: None)  # a killed process removes nothing
+        patch.setattr(VersionFiles, "remove", lambda *_: None)  # a killed process removes nothing
         patch.setattr(TrainerStore, "forgive", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             rig.step(make_sample("a", hint="h"))
