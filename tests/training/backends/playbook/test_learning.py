@@ -12,6 +12,7 @@ import pytest
 from openclaw_rl.privacy import Target
 from openclaw_rl.training.backends.playbook import backend as backends
 from openclaw_rl.training.backends.playbook import writer
+from openclaw_rl.training.buffer.sample_buffer import SampleBuffer
 from openclaw_rl.training.learner import CannotTrain
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.training.version_files import VersionFiles
@@ -150,7 +151,7 @@ def test_killed_between_answer_and_commit(rig: Rig, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(TrainerStore, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(VersionFiles, "remove", lambda *_: None)  # a killed process removes nothing
-        patch.setattr(TrainerStore, "forgive", lambda *_: None)
+        patch.setattr(SampleBuffer, "undo_attempt", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             rig.step(make_sample("a", hint="h"))
     rig.restart()
