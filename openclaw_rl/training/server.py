@@ -22,7 +22,7 @@ from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import component_pb2, trainer_pb2_grpc
 from openclaw_rl.v1.weights_pb2 import VersionManifest
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 
 NAME = "trainer"
 
@@ -58,15 +58,15 @@ class TrainerComponent(Component):
             version = store.versions.get(number)
             return version.manifest if version is not None else None
 
-        def fleet(delivery: Delivery, versions: VersionStore) -> Fleet:
-            return Fleet(policy_address, settings.policy_servers, versions,
+        def replicas(delivery: Delivery, versions: VersionStore) -> Replicas:
+            return Replicas(policy_address, settings.policy_servers, versions,
                          on_state=delivery.on_state, on_activated=delivery.on_activated,
                          on_rejected=delivery.on_rejected,
                          active=store.versions.active or 0, manifest=manifest,
                          on_number=store.versions.raise_highest, on_further=delivery.on_further,
                          history=lambda address: DeliveryLog(store.state, address), full_every=settings.full_every)
 
-        self._service = TrainerService(settings, store, learner, fleet, GrpcPolicyClient(policy_address))
+        self._service = TrainerService(settings, store, learner, replicas, GrpcPolicyClient(policy_address))
         resources.push_async_callback(self._service.stop)
         self.forget = TrainerForgetter(NAME, home, store, self._service).forget
 

@@ -27,7 +27,7 @@ from openclaw_rl.training.tables.state import Key
 from openclaw_rl.training.training_loop import TrainingLoop
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class TrainerService:
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, learner: Learner,
-                 make_publisher: Callable[[Delivery, VersionStore], Fleet] | None = None,
+                 make_publisher: Callable[[Delivery, VersionStore], Replicas] | None = None,
                  policy: PolicyClient | None = None) -> None:
         self._config, self._store, self._learner, self._policy_client = config, store, learner, policy
         self.events = Events()

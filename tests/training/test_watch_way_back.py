@@ -23,7 +23,7 @@ from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import component_pb2, policy_pb2, weights_pb2
 from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 from tests.serving import peers
 from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
@@ -55,14 +55,14 @@ class Rig:
         self.policy = policy
         self.turns = itertools.count()
 
-        def fleet(delivery: Delivery, versions: VersionStore) -> Fleet:
-            return Fleet(lambda: policy.address, (), versions, on_state=delivery.on_state,
+        def replicas(delivery: Delivery, versions: VersionStore) -> Replicas:
+            return Replicas(lambda: policy.address, (), versions, on_state=delivery.on_state,
                          on_activated=delivery.on_activated, on_rejected=delivery.on_rejected,
                          active=int(self.store.state.get("active") or 0), manifest=self.manifest,
                          on_number=self.store.versions.raise_highest, on_further=delivery.on_further,
                          history=lambda address: pytest.fail("there is no further one"))
 
-        self.service = TrainerService(config, self.store, learner, fleet, GrpcPolicyClient(lambda: policy.address))
+        self.service = TrainerService(config, self.store, learner, replicas, GrpcPolicyClient(lambda: policy.address))
 
     def manifest(self, version: int) -> weights_pb2.VersionManifest | None:
         known = self.store.versions.get(version)

@@ -14,7 +14,7 @@ from openclaw_rl.training.tables.reasons import VersionState, VersionStatus
 from openclaw_rl.training.tables.versions import VersionTable
 from openclaw_rl.v1 import policy_pb2, trainer_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
-from openclaw_rl.weights.transfer.replicas import Fleet
+from openclaw_rl.weights.transfer.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class Delivery:
     """
 
     def __init__(self, table: VersionTable, monitor: RegressionMonitor, events: Events,
-                 make_publisher: Callable[[Delivery, VersionStore], Fleet] | None) -> None:
+                 make_publisher: Callable[[Delivery, VersionStore], Replicas] | None) -> None:
         self._table, self._monitor, self._events, self._make_publisher = table, monitor, events, make_publisher
         self._weights: VersionStore | None = None
-        self.publisher: Fleet | None = None
+        self.publisher: Replicas | None = None
         self.policy: policy_pb2.PolicyState | None = None
 
     async def start(self, weights: VersionStore) -> None:
