@@ -11,7 +11,8 @@ import sys
 def main() -> None:
     """Run a command. A failure that is expected is one line that says what to do, with exit code 1 (2 for wrong
     usage); OPENCLAW_RL_DEBUG=1 shows its traceback."""
-    from openclaw_rl.cli.app import app, err
+    from openclaw_rl.cli.app import err
+    from openclaw_rl.cli.commands import app
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for stream in (sys.stdout, sys.stderr):

@@ -56,28 +56,3 @@ def clipped(text: str, width: int) -> Text:
 def harmless(text: str) -> str:
     """Replace control characters: a sandbox or a user may have written escape sequences."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-
-# Commands register themselves when they are imported.
-from openclaw_rl.cli import (  # noqa: E402
-    certs,  # noqa: F401
-    chat,  # noqa: F401
-    conformance,  # noqa: F401
-    dashboard,  # noqa: F401
-    distributed,  # noqa: F401
-    docs,  # noqa: F401
-    environments,  # noqa: F401
-    episodes,  # noqa: F401
-    forget,  # noqa: F401
-    keys,  # noqa: F401
-    logs,  # noqa: F401
-    mesh,  # noqa: F401
-    metrics,  # noqa: F401
-    pin,  # noqa: F401
-    set_aside,  # noqa: F401
-    trace,  # noqa: F401
-    training,  # noqa: F401
-    turns,  # noqa: F401
-    versions,  # noqa: F401
-)

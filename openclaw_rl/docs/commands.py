@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import typing
 from collections.abc import Iterator
@@ -36,9 +37,8 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Yield each command, including subcommands such as `keys add`, with click's object."""
     import typer
 
-    from openclaw_rl.cli.app import app
-
-    yield from _below(typer.main.get_command(app), "")
+    # By name: the command line imports the pages, and their reference is generated above both.
+    yield from _below(typer.main.get_command(importlib.import_module("openclaw_rl.cli.commands").app), "")
 
 
 def _below(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 
 

@@ -16,7 +16,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_rl import cli
-from openclaw_rl.cli.app import app, print_json
+from openclaw_rl.cli.app import print_json
+from openclaw_rl.cli.commands import app
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.observability.log_reader import Tail
@@ -61,7 +62,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_help_loads_only_what_it_needs() -> None:
     """Each start of the command pays for what is imported, so a command's own needs are imported by its function."""
     heavy = ("asyncio", "grpc", "google.protobuf", "opentelemetry", "pydantic", "sqlite3", "yaml")
-    code = f"import sys, openclaw_rl.cli.app; print([name for name in {heavy!r} if name in sys.modules])"
+    code = f"import sys, openclaw_rl.cli.commands; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 

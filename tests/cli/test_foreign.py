@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.rpc.errors import unimplemented
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2 as pb

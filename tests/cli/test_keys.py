@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from openclaw_rl import cli
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.rpc.auth.keys import KeyRing
 from openclaw_rl.runtime import mesh_file

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.config import Config
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import Home

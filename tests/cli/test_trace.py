@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.config import TelemetryConfig
 from openclaw_rl.observability import request_spans, telemetry, turn_spans, version_spans
 from openclaw_rl.runtime.home import Home

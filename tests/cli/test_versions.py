@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.rpc.errors import MeshError, failed_precondition
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.client import forget as module
 from openclaw_rl.client.forget import forget
 from openclaw_rl.rpc.errors import MeshError

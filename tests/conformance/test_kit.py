@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.conformance import junit
 from openclaw_rl.conformance.context import Context
 from openclaw_rl.conformance.frame import Check, Failed, Level, Need, Outcome, Skipped, all_checks, checks_of

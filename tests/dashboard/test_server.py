@@ -13,8 +13,8 @@ from urllib.request import url2pathname
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
 from openclaw_rl.cli.certs import make_certificates
+from openclaw_rl.cli.commands import app
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.dashboard.server import listen
 from openclaw_rl.runtime.home import Home

@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.config import load_config
 from openclaw_rl.docs.commands import commands as all_commands
 from openclaw_rl.docs.commands import examples

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.docs import LANGUAGES, PAGES, Language, page_file, title
 from openclaw_rl.docs.__main__ import generated
 from openclaw_rl.docs.translations import Translations, digest

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.launch import status as status_module
 from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
 from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus

@@ -56,7 +56,7 @@ def _end(server: subprocess.Popen[str], folder: Path) -> None:
 
 def _serve(path: str) -> None:
     import openclaw_rl.api.facade
-    import openclaw_rl.cli.app
+    import openclaw_rl.cli.commands
     import openclaw_rl.client.facts
     import openclaw_rl.client.traces
     import openclaw_rl.launch.status

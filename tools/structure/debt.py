@@ -4,7 +4,5 @@ from __future__ import annotations
 
 #: Keys of problems, as `layers.Problem` has them.
 DEBT: frozenset[str] = frozenset({
-    "circle: openclaw_rl.cli",
     "circle: openclaw_rl.training",
-    "upward: docs cli",
 })

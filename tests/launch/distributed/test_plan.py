@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.config import Config
 from openclaw_rl.launch.distributed import plan as plans
 from tests.launch.distributed.conftest import EXAMPLE, make_config

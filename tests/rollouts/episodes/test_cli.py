@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from openclaw_rl.cli.app import app
+from openclaw_rl.cli.commands import app
 from openclaw_rl.rollouts.servicer import SERVICE, EnvironmentServicer
 from openclaw_rl.rpc.errors import CATALOGUE, MeshError
 from openclaw_rl.rpc.server import ComponentServer
