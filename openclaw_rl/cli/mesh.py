@@ -63,7 +63,7 @@ def local_start(
     Components that run already are left alone, so a second call is safe: it starts what is missing and exits with 0.
     """
     from openclaw_rl.config import load_config
-    from openclaw_rl.launch import start
+    from openclaw_rl.launch import checks, start
 
     home = Home.default()
     path = config or file or (home.config_file if home.config_file.exists() else None)
@@ -78,7 +78,7 @@ def local_start(
         elif not component.ours:
             err.print(f"[green]✓[/] {component.name:<14} {component.address}  [dim]already running[/]", highlight=False)
     _say_what_next(home, loaded)
-    raise typer.Exit(0 if all(c.name not in start.checks.started_here(loaded) for c in missing) else 1)
+    raise typer.Exit(0 if all(c.name not in checks.started_here(loaded) for c in missing) else 1)
 
 
 def _say_what_next(home: Home, config: Config) -> None:

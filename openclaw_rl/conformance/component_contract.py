@@ -112,7 +112,7 @@ def _shown(field: FieldDescriptorProto) -> str:
 
 def _older(version: str) -> bool:
     """Whether the server was built with an older minor version of the contract than this kit."""
-    from openclaw_rl.rpc.server import CONTRACT_VERSION
+    from openclaw_rl.rpc.contract import CONTRACT_VERSION
 
     minor = (version or "1.0").partition(".")[2]
     return minor.isdecimal() and int(minor) < int(CONTRACT_VERSION.partition(".")[2])
