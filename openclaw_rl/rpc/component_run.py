@@ -68,7 +68,8 @@ class ComponentRun:
         component = self.component = self._class(runtime, mounted=self._host is not None)
         host, port = component.listener
         server = ComponentServer(component.name, host, port, runtime.home, component.status, component.drain,
-                                 self._host, signals=self._process, loop_monitor=runtime.loop_monitor)
+                                 self._host, signals=self._process, loop_monitor=runtime.loop_monitor,
+                                 status_blocks=component.status_blocks)
         server.http_address, server.on_forget = component.http_address, component.forget
         for service in component.services():
             server.add(*service)

@@ -40,7 +40,7 @@ class ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest,
                         context: grpc.aio.ServicerContext) -> pb.GetStatusResponse:
-        return pb.GetStatusResponse(status=self._server.status())
+        return pb.GetStatusResponse(status=await self._server.current_status())
 
     async def WatchStats(self, request: pb.WatchStatsRequest, context: grpc.aio.ServicerContext
                          ) -> AsyncIterator[pb.WatchStatsResponse]:
@@ -48,7 +48,7 @@ class ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
         if not 0.1 <= interval <= 3600:
             raise invalid("interval", f"{interval:g}s", "from 0.1 s to 1 h")
         while True:
-            yield pb.WatchStatsResponse(status=self._server.status(), at=now())
+            yield pb.WatchStatsResponse(status=await self._server.current_status(), at=now())
             try:
                 await asyncio.wait_for(self._server.stop_requested.wait(), interval)
                 return

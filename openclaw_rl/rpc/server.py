@@ -76,6 +76,7 @@ class ComponentServer:
         host_server: the server of another program, which the services are added to; None makes one.
         signals: SIGTERM and SIGINT end it; never inside another program's server.
         loop_monitor: of the loop that the component runs on; its figure and its alarm are part of the status.
+        status_blocks: `status` reads files, so it is called on another thread.
 
     Calls are handled with the surroundings (`runtime.current`) of who makes it.
     """
@@ -83,7 +84,7 @@ class ComponentServer:
     def __init__(self, name: str, host: str, port: int, home: Home,
                  status: Callable[[], component_pb2.ComponentStatus],
                  on_drain: Callable[[float], Awaitable[None]] | None = None, host_server: HostServer | None = None, *,
-                 signals: bool = True, loop_monitor: LoopMonitor | None = None) -> None:
+                 signals: bool = True, loop_monitor: LoopMonitor | None = None, status_blocks: bool = False) -> None:
         self.name = name
         self.http_address = ""  #: http://HOST:PORT; set it before start()
         self.address = ""  #: HOST:PORT, known after start()
@@ -94,6 +95,7 @@ class ComponentServer:
         self.home = home
         self._host, self._port = host, port
         self._status, self._on_drain = status, on_drain
+        self._status_blocks = status_blocks
         self._credentials: Credentials | None = None
         self._grace = 30.0
         self._started_at = now()
@@ -217,7 +219,7 @@ class ComponentServer:
 
     async def _tell_alarms(self) -> None:
         try:
-            well = not self.status().alarms
+            well = not (await self.current_status()).alarms
         except Exception:  # a store that can't be read now: that is no reason to stop looking
             logger.exception("asking for the alarms of %s", self.name)
             well = False
@@ -263,6 +265,10 @@ class ComponentServer:
         record = read_record(self.home, self.name)
         if record is not None and record.pid == os.getpid():
             remove_record(self.home, self.name)
+
+    async def current_status(self) -> component_pb2.ComponentStatus:
+        """`status`, without blocking the event loop."""
+        return await asyncio.to_thread(self.status) if self._status_blocks else self.status()
 
     def status(self) -> component_pb2.ComponentStatus:
         """The component's whole status."""

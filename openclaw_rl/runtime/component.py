@@ -45,6 +45,8 @@ class Component(ABC):
     name: ClassVar[str]  #: one of `home.COMPONENTS`
     #: False: health is NOT_SERVING until `ready` has returned.
     serves_at_once: ClassVar[bool] = True
+    #: `status` reads files, so it is called on another thread than the event loop's.
+    status_blocks: ClassVar[bool] = False
 
     #: Where to serve gRPC.
     listener: Listener

@@ -37,6 +37,7 @@ class TrainerComponent(Component):
     """
 
     name = NAME
+    status_blocks = True
 
     def __init__(self, runtime: Runtime, *, mounted: bool = False) -> None:
         super().__init__(runtime, mounted=mounted)
