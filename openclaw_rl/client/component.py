@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from openclaw_rl.client.base import AsyncClient, Client, ServerStream, Unary
+from openclaw_rl.client.base import AsyncClient, Client
+from openclaw_rl.client.calls import ServerStream, Unary
 from openclaw_rl.client.watches import OnBreak, follow, follow_async
 from openclaw_rl.rpc.messages import to_duration
 from openclaw_rl.v1 import component_pb2 as pb

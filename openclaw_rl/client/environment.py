@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from openclaw_rl.client.base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from openclaw_rl.client.base import AsyncClient, Client
+from openclaw_rl.client.calls import BidiStream, ServerStream, Unary
 from openclaw_rl.client.chat import Talk
 from openclaw_rl.client.lease import AsyncLease, Lease, LeaseOptions
 from openclaw_rl.client.live import AsyncLiveSession, LiveSession

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-from openclaw_rl.client.base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from openclaw_rl.client.base import AsyncClient, Client
+from openclaw_rl.client.calls import BidiStream, ServerStream, Unary
 from openclaw_rl.client.watches import OnBreak, follow, follow_async
 from openclaw_rl.v1 import judge_pb2 as pb
 from openclaw_rl.v1 import judge_pb2_grpc

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Unpack
 
-from openclaw_rl.client.base import AsyncClient, BidiStream, Client, ServerStream, Unary
+from openclaw_rl.client.base import AsyncClient, Client
+from openclaw_rl.client.calls import BidiStream, ServerStream, Unary
 from openclaw_rl.client.chat import Ask, AsyncChatAnswer, ChatAnswer, Messages, request
 from openclaw_rl.client.options import check
 from openclaw_rl.client.watches import OnBreak, follow, follow_async

@@ -36,7 +36,8 @@ def to_duration(seconds: float) -> Duration:
 
 def to_datetime(timestamp: Timestamp) -> datetime:
     """The same moment, with the time zone UTC."""
-    return timestamp.ToDatetime(tzinfo=UTC)
+    moment: datetime = timestamp.ToDatetime(tzinfo=UTC)
+    return moment
 
 
 def in_messages(texts: Iterable[str]) -> Iterator[list[str]]:

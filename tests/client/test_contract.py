@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from openclaw_rl import client
-from openclaw_rl.client.base import BidiStream, Rpc, ServerStream, Unary
+from openclaw_rl.client.calls import BidiStream, Rpc, ServerStream, Unary
 from openclaw_rl.v1 import component_pb2, environment_pb2, judge_pb2, policy_pb2, trainer_pb2
 
 FILES = {

@@ -141,7 +141,7 @@ def decode(spec: TensorSpec, frame: Buffer, base: memoryview) -> Iterator[memory
 def low_rank_bytes(spec: TensorSpec) -> int:
     """Bytes of a tensor's adapter."""
     rows, columns = spec.shape
-    return 4 * spec.rank * (rows + columns)
+    return int(4 * spec.rank * (rows + columns))
 
 
 def merge(base: memoryview, dtype: str, adapter: Adapter) -> Iterator[memoryview]:
@@ -183,12 +183,14 @@ def _gather(planes: Array) -> Array:
 
 def _zigzag(difference: Array) -> Array:
     top = difference.dtype.type(8 * difference.itemsize - 1)
-    return (difference << difference.dtype.type(1)) ^ -(difference >> top)
+    zigzag: Array = (difference << difference.dtype.type(1)) ^ -(difference >> top)
+    return zigzag
 
 
 def _unzigzag(values: Array) -> Array:
     one = values.dtype.type(1)
-    return (values >> one) ^ -(values & one)
+    difference: Array = (values >> one) ^ -(values & one)
+    return difference
 
 
 def _patch(content: bytes, base: memoryview, dtype: str) -> Iterator[memoryview]:

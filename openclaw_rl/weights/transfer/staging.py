@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import mmap
 import os
@@ -20,11 +18,11 @@ from openclaw_rl.weights.files import write_durably
 from openclaw_rl.weights.format.digest import TensorCheck, dense_bytes, tensor_digest
 from openclaw_rl.weights.format.safetensors import MODEL_FILE, file_order, header, make_spec
 from openclaw_rl.weights.transfer.errors import SyncError
+from openclaw_rl.weights.transfer.frame import Frame, gather_adapters
 
 #: Folder of the version on its way, below the versions.
 INCOMING = ".incoming"
 _OFFER_FILE = ".offer.json"
-_FRAME, _ADAPTER = ".frame-", ".adapter-"
 _PIECE = 1 << 20  # bytes copied at once
 
 
@@ -86,7 +84,7 @@ class StagingFile:
         self._size = os.fstat(self._fd).st_size
         self._final = at
         self._earlier = self._size  # bytes before this one are of an earlier process, and may be damaged
-        self._frame: _Frame | None = None  # of the tensor that is due, when it is an encoded one
+        self._frame: Frame | None = None  # of the tensor that is due, when it is an encoded one
         self._hasher = ThreadPoolExecutor(1, "digests")
         self._hashing: Future[None] | None = None
         self._checked = 0  # up to where the digest of the tensor that is due has come
@@ -153,18 +151,7 @@ class StagingFile:
         """Leave nothing but the version, which is complete, and the adapters that it came as: whoever takes it from
         here gets them too."""
         self._close_frame()
-        paths = {_key(spec): self.folder / (_ADAPTER + _key(spec)) for spec in self.specs}
-        adapters = [spec for spec in self.specs if paths[_key(spec)].exists()]
-        if adapters:
-            from openclaw_rl.weights.format.delta_file import ADAPTERS_FILE, UpdateWriter  # needs numpy
-
-            with contextlib.closing(UpdateWriter(self.folder / ADAPTERS_FILE)) as writer:
-                for spec in adapters:
-                    writer.add_frame(spec, paths[_key(spec)].read_bytes())
-                writer.finish()
-        for prefix in (_FRAME, _ADAPTER):
-            for path in self.folder.glob(prefix + "*"):
-                path.unlink()
+        gather_adapters(self.folder, self.specs)
 
     @staticmethod
     def discard(root: Path, versions: Collection[int] | None = None) -> None:
@@ -192,7 +179,7 @@ class StagingFile:
             if made and self._size > start:
                 self._truncate(start)
             if made and spec.name not in self._local:
-                frame = self._frame = self._frame or _Frame(self.folder, spec)
+                frame = self._frame = self._frame or Frame(self.folder, spec)
                 if frame.size < spec.encoded_bytes:
                     return
                 problem = self._decode(spec, frame)
@@ -220,7 +207,7 @@ class StagingFile:
             problem.retryable = problem.retryable or damaged or spec.name in self._local
             raise problem
 
-    def _decode(self, spec: TensorSpec, frame: _Frame) -> SyncError | None:
+    def _decode(self, spec: TensorSpec, frame: Frame) -> SyncError | None:
         """Append a tensor from its encoded bytes; what speaks against them."""
         from openclaw_rl.weights.format.encoding import EncodingError, decode  # needs numpy
 
@@ -298,58 +285,6 @@ class StagingFile:
         if self._frame is not None:
             self._frame.close()
             self._frame = None
-
-
-class _Frame:
-    """The encoded bytes of one tensor as they arrive, in a file that is named by the tensor's spec: should the same
-    tensor be offered in another encoding, they don't count."""
-
-    def __init__(self, folder: Path, spec: TensorSpec) -> None:
-        self._path = folder / (_FRAME + _key(spec))
-        self._adapter = folder / (_ADAPTER + _key(spec))
-        self._bytes = spec.encoded_bytes
-        for other in folder.glob(_FRAME + "*"):
-            if other != self._path:
-                other.unlink()
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        self.size = os.fstat(self._fd).st_size
-        if self.size > self._bytes:
-            os.ftruncate(self._fd, 0)
-            self.size = 0
-
-    def append(self, data: memoryview) -> memoryview:
-        """Add bytes up to the frame's end; returns those that are left over."""
-        room = self._bytes - self.size
-        here, rest = data[:room], data[room:]
-        while here:
-            written = os.pwrite(self._fd, here, self.size)
-            self.size += written
-            here = here[written:]
-        return rest
-
-    def read(self) -> memoryview:
-        """The complete frame."""
-        return memoryview(mmap.mmap(self._fd, self._bytes, access=mmap.ACCESS_READ))
-
-    def keep(self) -> None:
-        """It is decoded, and may be of use to others."""
-        self.close()
-        os.replace(self._path, self._adapter)
-
-    def delete(self) -> None:
-        """It is not needed any more, or no good."""
-        self.close()
-        self._path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Close the file; it stays for another time."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
-def _key(spec: TensorSpec) -> str:
-    return hashlib.sha256(spec.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
 def _pieces(data: memoryview) -> Iterable[memoryview]:
