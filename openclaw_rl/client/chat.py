@@ -1,4 +1,4 @@
-"""A streamed chat as an iterator of its text, and what it has told beside it."""
+"""A streamed chat as an iterator of its text, with its metadata."""
 
 from __future__ import annotations
 

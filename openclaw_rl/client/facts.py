@@ -1,4 +1,4 @@
-"""What became of the turns, and which versions there are: asked of several components, put together here.
+"""Turns and versions of the mesh, put together from several components.
 
 A component that does not answer makes its part of the facts unknown, not the whole of them.
 """

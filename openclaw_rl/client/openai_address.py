@@ -1,4 +1,4 @@
-"""Where the policy server's OpenAI door is."""
+"""Address of the policy server's OpenAI entrypoint."""
 
 from __future__ import annotations
 

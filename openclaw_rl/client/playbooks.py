@@ -1,4 +1,4 @@
-"""What an API model's version consists of: its playbook, fetched from who has it."""
+"""Playbooks, which an API model's versions consist of, fetched from the component that keeps them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def fetch(home: Home, manifest: VersionManifest) -> Playbook | None:
         return None
     for client in (TrainerServiceClient, PolicyServiceClient):
         try:
-            with client(home=home) as door:
-                return playbook.parse(b"".join(map(_data, door.fetch_weights(version=manifest.version))))
+            with client(home=home) as component:
+                return playbook.parse(b"".join(map(_data, component.fetch_weights(version=manifest.version))))
         except (MeshError, playbook.PlaybookError):
             continue  # refused by the gate, deleted, or nobody there
     return None

@@ -1,4 +1,4 @@
-"""What a person wants to know of a span, beside its name and its time."""
+"""Attributes of a span worth showing, beside its name and its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of components that run elsewhere, asked of them."""
+"""Spans of components on other machines."""
 
 from __future__ import annotations
 

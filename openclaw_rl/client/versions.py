@@ -1,4 +1,4 @@
-"""What made a version, and what lies between two: asked of several components, put together here."""
+"""Lineage of a version and the difference of two, put together from several components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches that outlive a break of the connection or a restart of the component."""
+"""Watches that survive broken connections and restarts of the component."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from contextlib import aclosing, closing
 from typing import Any, TypeVar, cast
 
 from openclaw_rl.rpc.errors import MeshError, unavailable
-from openclaw_rl.rpc.reconnect import LASTED
-from openclaw_rl.runtime.backoff import Backoff
+from openclaw_rl.runtime.backoff import LASTED, Backoff
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""The version of the contract in protos/, and whether another one's goes with it."""
+"""The version of the contract in protos/, and its compatibility with another."""
 
 from __future__ import annotations
 

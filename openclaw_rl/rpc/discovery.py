@@ -1,4 +1,4 @@
-"""Where a component listens."""
+"""Discovery of a component's address."""
 
 from __future__ import annotations
 

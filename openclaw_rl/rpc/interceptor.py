@@ -1,4 +1,4 @@
-"""What happens around every handler of a server."""
+"""Interceptor around every handler of a server: authorization, errors, traces."""
 
 from __future__ import annotations
 

@@ -12,12 +12,9 @@ import grpc
 from tenacity import AsyncRetrying, retry_if_result
 
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error
-from openclaw_rl.runtime.backoff import Backoff
+from openclaw_rl.runtime.backoff import LASTED, Backoff
 
 logger = logging.getLogger(__name__)
-
-#: Seconds after which a stream was a good one: when it breaks, the pauses begin anew.
-LASTED = 10.0
 
 
 class TryAgain(Exception):

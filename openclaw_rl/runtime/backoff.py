@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
-from tenacity import RetryCallState
-from tenacity.wait import wait_base
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+#: Seconds after which a stream was a good one: when it breaks, the pauses begin anew.
+LASTED = 10.0
 
 
-class Backoff(wait_base):
+class Backoff:
     """Pauses that double from one failure to the next, with some jitter.
 
-    A waiting strategy for tenacity; where no loop of tenacity fits, such as in a generator or a thread that waits for
-    other things too, ask `next` for each pause.
+    A waiting strategy for tenacity, which isn't loaded here. Where no loop of tenacity fits, such as in a generator or
+    in a thread that waits for other things too, ask `next` for each pause.
 
     Args:
         first, longest: seconds of the first pause and of the longest one.

@@ -1,4 +1,4 @@
-"""Who brings the versions of a folder: an id that stays with the folder."""
+"""Identity of a trainer: an id that stays with its folder of versions."""
 
 from __future__ import annotations
 

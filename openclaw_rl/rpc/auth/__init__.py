@@ -1,1 +1,1 @@
-"""Who may call what: TLS certificates, roles, and API keys."""
+"""Authentication and authorization: TLS certificates, roles, and bearer keys."""

@@ -1,4 +1,4 @@
-"""Who may call what: by the role in a component's certificate, or by the scopes of a client's bearer key."""
+"""Authorization of calls: by the role in a component's certificate, or by the scopes of a client's bearer key."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Authorizer:
 
     def end_revoked(self) -> None:
         """End the running calls whose keys were revoked. Expiry is another thing: a call that began in time is
-        finished, as at the HTTP door."""
+        finished, as at the HTTP entrypoint."""
         now = {key.id: key for key in self._keys.all()} if self._keys is not None else {}
         for admission in list(self._admissions):
             if admission.key is not None and admission.task is not None and admission.refused is None \

@@ -1,4 +1,4 @@
-"""Who a client is, to tell one from another: by the key that it shows, or by its address."""
+"""Identity of a client, by its bearer key or its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What certificates and private keys in files say, and whether they can be used."""
+"""Reading and checking of certificates and private keys in files."""
 
 from __future__ import annotations
 

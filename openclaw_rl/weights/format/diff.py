@@ -1,4 +1,4 @@
-"""What has changed between two versions, in a file beside the newer one."""
+"""Statistics of the changes between two versions, in a file beside the newer one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the C library gives out the memory of chunks."""
+"""Set-up of the C library's allocator for the buffers of chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an offer fits the model, and what of it is here already."""
+"""Validation of offers against the model, and lookup of tensors that are here already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy server beside the mesh's own one: gets each version by its own stream, and follows rollbacks."""
+"""A replica: a policy server beside the mesh's own, with a stream of its own, which follows rollbacks."""
 
 from __future__ import annotations
 

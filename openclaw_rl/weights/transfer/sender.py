@@ -1,4 +1,4 @@
-"""One version on its way out."""
+"""Transfer of one version to one receiver."""
 
 from __future__ import annotations
 

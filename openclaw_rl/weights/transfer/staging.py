@@ -1,4 +1,4 @@
-"""A version on its way: a file that grows, always a beginning of the final one."""
+"""Staging of an incoming version: a file that grows and is always a prefix of the final one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bearer keys of the doors: named, scoped, revocable. See README.md."""
+"""Bearer keys of the entrypoints: named, scoped, revocable. See README.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One key: what is known of it, which is everything but the key itself."""
+"""A bearer key's record: everything but the key itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys that a door takes: those of the file, as it is now, and those of configuration and environment."""
+"""Bearer keys that an entrypoint accepts: those of the key file, the configuration and the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of the keys' digests, which `openclaw-rl keys` writes and the doors read."""
+"""The key file: digests of bearer keys, written by `openclaw-rl keys` and read by the entrypoints."""
 
 from __future__ import annotations
 
