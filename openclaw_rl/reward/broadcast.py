@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from openclaw_rl.v1 import turn_pb2
 
@@ -25,7 +25,7 @@ class Broadcast:
             if wanted in ("", session_id):
                 subscriber.add(session_id, judgement)
 
-    async def subscribe(self, session_id: str = "") -> AsyncIterator[tuple[str, turn_pb2.Judgement]]:
+    async def subscribe(self, session_id: str = "") -> AsyncGenerator[tuple[str, turn_pb2.Judgement], None]:
         """Iterate over the judgements made from now on, with their sessions: all, or those of one session."""
         subscriber = _Subscriber(self._backlog)
         self._subscribers[subscriber] = session_id

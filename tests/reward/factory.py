@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openclaw_rl.v1 import turn_pb2
 
 
-def message(role: str, content: str, **fields: object) -> turn_pb2.ChatMessage:
+def message(role: str, content: str, **fields: Any) -> turn_pb2.ChatMessage:
     return turn_pb2.ChatMessage(role=role, content=content, **fields)
 
 
@@ -13,7 +15,7 @@ def transition(said: str = "Thanks!", turn_id: str = "t1", *, request: str = "Wh
                answer: str = "A function that calls itself.", session_id: str = "s1",
                messages: list[turn_pb2.ChatMessage] | None = None, calls: list[turn_pb2.ToolCall] | None = None,
                feedback: list[turn_pb2.Feedback] | None = None,
-               kind: int = turn_pb2.NEXT_STATE_KIND_CONTINUED) -> turn_pb2.Transition:
+               kind: turn_pb2.NextStateKind.ValueType = turn_pb2.NEXT_STATE_KIND_CONTINUED) -> turn_pb2.Transition:
     """A main turn and what the user said next; `messages` instead of it where there is more."""
     if messages is None:
         messages = [message("user", said)] if said else []

@@ -26,7 +26,7 @@ class Scripted:
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        return answer if isinstance(answer, turn_pb2.Vote) else await answer()  # type: ignore[misc,return-value]
+        return answer if isinstance(answer, turn_pb2.Vote) else await answer()  # type: ignore[misc]
 
 
 def vote(score: int, hint: str = "", *, certain: bool = False, error: str = "") -> turn_pb2.Vote:

@@ -76,7 +76,7 @@ class Harness:
         self.store.close()
         self.open()
 
-    def tell(self, *events: Turn | Feedback | SessionEnd) -> list[AckStatus]:
+    def tell(self, *events: Turn | Feedback | SessionEnd) -> list[AckStatus.ValueType]:
         """Hand events over in one batch; returns the statuses."""
         return [ack.status for ack in self.tracker.handle([as_event(event) for event in events])]
 

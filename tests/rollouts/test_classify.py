@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ PATTERNS = SessionAwareness(trainable_patterns=[".*main_response.*", ".*user_cor
                             auxiliary_patterns=[".*memory.*", ".*ping.*"])
 
 
-def turn(text: str = "hello", role: str = "user", **fields: object) -> Turn:
+def turn(text: str = "hello", role: str = "user", **fields: Any) -> Turn:
     return Turn(**{"turn_id": "t1", "api": "chat.completions", "messages": [ChatMessage(role=role, content=text)],
                    **fields})
 

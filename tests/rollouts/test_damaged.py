@@ -6,7 +6,7 @@ import pytest
 
 from openclaw_rl.rollouts.tracking import tracker
 from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, ACK_STATUS_DUPLICATE, ACK_STATUS_REJECTED
-from openclaw_rl.v1.turn_pb2 import Feedback, SessionEnd
+from openclaw_rl.v1.turn_pb2 import Feedback, SessionEnd, Turn
 from tests.rollouts.harness import Harness, answer, turn, user
 
 
@@ -25,10 +25,11 @@ def test_a_damaged_turn_is_no_obstacle_for_what_comes_next(harness: Harness, by:
     asked = [user("What is a heron?")]
     harness.tell(turn("t1", asked, "A bird."), turn("other", [user("Hello")], "Hi", session_id="s"))
     damage(harness, "turns", "payload", "id = 't1'", flip)
-    event = {"a message": turn("t2", [*asked, answer("A bird."), user("Wrong.")], "A wading bird."),
-             "feedback": Feedback(feedback_id="f", turn_id="t1", score=-1),
-             "the end": SessionEnd(event_id="e", session_id="s")}[by]
-    assert harness.tell(event) == [ACK_STATUS_ACCEPTED]
+    events: dict[str, Turn | Feedback | SessionEnd] = {
+        "a message": turn("t2", [*asked, answer("A bird."), user("Wrong.")], "A wading bird."),
+        "feedback": Feedback(feedback_id="f", turn_id="t1", score=-1),
+        "the end": SessionEnd(event_id="e", session_id="s")}
+    assert harness.tell(events[by]) == [ACK_STATUS_ACCEPTED]
     harness.tell(SessionEnd(event_id="e2", session_id="s"))
     assert harness.states()["t1"] == "REJECTED" and harness.turns()["t1"].reason == "its record on disk is damaged"
     assert set(harness.sent()) == {"other", *(["t2"] if by == "a message" else [])}
@@ -67,7 +68,7 @@ def test_an_id_that_was_used_before_is_refused_and_kept_aside(harness: Harness) 
     (turn("x" * 300, [user("Hello")], "Hi"), "turn's id"), (turn("a\nb", [user("Hello")], "Hi"), "turn's id"),
     (turn("t1", [user("Hello")], "Hi", session_id="s\0"), "turn.session_id"),
     (SessionEnd(event_id="e\r", session_id="s"), "session_end's id")])
-def test_impossible_ids_are_refused_and_kept_aside(harness: Harness, event: object, field: str) -> None:
+def test_impossible_ids_are_refused_and_kept_aside(harness: Harness, event: Turn | SessionEnd, field: str) -> None:
     assert harness.tell(event) == [ACK_STATUS_REJECTED]
     [(_, reason)] = harness.tracker.quarantine.recent()
     assert field in reason

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,14 @@ class WatchfulJudge(FakeJudge):
         super().__init__()
         self.next_states: set[tuple[str, bytes]] = set()
 
-    def take(self, transitions: list[Transition]) -> list[Ack]:
+    async def take(self, transitions: list[Transition]) -> list[Ack]:
         self.next_states.update((transition.turn.turn_id, transition.next_state.SerializeToString(deterministic=True))
                                 for transition in transitions)
-        return super().take(transitions)
+        return await super().take(transitions)
+
+
+def _more(judge: WatchfulJudge, seen: int, talking: asyncio.Task[None]) -> bool:
+    return len(judge.got) > seen or talking.done()
 
 
 @pytest.mark.slow
@@ -62,7 +67,7 @@ async def test_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
             for _ in range(KILLS):
                 process = await start(home, config)
                 seen = len(judge.got)
-                await eventually(lambda seen=seen: len(judge.got) > seen or talking.done())
+                await eventually(partial(_more, judge, seen, talking))
                 await asyncio.sleep(rng.random() * 0.2)  # any moment
                 process.send_signal(signal.SIGKILL)
                 await process.wait()

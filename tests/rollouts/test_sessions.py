@@ -22,6 +22,7 @@ from openclaw_rl.v1.turn_pb2 import (
     NEXT_STATE_KIND_FEEDBACK,
     NEXT_STATE_KIND_SESSION_ENDED,
     NEXT_STATE_KIND_SESSION_TIMEOUT,
+    TURN_CLASS_MAIN,
     ChatMessage,
     ContentPart,
     Feedback,
@@ -61,7 +62,8 @@ def test_the_transition_carries_the_whole_turn_with_its_class(harness: Harness) 
     assert row.id == "t1"
     expected = Turn()
     expected.CopyFrom(given)
-    expected.turn_class, expected.class_reason, expected.branch_id = 1, "the last message is of role user", "t1"
+    expected.turn_class = TURN_CLASS_MAIN
+    expected.class_reason, expected.branch_id = "the last message is of role user", "t1"
     assert Transition.FromString(row.payload).turn == expected
 
 

@@ -18,17 +18,17 @@ class Detail(BaseModel):
     loud: bool = False
 
 
-class Guess(Action):
+class Guess(Action):  # type: ignore[misc]
     number: int = Field(ge=0, le=100, description="The guess.")
     trick: Literal["", "raise", "sleep", "nasty", "flood"] = ""
     detail: Detail | None = None
 
 
-class Seen(Observation):
+class Seen(Observation):  # type: ignore[misc]
     hint: str = ""
 
 
-class Game(Environment[Guess, Seen, State]):
+class Game(Environment[Guess, Seen, State]):  # type: ignore[misc]
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Game(Environment[Guess, Seen, State]):
         self._state = State(episode_id=episode_id, step_count=0)
         return Seen(hint=f"Guess from 0 to 100 (seed {seed}).")
 
-    def step(self, action: Guess, **_: Any) -> Seen:  # type: ignore[override]
+    def step(self, action: Guess, **_: Any) -> Seen:
         self._state.step_count += 1
         if action.trick == "raise":
             raise RuntimeError("the game broke")

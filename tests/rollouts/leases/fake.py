@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.factory import ConfiguredEnvironment
@@ -62,10 +62,10 @@ class FakeEnvironment:
 
 class FakeType:
     action_schema = tools_schema(TOOLS)
-    observation_schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["text"]}
     sandbox = "nothing at all"
 
     def __init__(self) -> None:
+        self.observation_schema: dict[str, Any] = {"type": "object", "required": ["text"]}
         self.alive: set[FakeEnvironment] = set()
         self.made = 0
         self.most_alive = 0

@@ -15,7 +15,8 @@ from openclaw_rl.rpc.errors import MeshError
 SLOW = "^(a+)+$"
 WORD = "a" * 40 + "!"
 #: Each names the next one twice.
-TREE = {"t0": {"not": {}}} | {f"t{i}": {"anyOf": [{"$ref": f"#/$defs/t{i - 1}"}] * 2} for i in range(1, 40)}
+TREE: dict[str, Any] = {"t0": {"not": {}}}
+TREE |= {f"t{i}": {"anyOf": [{"$ref": f"#/$defs/t{i - 1}"}] * 2} for i in range(1, 40)}
 
 
 @pytest.mark.parametrize(("schema", "arguments"), [

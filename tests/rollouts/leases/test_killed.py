@@ -60,7 +60,13 @@ class Served:
         log = (self.home.logs / "env_server.log").open("ab")
         self.process = psutil.Popen([sys.executable, "-m", "openclaw_rl.launch.component", "env_server", "--config",
                                      str(self.config)], env=self.env, stdout=log, stderr=log)
-        until(lambda: (record := read_record(self.home, "env_server")) and record.pid == self.process.pid)
+        pid = self.process.pid
+
+        def running() -> bool:
+            record = read_record(self.home, "env_server")
+            return record is not None and record.pid == pid
+
+        until(running)
         return EnvironmentServiceClient(home=self.home)
 
     def sandboxes(self) -> list[psutil.Process]:

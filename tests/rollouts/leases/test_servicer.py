@@ -233,7 +233,7 @@ async def test_a_slow_watcher_holds_nobody_up(tmp_path: Path, kind: FakeType) ->
             await client.step(lease_id="a", step=number, action_json=say("x" * 1000))
         assert sum(environment.views for environment in environments) < 60
         for one in watching:
-            await one.aclose()
+            await one.aclose()  # type: ignore[attr-defined]
     with pytest.raises(MeshError):
         async with serving(tmp_path) as client:
             await anext(client.watch_lease(lease_id="a", interval=seconds(0)))
