@@ -154,7 +154,7 @@ async def test_a_new_branch_after_going_back(server: Server) -> None:
         await server.add(version)
     await server.versions.activate(3)
     await server.add(6, parent=3)
-    assert server.facts() == (6, [0, 2, 3, 5, 6], [4, 5], 6), "what was taken back goes first"
+    assert server.facts() == (6, [0, 2, 3, 5, 6], [4, 5], 6), "withdrawn versions go first"
     await server.versions.activate(5)
     assert server.facts() == (5, [0, 2, 3, 5, 6], [6], 6)
     await server.versions.activate(6)
@@ -316,7 +316,7 @@ async def test_without_any_record_the_newest_version_on_disk_answers(server: Ser
         (server.folder / name).write_text("{")
     await server.start()
     assert server.facts() == (1, [0, 1], [], 1)
-    assert "the newest version on disk is taken" in server.versions.problems[0]
+    assert "the newest version on disk counts" in server.versions.problems[0]
 
 
 async def test_a_missing_state_file(server: Server) -> None:
@@ -342,7 +342,7 @@ async def test_the_newest_good_version_answers_when_the_active_one_is_damaged(se
             model.write_bytes(model.read_bytes()[:-1] + b"\x01")
     await server.start(fail=("stage 3",) if damage == "engine" else ())
     assert server.facts()[0] == 2, "4 was taken back"
-    assert "version 3 was active but can't be used; version 2 answers instead" in server.versions.problems[-1]
+    assert "version 3 was active but can't be used; version 2 is active instead" in server.versions.problems[-1]
     await server.start()
     assert server.facts()[0] == 2
     assert json.loads((server.folder / "policy.json").read_text())["active"] == 2
@@ -352,7 +352,7 @@ async def test_the_base_model_answers_when_nothing_else_is_left(server: Server) 
     await server.add(1)
     shutil.rmtree(server.folder / "versions")
     await server.start()
-    assert server.facts() == (0, [0], [], 1) and "version 0 answers instead" in server.versions.problems[-1]
+    assert server.facts() == (0, [0], [], 1) and "version 0 is active instead" in server.versions.problems[-1]
 
 
 async def test_a_folder_that_cannot_be_written(tmp_path: Path, base: Path) -> None:

@@ -87,7 +87,7 @@ class PolicyVersions:
             if await self._boot(version):
                 break
         if version != wanted.active:
-            self._problem(f"version {wanted.active} was active but can't be used; version {version} answers instead")
+            self._problem(f"version {wanted.active} was active but can't be used; version {version} is active instead")
             self._state = replace(wanted, active=version, activated_at=time.time())
             await self._write(self._state, required=False)
 
@@ -201,7 +201,7 @@ class PolicyVersions:
                 if target == before.active:
                     if state != before:
                         await self._write(state, required=True)
-                        self._take(state)
+                        self._adopt(state)
                         logger.warning("version %d was %s by an operator: %s", target, "pinned" if pin else "unpinned",
                                        reason or "no reason given")
                     return _NO_PAUSE
@@ -247,7 +247,7 @@ class PolicyVersions:
                                 withdrawn=tuple(sorted({*state.withdrawn, *gone})),
                                 highest=max(state.highest, *gone))
                 await self._write(after, required=True)
-                self._take(after)  # even if files can't be deleted
+                self._adopt(after)  # even if files can't be deleted
                 there = gone.intersection(self.store.versions())
                 await asyncio.to_thread(self._delete, gone)
                 return sorted(there)
@@ -286,17 +286,17 @@ class PolicyVersions:
             raise
         finally:
             self._staged = None
-        self._take(after)
+        self._adopt(after)
         return pause
 
-    def _take(self, state: VersionState) -> None:
-        """The state holds now; tell those who watch."""
+    def _adopt(self, state: VersionState) -> None:
+        """Make a state the current one and notify subscribers."""
         self._state = state
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def _boot(self, version: int) -> bool:
-        """Activate a version at the start; False when it can't be used."""
+        """Activate a version at the start; returns whether it can be used."""
         if version == self._engine.active_version:
             return True
         if not await asyncio.to_thread(self.store.verify, version):
@@ -316,8 +316,8 @@ class PolicyVersions:
         there = tuple(version for version in self._store.versions() if version > 0)
         state, problem = self._file.read()
         if state is None and there:
-            problem = (f"{problem or f'{self._file.path} is missing'}; the newest version on disk is taken as the "
-                       "active one, and what was taken back is not known any more")
+            problem = (f"{problem or f'{self._file.path} is missing'}; the newest version on disk counts as the "
+                       "active one, and which versions were withdrawn is unknown")
         if problem:
             self._problem(problem)
         if state is not None:
@@ -331,7 +331,8 @@ class PolicyVersions:
         except OSError as error:
             if required:
                 raise
-            self._problem(f"{self._file.path}: can't be written ({error}); after a restart another version may answer")
+            self._problem(f"{self._file.path}: can't be written ({error}); "
+                          "after a restart another version may be active")
 
     def _lineage(self, version: int) -> set[int]:
         """A version and its ancestors, as far as they are kept."""

@@ -61,7 +61,7 @@ class WorkerManager:
         self._old: list[Checkpoint] = []  # no longer active, perhaps still being read by a server
         self._deletions: set[asyncio.Future[None]] = set()
         self._stopping = False
-        self._news = asyncio.Event()
+        self._progress = asyncio.Event()
 
     async def start(self) -> None:
         """Start the workers; returns when the first one serves.
@@ -77,8 +77,8 @@ class WorkerManager:
                 details = list(dict.fromkeys(worker.detail for worker in self.workers))
                 await self.stop()
                 raise EngineError("; ".join(details))
-            self._news.clear()
-            await self._news.wait()
+            self._progress.clear()
+            await self._progress.wait()
 
     async def stop(self) -> None:
         """End the servers started here and disconnect from the others."""
@@ -102,7 +102,7 @@ class WorkerManager:
     def report_lost(self, worker: Worker, why: str) -> None:
         """Take a worker out after a broken request, until it has recovered."""
         if worker.state == "serving" and not self._stopping:
-            self._out(worker, why)
+            self._take_out(worker, why)
 
     def release(self, checkpoint: Checkpoint) -> None:
         """Delete a checkpoint's folder as soon as no server can be reading it."""
@@ -134,7 +134,7 @@ class WorkerManager:
                     raise WeightsError(f"version {checkpoint.version} is not active: {error}") from error
                 old, self.active = self.active, checkpoint
                 for worker, why in failed.items():
-                    self._out(worker, f"it failed the update to version {checkpoint.version}: {why}")
+                    self._take_out(worker, f"it failed the update to version {checkpoint.version}: {why}")
             finally:
                 for worker in workers:
                     worker.updating = False
@@ -154,12 +154,12 @@ class WorkerManager:
             else:
                 await worker.resume()
         except Exception as second:
-            self._out(worker, f"its update failed ({error}) and so did the rollback ({second})")
+            self._take_out(worker, f"its update failed ({error}) and so did the rollback ({second})")
 
-    def _out(self, worker: Worker, why: str) -> None:
+    def _take_out(self, worker: Worker, why: str) -> None:
         logger.error("%s is taken out: %s", worker.name, why)
         worker.state, worker.detail = "out", why
-        self._news.set()
+        self._progress.set()
         self._recover(worker)
 
     def _recover(self, worker: Worker) -> None:
@@ -184,17 +184,17 @@ class WorkerManager:
                 worker.failures += 1
                 worker.state, worker.detail = "out", str(error)
                 logger.error("%s can't be recovered, attempt %d: %s", worker.name, worker.failures, error)
-                self._news.set()
+                self._progress.set()
                 if worker.broken or isinstance(error, ConnectionLost):
-                    await self._cut(worker)
+                    await self._disconnect(worker)
             except Exception as error:
                 worker.failures += 1
                 worker.state, worker.detail = "out", f"{type(error).__name__}: {error}"
                 logger.exception("%s can't be recovered", worker.name)
-                self._news.set()
+                self._progress.set()
             await asyncio.sleep(_BACKOFF[min(worker.failures, len(_BACKOFF)) - 1])
 
-    async def _cut(self, worker: Worker) -> None:
+    async def _disconnect(self, worker: Worker) -> None:
         """End the responses of a worker that is paused for good or hangs; they continue elsewhere.
 
         The next attempt restarts a process that was started here.
@@ -231,7 +231,7 @@ class WorkerManager:
             worker.state, worker.detail, worker.failures = "serving", "", 0
         self._monitor(worker)
         logger.info("%s serves version %d", worker.name, worker.version)
-        self._news.set()
+        self._progress.set()
         self._changed()
 
     async def _start(self, worker: Worker, process: ServerProcess) -> None:
@@ -275,7 +275,8 @@ class WorkerManager:
                 while missed < (_OWN_MISSED if process else _MISSED):
                     await asyncio.wait({ended}, timeout=_CHECK_SECONDS)
                     if process and ended.done():
-                        self._out(worker, f"its process is gone: {ended.result()}; {process.last_error()}".rstrip("; "))
+                        why = f"its process is gone: {ended.result()}; {process.last_error()}"
+                        self._take_out(worker, why.rstrip("; "))
                         return
                     if not worker.accepting:
                         missed = 0
@@ -288,12 +289,12 @@ class WorkerManager:
                         continue
                     missed = 0
                     if worker.accepting and info.get("weight_version") != tag(worker.version):
-                        self._out(worker, f"it serves {info.get('weight_version')!r} where it should serve "
+                        self._take_out(worker, f"it serves {info.get('weight_version')!r} where it should serve "
                                           f"{worker.version}: it was restarted, or somebody else updates it")
                         return
             finally:
                 ended.cancel()
-            self._out(worker, f"it does not answer: {why}")
+            self._take_out(worker, f"it does not answer: {why}")
 
         with suppress(KeyError):
             self._monitors.pop(worker.index).cancel()

@@ -93,15 +93,15 @@ class WeightsService:
         pinned = False  # the pin that it was told
         committing = -1  # the one that `activated` will report
 
-        def tell(state: pb.PolicyState) -> None:
+        def report(state: pb.PolicyState) -> None:
             nonlocal known, pinned
             if state.active_version not in (known, committing) or state.pinned != pinned:
                 known, pinned = state.active_version, state.pinned
                 answers.put_nowait(pb.SyncWeightsResponse(state=state))
 
-        async def watch() -> None:
+        async def follow() -> None:
             async for state in self._versions.subscribe():
-                tell(state)
+                report(state)
 
         async def serve() -> None:
             nonlocal known, committing
@@ -115,12 +115,12 @@ class WeightsService:
                         answers.put_nowait(answer)
                     committing = -1  # otherwise a rollback and return to this version would not be reported
 
-        tell(self._versions.state())
+        report(self._versions.state())
         if self._serving is not None:
             self._serving.cancel()
         serving = self._serving = asyncio.create_task(serve())
         serving.add_done_callback(lambda _: answers.put_nowait(None))
-        watching = asyncio.create_task(watch())
+        following = asyncio.create_task(follow())
         try:
             while (answer := await answers.get()) is not None:
                 yield answer
@@ -130,8 +130,8 @@ class WeightsService:
             serving.result()
         finally:
             serving.cancel()
-            watching.cancel()
-            await asyncio.wait({serving, watching})
+            following.cancel()
+            await asyncio.wait({serving, following})
 
     async def get(self) -> pb.GetPolicyResponse:
         """PolicyService.GetPolicy."""
