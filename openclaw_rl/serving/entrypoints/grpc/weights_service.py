@@ -89,8 +89,8 @@ class WeightsService:
                 "of the trainer's policy_servers")
         self.trainers.admit(trainer, self._serving is not None and not self._serving.done())
         answers: asyncio.Queue[pb.SyncWeightsResponse | None] = asyncio.Queue()
-        known = -1  # the active version that the trainer was told
-        pinned = False  # the pin that it was told
+        known = -1  # the active version last reported to the trainer
+        pinned = False  # the pin last reported
         committing = -1  # the one that `activated` will report
 
         def report(state: pb.PolicyState) -> None:

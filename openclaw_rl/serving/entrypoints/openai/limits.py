@@ -1,4 +1,4 @@
-"""Rate limits in OpenAI's words: headers that tell what is left, and the error 429."""
+"""Rate limits in OpenAI's format: headers with the remaining allowance, and the error 429."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def take(limiter: Limiter, client: str, who: str) -> dict[str, str]:
     """Begin a request, which `limiter.give_back` ends.
 
     Returns:
-        OpenAI's headers that tell what is left.
+        OpenAI's headers with the remaining allowance.
 
     Raises:
         ApiError: 429 with the time to retry after.
