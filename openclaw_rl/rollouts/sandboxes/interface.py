@@ -9,7 +9,7 @@ from typing import Protocol
 
 from openclaw_rl.runtime.rejection import Rejection
 
-#: The folder in a sandbox that may be written, of the size of its `disk`; processes begin there.
+#: The writable folder of a sandbox, of the size of its `disk`; processes start there.
 WORK = "/work"
 
 
@@ -28,48 +28,48 @@ class Unusable(StrEnum):
 
 
 class SandboxError(Exception):
-    """A sandbox can't be made, or can't be used any more (it was killed, ran out of memory, ...); the text says why
-    and, where somebody can do something, what."""
+    """A sandbox can't be made, or became unusable (killed, out of memory, ...); the text says why and, if possible,
+    how to repair it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of all processes of a sandbox together."""
+    """Limits of all processes of a sandbox together."""
 
     memory: int  #: bytes
-    disk: int  #: bytes of the files that may be written
+    disk: int  #: bytes of written files
     processes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a sandbox is to be."""
+    """Specification of a sandbox."""
 
     limits: Limits
     image: str | None = None  #: None: this machine's own programs, read-only (bubblewrap)
-    environment: Mapping[str, str] = field(default_factory=dict)  #: variables of all its processes
+    environment: Mapping[str, str] = field(default_factory=dict)  #: environment variables of all its processes
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A process that has ended, or was ended."""
+    """Result of a process that has ended, or was killed."""
 
-    code: int | None  #: exit code; None when it was killed for its time or its output
-    output: bytes  #: stdout and stderr as they came
-    truncated: bool = False  #: there was more; the end is left out
+    code: int | None  #: exit code; None if it was killed for its time or its output
+    output: bytes  #: stdout and stderr, interleaved
+    truncated: bool = False  #: there was more output; its end is left out
     timed_out: bool = False
 
 
 class Process(Protocol):
-    """A process in a sandbox. stdout and stderr come as one."""
+    """A process in a sandbox. stdout and stderr are merged."""
 
     @property
     def code(self) -> int | None:
-        """Its exit code, 128 + N after signal N; None while it runs, and when the sandbox ended with it."""
+        """Exit code, 128 + N after signal N; None while it runs, or if the sandbox ended with it."""
         ...
 
     async def wait(self) -> int | None:
-        """Wait until it has ended: its `code`."""
+        """Wait for its end; returns its `code`."""
 
     async def write(self, data: bytes) -> None:
         """Write to its stdin.
@@ -79,84 +79,84 @@ class Process(Protocol):
         """
 
     def end_input(self) -> None:
-        """Nothing more comes on its stdin."""
+        """Close its stdin."""
 
     async def read(self, most: int = 65536) -> bytes:
-        """What it has written, as soon as there is something; empty when it, and all that it left behind with its
-        stdout, has ended. What isn't read waits: the process is held up, and nothing grows."""
+        """Read its output as soon as there is some; empty once it, and everything that inherited its stdout, has ended.
+        Unread output blocks the process, so that nothing grows."""
 
     async def kill(self) -> None:
-        """End it and what it has started; no error when it has ended."""
+        """Kill it and what it has started; no error if it has ended."""
 
     def close(self) -> None:
-        """Give back its pipes; what still runs is not ended. Of a process that was killed it's done already."""
+        """Close its pipes, without ending what still runs. Implied by `kill`."""
 
 
 class Sandbox(Protocol):
-    """One sandbox. Closed once; then, or when it died, every method but `close` raises SandboxError."""
+    """A sandbox. Once it is closed or has died, every method but `close` raises SandboxError."""
 
     @property
     def problem(self) -> str:
-        """Why it can't be used any more; empty while it can."""
+        """Why it became unusable; empty while it works."""
         ...
 
     async def start(self, argv: Sequence[str], *, environment: Mapping[str, str] | None = None,
                     folder: str = WORK) -> Process:
-        """Start a process that lives on beside others."""
+        """Start a process beside others."""
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", environment: Mapping[str, str] | None = None,
                   folder: str = WORK, seconds: float = 30.0, most: int = 65536) -> Finished:
         """Run a process to its end.
 
         Args:
-            seconds: then it is killed. When it has ended, what it left in the background with its stdout is listened
-                to for a second at most.
-            most: bytes of output that are kept.
+            seconds: limit after which it is killed. After its end, output of background processes that inherited its
+                stdout is read for a second at most.
+            most: bytes of output to keep.
         """
 
     async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Make a file, and the folders that it is in. A relative path is one in WORK.
+        """Write a file, and make its folders. A relative path is one in WORK.
 
         Raises:
-            SandboxError: it can't be written; the sandbox may live on.
+            SandboxError: it can't be written; the sandbox may still be usable.
         """
 
     async def read(self, path: str, most: int = 1 << 20) -> bytes:
-        """The first `most` bytes of a file.
+        """Read the first `most` bytes of a file.
 
         Raises:
-            SandboxError: it can't be read; the sandbox may live on.
+            SandboxError: it can't be read; the sandbox may still be usable.
         """
 
     async def end_all(self) -> None:
-        """End all its processes, also what they have left in the background; the sandbox lives on."""
+        """Kill all its processes, including background ones; the sandbox stays usable."""
 
     async def pause(self) -> None:
-        """Stop all its processes, also what they have left in the background; those started afterwards run."""
+        """Stop all its processes, including background ones; those started afterwards run."""
 
     async def resume(self) -> None:
-        """Let all its processes go on."""
+        """Continue all its processes."""
 
     async def killed(self) -> int:
-        """Processes that the limit of memory has ended so far; 0 where nobody counts."""
+        """Number of processes killed by the memory limit so far; 0 if unknown."""
 
     async def close(self) -> None:
         """End all its processes and delete its files; any number of times, never raises."""
 
 
 class Backend(Protocol):
-    """Makes sandboxes."""
+    """A back end that makes sandboxes."""
 
     @property
     def name(self) -> str:
-        """`bubblewrap`, `docker`, or `auto` while none was chosen."""
+        """`bubblewrap`, `docker`, or `auto` until one is chosen."""
         ...
 
     async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
         """Check whether such a sandbox can be made; the message of a rejection says how to repair it."""
 
     async def make(self, spec: Spec) -> Sandbox:
-        """A new sandbox.
+        """Make a sandbox.
 
         Raises:
             SandboxError: it can't be made.

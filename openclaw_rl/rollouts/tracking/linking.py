@@ -62,7 +62,7 @@ def compare_attempts(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outli
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a request continues. Positions are those of the request's messages, -1 for none."""
+    """The earlier turn that a request continues. Positions are those of the request's messages, -1 for none."""
 
     position: int = -1  #: of the last recorded response
     parent: str = ""  #: the turn that gave it
