@@ -67,7 +67,7 @@ def conformance(
     conformance-..., changes the policy's version only with --weights or --start, and stops or kills the server only
     with --start or --drain.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what broke is told by the report
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the report says what failed
 
     import asyncio
 
@@ -114,7 +114,8 @@ def conformance(
 
 
 async def _run(service: Service, checks: list[Check], address: str | None, listen: str | None, start: str | None,
-               drain: bool, weights: bool, credentials: Any, certs: Path | None, deadline: float, told: Any) -> Report:
+               drain: bool, weights: bool, credentials: Any, certs: Path | None, deadline: float,
+               on_result: Any) -> Report:
     from openclaw_rl.conformance.context import Context
     from openclaw_rl.conformance.frame import Failed
     from openclaw_rl.conformance.listener import Listener
@@ -136,7 +137,7 @@ async def _run(service: Service, checks: list[Check], address: str | None, liste
                           process=process, certs=str(certs) if certs else None)
             kit.weights = weights
             try:
-                return await run(kit, checks, drain=drain, told=told)
+                return await run(kit, checks, drain=drain, on_result=on_result)
             finally:
                 await kit.close()
         except (Failed, OSError) as error:

@@ -38,7 +38,7 @@ def dashboard(
         raise typer.Exit(1) from None
     import logging
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a component that ends is told on the page, not in the terminal
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # the page shows which components end, not the terminal
     from openclaw_rl.config import load_config
     from openclaw_rl.dashboard import server
     from openclaw_rl.runtime.running_config import running_config

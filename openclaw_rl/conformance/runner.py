@@ -94,12 +94,12 @@ def chosen(checks: Sequence[Check], patterns: Sequence[str]) -> list[Check]:
 
 
 async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
-              told: Callable[[Result], None] = lambda result: None) -> Report:
+              on_result: Callable[[Result], None] = lambda result: None) -> Report:
     """Run checks one after another.
 
     Args:
         drain: the server may be ended although the kit has not started it.
-        told: called with each result as it is there.
+        on_result: called with each result.
     """
     began = time.monotonic()
     report = Report(kit.service.name, kit.address)
@@ -116,7 +116,7 @@ async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
         result = Result(one, Outcome.SKIPPED, why) if why else await _run_one(kit, one)
         outcomes[one.id] = result.outcome
         report.results.append(result)
-        told(result)
+        on_result(result)
         if result.outcome is Outcome.FAILED and one.gate:
             barred = f"{one.id} failed"
         if result.outcome in (Outcome.FAILED, Outcome.ERROR) and not one.last and (lost := await _revive(kit)):

@@ -47,7 +47,7 @@ class Collector:
         self.latest: Figures = history.series.latest()  #: the newest figures by name; see figures.py
         self.ticks = 0  #: how many there were; changes with them
         self.environments: list[environment_pb2.EnvironmentInfo] = []
-        self.environments_problem = ""  #: why they can't be told, for a person
+        self.environments_problem = ""  #: why they are unavailable, for display
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -137,8 +137,8 @@ class Collector:
         if seen.state == before or (before == "ABSENT" and not (seen.live and seen.since >= self._began)):
             return  # also when it ran before anybody looked
         status = seen.status
-        told = seen.problem if not seen.live else status.detail if status is not None else ""
-        self._history.event("state", name, told, before=before, state=seen.state)
+        text = seen.problem if not seen.live else status.detail if status is not None else ""
+        self._history.event("state", name, text, before=before, state=seen.state)
 
     async def _training(self) -> None:
         async with contextlib.aclosing(_closing(self._mesh.trainer().watch_training())) as stream:

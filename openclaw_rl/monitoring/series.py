@@ -66,7 +66,7 @@ class Series:
     """Rows of figures. Belongs to one thread.
 
     Args:
-        store: is told of each change.
+        store: receives each change.
         keep: seconds of which minutes are kept.
         clock: seconds since the epoch.
     """

@@ -65,7 +65,7 @@ def environment_gauge(name: str) -> tuple[str, str] | None:
 
 
 def _gauge(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Name and labels of a gauge of a status: those of environments are told apart by a label."""
+    """Return name and labels of a gauge of a status: environments are distinguished by a label."""
     if (found := environment_gauge(name)) is not None:
         return f"openclaw.environment.{found[1]}", (("environment", found[0]),)
     return f"openclaw.{name}", ()

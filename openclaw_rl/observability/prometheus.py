@@ -15,22 +15,22 @@ from openclaw_rl.v1 import component_pb2
 _Sample = tuple[dict[str, str], float]
 _Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
 
-#: A component's name and, unless it does not answer, its status.
-Told = tuple[str, component_pb2.ComponentStatus | None]
+#: Name and status of a component; None if it does not respond.
+NamedStatus = tuple[str, component_pb2.ComponentStatus | None]
 
 
 class MeshCollector(Collector):
-    """The numbers of `openclaw-rl status`, asked for when somebody scrapes.
+    """Collects the figures of `openclaw-rl status` at each scrape.
 
-    A count `openclaw.turns_main` is `openclaw_turns_main_total`, a momentary figure `openclaw.pending` is
-    `openclaw_pending`, as OTLP's own translation has it; each with the labels `component` and `host`. `openclaw_up` is
-    1 for a component that answers and 0 for one that does not.
+    The counter `openclaw.turns_main` becomes `openclaw_turns_main_total`, the gauge `openclaw.pending` becomes
+    `openclaw_pending`, as in OTLP's own translation; each has the labels `component` and `host`. `openclaw_up` is 1 for
+    a component that responds, else 0.
 
     Args:
-        ask: gives what the components tell; blocks.
+        ask: returns the status of all components; blocks.
     """
 
-    def __init__(self, ask: Callable[[], Iterable[Told]]) -> None:
+    def __init__(self, ask: Callable[[], Iterable[NamedStatus]]) -> None:
         self._ask = ask
 
     def describe(self) -> list[GaugeMetricFamily]:
@@ -38,19 +38,19 @@ class MeshCollector(Collector):
         return []
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        told = list(self._ask())
-        up = GaugeMetricFamily("openclaw_up", "1 for a component that answers, else 0.", labels=("component", "host"))
+        statuses = list(self._ask())
+        up = GaugeMetricFamily("openclaw_up", "1 for a component that responds, else 0.", labels=("component", "host"))
         counts, gauges = _Samples(), _Samples()
-        for name, status in told:
+        for name, status in statuses:
             up.add_metric((name, status.host if status is not None else ""), float(status is not None))
             if status is not None:
                 for samples, figures in zip((counts, gauges), of_status(status), strict=True):
                     samples.add(figures, {"component": name, "host": status.host})
         yield up
-        for metric, labels, told_of in counts.families():
-            yield _filled(CounterMetricFamily(metric, _help(metric), labels=labels), labels, told_of)
-        for metric, labels, told_of in gauges.families():
-            yield _filled(GaugeMetricFamily(metric, _help(metric), labels=labels), labels, told_of)
+        for metric, labels, samples_of in counts.families():
+            yield _filled(CounterMetricFamily(metric, _help(metric), labels=labels), labels, samples_of)
+        for metric, labels, samples_of in gauges.families():
+            yield _filled(GaugeMetricFamily(metric, _help(metric), labels=labels), labels, samples_of)
 
 
 class _Samples:
@@ -77,4 +77,4 @@ def _filled(family: _Family, labels: list[str], samples: list[_Sample]) -> _Fami
 
 
 def _help(metric: str) -> str:
-    return f"{metric.removeprefix('openclaw_').replace('_', ' ')}, as `openclaw-rl status` tells it."
+    return f"{metric.removeprefix('openclaw_').replace('_', ' ')}, as shown by `openclaw-rl status`."

@@ -30,7 +30,7 @@ class SpanReader:
         elsewhere: those of them that are asked rather than their file read.
 
     Attributes:
-        problems: what can't be read, and why; what the others have is told all the same.
+        problems: files that cannot be read, and why; the others are read all the same.
     """
 
     def __init__(self, home: Home, names: Iterable[str] = COMPONENTS, elsewhere: Mapping[str, Ask] | None = None

@@ -87,7 +87,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
         from openclaw_rl.observability.metrics import MetricsExport
 
         state.metrics = MetricsExport(_exporter("metrics", config), resource, config.metrics_interval)
-    # Exporters log each failure; ours is told once, and counted.
+    # Exporters log each failure; ours is logged once, and counted.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     state.tracer = provider.get_tracer("openclaw_rl", importlib.metadata.version("openclaw-rl"))
     runtime.current().telemetry = state
