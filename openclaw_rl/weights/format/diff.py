@@ -1,4 +1,4 @@
-"""Statistics of the changes between two versions, in a file beside the newer one."""
+"""The changes of a version against an older one, in a file beside the newer one."""
 
 from __future__ import annotations
 
