@@ -151,7 +151,7 @@ class Credentials:
                     else f"the certificate in {self.folder / f'{self.role}.crt'}")
             raised.append(("certificate_expires", (f"{what} has ended ({when}): nobody connects any more"
                                                    if left < datetime.timedelta() else f"{what} ends on {when}")
-                           + ("; nothing that it signs lasts longer: make another CA, as mesh/SECURITY.md says"
+                           + ("; nothing that it signs lasts longer: make another CA, as rpc/auth/SECURITY.md says"
                               if of_authority else
                               "; `openclaw-rl certs renew` makes a new one, which is taken without a restart")))
         if problem := self._material.problem:
