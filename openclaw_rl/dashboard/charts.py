@@ -27,7 +27,7 @@ _ROWS = 60
 
 @dataclass(frozen=True)
 class Line:
-    """One figure of a chart: its name in the history, what it is called, and a colour of dash.css."""
+    """One line of a chart: figure of the history, label, and a colour of dash.css."""
 
     figure: str
     label: str
@@ -36,7 +36,7 @@ class Line:
 
 
 class _LiveChart(Element, component="static/live_chart.js", esm={"nicegui-echart": str(_DIST)}):
-    """The drawing; see live_chart.js."""
+    """Drawing component; see live_chart.js."""
 
 
 class Chart:
@@ -78,7 +78,7 @@ class Chart:
         self._tell()
 
     def show(self, span: int, lines: Sequence[Line] | None = None) -> None:
-        """Show another span of time, or other figures."""
+        """Change the time span or the figures."""
         self._span = span
         if lines is not None:
             self._lines = list(lines)
@@ -87,7 +87,7 @@ class Chart:
         self._tell()
 
     def advance(self) -> None:
-        """Go on to now: call it every second."""
+        """Advance to the present; call it every second."""
         newest = dash().history.series.newest(self._span)
         at, curves = newest.times[0], self._curves
         values = [newest.values.get(line.figure, [None])[0] for line in self._lines]
@@ -118,7 +118,7 @@ class Chart:
                 for line in self._lines]
 
     def _tell(self) -> None:
-        """In words: what each line is now, for all; where it was between, for who can't see the chart."""
+        """Describe the chart in text: current values, and ranges for screen readers."""
         now, between, live = [], [], dash().collector.latest
         for line in self._lines:
             row = self._curves.values[line.figure]
@@ -142,7 +142,7 @@ class Chart:
         dialog.open()
 
     def _table(self) -> Iterable[list[str]]:
-        """The newest values, newest first, times without any left out."""
+        """Yield the latest values, newest first, without empty rows."""
         times, rows = self._curves.times, [self._curves.values[line.figure] for line in self._lines]
         told = 0
         for i in reversed(range(len(times))):
@@ -152,7 +152,7 @@ class Chart:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of text, numbers to the right."""
+    """Add a table of text with right-aligned numbers."""
     with tag("table", "", "d-table"):
         with tag("thead"), tag("tr"):
             for i, name in enumerate(head):
@@ -165,7 +165,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A figure with its unit, for a person; a dash when it isn't known."""
+    """Format a figure with its unit; a dash if unknown."""
     if value is None:
         return "–"
     if unit == "ms":

@@ -22,18 +22,18 @@ _THEMES = {"auto": "brightness_auto", "light": "light_mode", "dark": "dark_mode"
 
 
 def title(page: Page) -> str:
-    """The page's name in the reader's language."""
+    """Return the page's title in the reader's language."""
     return t(f"nav.{page.key}")
 
 
 class Tag(TextElement):
-    """An HTML element with text, which is never read as markup, and room for others inside."""
+    """An HTML element with text, which is never interpreted as markup, and child elements."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(tag=name, text=text)
 
     def put(self, **attributes: str) -> Tag:
-        """Set attributes, as they are meant now; one that says the same costs nothing."""
+        """Set attributes; unchanged ones send nothing."""
         for key, value in attributes.items():
             key = key.rstrip("_").replace("_", "-")
             if self.props.get(key) != value:
@@ -43,7 +43,7 @@ class Tag(TextElement):
 
 
 def tag(name: str, text: str = "", classes: str = "", /, **attributes: str) -> Tag:
-    """An HTML element. Attributes: `aria_label` becomes `aria-label`, `for_` becomes `for`."""
+    """Add an HTML element. Attributes: `aria_label` becomes `aria-label`, `for_` becomes `for`."""
     made = Tag(name, text)
     if classes:
         made.classes(classes)
@@ -52,7 +52,7 @@ def tag(name: str, text: str = "", classes: str = "", /, **attributes: str) -> T
 
 @contextmanager
 def frame(page: Page) -> Iterator[bool]:
-    """The frame of a page; its content goes inside. Gives whether the reader may see it; if not, the frame says so."""
+    """Add the frame around a page's content. Yields whether the reader has access; if not, the frame says so."""
     who = visitor()
     ui.add_head_html('<link rel="stylesheet" href="/dash/dash.css">')
     ui.colors(primary="#0b5cad", positive="#1a7f37", negative="#b42318", warning="#8a5a00")
@@ -84,14 +84,14 @@ def frame(page: Page) -> Iterator[bool]:
 
 
 def _no_landmark() -> None:
-    """NiceGUI has the whole page in a `main` of its own; the landmark is ours, without header and navigation."""
+    """Remove the landmark role of NiceGUI's `main`, which contains header and navigation too."""
     slot = ui.context.client.content.parent_slot
     if slot is not None:
         slot.parent.props("role=presentation")
 
 
 def banner() -> None:
-    """Which components don't answer, and since when; empty while all do. Told to screen readers as it changes."""
+    """Add a banner of components that do not respond, and since when. Changes are announced to screen readers."""
     with tag("div", "", "d-banner", role="status", aria_live="polite") as box:
         pass
     shown: list[tuple[str, ...]] = [()]
@@ -121,13 +121,13 @@ def banner() -> None:
 
 
 def here() -> str:
-    """The address of the page that is built: path and query."""
+    """Return path and query of the current page."""
     url = ui.context.client.request.url
     return url.path + (f"?{url.query}" if url.query else "")
 
 
 def shut_out() -> None:
-    """The reader may not see the page any more: their browser is sent away, and, as it needn't go, the page ends."""
+    """End a page whose reader has lost access: redirect the browser, and delete the page in case it stays."""
     client = ui.context.client
     ui.navigate.to("/login" if not visitor().reads else here())
 
@@ -139,13 +139,13 @@ def shut_out() -> None:
 
 
 def clock(at: float) -> str:
-    """A time of day for a person, with the date unless it is today; the server's time zone."""
+    """Format a time in the server's time zone, with the date unless it is today."""
     then, now = time.localtime(at), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def _switch(name: str, choices: dict[str, tuple[str, str]], chosen: str, label: str) -> None:
-    """A form that a press of its one button moves to the next choice; it works from the keyboard as any button."""
+    """Add a one-button form that switches to the next choice."""
     keys = list(choices)
     following = keys[(keys.index(chosen) + 1) % len(keys)]
     with tag("form", method="post", action=f"/{name}"):
@@ -160,7 +160,7 @@ def _switch(name: str, choices: dict[str, tuple[str, str]], chosen: str, label: 
 
 
 def _who() -> None:
-    """Who is signed in, with a way out; else the way in."""
+    """Add the user's name with a sign-out button, or a sign-in link."""
     who = visitor()
     if not who.name:
         tag("a", t("frame.sign_in"), "d-tool", href=f"/login?next={quote(here(), safe='')}")
@@ -172,5 +172,5 @@ def _who() -> None:
 
 
 def heading(text: str) -> Tag:
-    """The page's heading."""
+    """Add the page's heading."""
     return tag("h1", text, "d-h1")

@@ -26,18 +26,18 @@ _DIALOGS: WeakKeyDictionary[Client, WeakSet[ui.dialog]] = WeakKeyDictionary()
 
 
 def assets() -> None:
-    """What the pages beyond the first one need beside the frame's own style."""
+    """Add style and scripts that all pages except the overview need."""
     ui.add_head_html('<link rel="stylesheet" href="/dash/pages.css"><script src="/dash/pages.js" defer></script>')
 
 
 def script(function: str, *values: Any) -> None:
-    """Call a function of static/pages.js. The values travel as data: nothing in them is read as code."""
+    """Call a function of static/pages.js. Values are passed as data and never evaluated."""
     ui.run_javascript(f"whenReady('{function}', {json.dumps(values)})")
 
 
 def every(seconds: float, refresh: Callable[[], Awaitable[float | None]], words: bool = True) -> None:
-    """Call `refresh` at once and again and again, while the reader may see the page (`words`: what users said). It may
-    give other seconds until the next time."""
+    """Call `refresh` at once and then every `seconds`, while the reader has access (`words`: to users' texts). It may
+    return the seconds until the next call."""
 
     async def look() -> None:
         if visitor().words if words else visitor().reads:
@@ -49,16 +49,16 @@ def every(seconds: float, refresh: Callable[[], Awaitable[float | None]], words:
     timer = ui.timer(seconds, look)
 
 
-class Remade:
-    """A part of a page that is made anew when what it shows has changed, and not while a dialog is open, since who
-    types there would lose it. What changes often (times, counts) belongs into elements that are changed in place."""
+class RebuiltPart:
+    """A part of a page that is rebuilt when its key changes, but not while a dialog is open, whose input would be lost.
+    Frequently changing values (times, counts) belong in elements that are updated in place."""
 
     def __init__(self, classes: str = "", loading: bool = False) -> None:
         self.box = tag("div", t("parts.loading") if loading else "", classes)
         self._shown: object = self
 
     def show(self, key: object, make: Callable[[], object]) -> bool:
-        """Let `make` fill it, unless it was made for an equal key. Gives whether it is up to date."""
+        """Rebuild the part by `make` unless the key is unchanged. Returns whether it is up to date."""
         if key != self._shown:
             if any(dialog.value for dialog in _DIALOGS.get(ui.context.client, ())):
                 return False  # the next look brings it
@@ -71,24 +71,24 @@ class Remade:
 
 
 def chip(text: str, tone: str = "") -> Tag:
-    """A short word in a pill; `tone`: "good", "warn", "bad" or none."""
+    """Add a chip; `tone`: "good", "warn", "bad" or none."""
     return tag("span", text, f"d-chip {tone}".rstrip())
 
 
 def when(at: float, classes: str = "d-muted") -> Tag:
-    """A time, with the whole of it for those who ask."""
+    """Add a time."""
     return tag("time", clock(at) if at else "–", classes)
 
 
 def text_block(text: str, label: str = "", limit: int = texts.SHOWN) -> Tag:
-    """A text of somebody's, as it is: monospaced, wrapped, scrolled when it is long."""
+    """Add a verbatim text: monospaced, wrapped, scrollable."""
     shown = texts.inert(text, limit)
     attributes = {"tabindex": "0", "role": "region", "aria_label": label} if label else {}
     return tag("pre", shown, "d-pre p-text", dir="auto", **attributes)
 
 
 def facts(rows: Sequence[tuple[str, str | Callable[[], object]]]) -> None:
-    """A list of names and what there is to them; what is empty is left out. A function makes its own elements."""
+    """Add a list of names and values, without empty ones. A function as value adds its own elements."""
     with tag("dl", "", "p-facts"):
         for name, value in rows:
             if not value:
@@ -101,7 +101,7 @@ def facts(rows: Sequence[tuple[str, str | Callable[[], object]]]) -> None:
 
 
 def section(title: str, classes: str = "") -> Tag:
-    """A card with a heading."""
+    """Add a card with a heading."""
     box = tag("section", "", f"d-card p-card {classes}".rstrip())
     with box:
         tag("h2", title, "d-h2")
@@ -109,12 +109,12 @@ def section(title: str, classes: str = "") -> Tag:
 
 
 def link(text: str, href: str, classes: str = "") -> Tag:
-    """A link to a page of ours."""
+    """Add a link to a page of the dashboard."""
     return tag("a", text, classes, href=href)
 
 
 def nothing(text: str, more: str = "") -> Tag:
-    """A state without anything, which says what would be here and how it comes."""
+    """Add an empty state that says what will be shown and how to get it."""
     with tag("div", "", "d-empty p-empty") as box:
         tag("p", text)
         if more:
@@ -123,7 +123,7 @@ def nothing(text: str, more: str = "") -> Tag:
 
 
 def broken(component: str, problem: str, works: str = "") -> Tag:
-    """A component doesn't answer: since when, why, and what works all the same."""
+    """Add a notice that a component does not respond: since when, why, and what still works."""
     seen = dash().mesh.status(component)
     with tag("div", "", "d-card d-empty p-broken", role="alert") as box:
         if seen.live:
@@ -150,17 +150,17 @@ def table(label: str, columns: Sequence[tuple[str, str]]) -> tuple[Tag, Tag]:
 
 
 def row(classes: str = "") -> Tag:
-    """A row of a table."""
+    """Add a table row."""
     return tag("tr", "", classes, role="row")
 
 
 def cell(title: str, text: str = "", classes: str = "") -> Tag:
-    """A cell, with its column's title for narrow screens."""
+    """Add a table cell, with its column's title for narrow screens."""
     return tag("td", text, classes, role="cell", data_label=title)
 
 
 def put(element: Tag, text: str, classes: str | None = None) -> None:
-    """Change a text, and the classes that it has instead of those before; nothing is sent when it is the same."""
+    """Change an element's text and replace its classes; unchanged values send nothing."""
     if element.text != text:
         element.text = text
     if classes is not None and element.classes != classes.split():
@@ -168,13 +168,13 @@ def put(element: Tag, text: str, classes: str | None = None) -> None:
 
 
 def button(text: str, do: Callable[[], Any], classes: str = "d-button", **attributes: str) -> Tag:
-    """A button."""
+    """Add a button."""
     made = tag("button", text, classes, type="button", **attributes)
     made.on("click", do)
     return made
 
 
-class Act:
+class ActionButton:
     """A button that changes something in the mesh: it asks first, saying what will happen, and tells what came of it.
 
     Args:
@@ -251,36 +251,36 @@ class Act:
 
 
 def _signed(why: str) -> str:
-    """A reason with who gives it, for whoever finds it later."""
+    """Return a reason with the name of its author."""
     name = visitor().name
     who = f"by the key {name}, at the dashboard" if name and name != "token" else "by the operator, at the dashboard"
     return ", ".join(filter(None, (why, who)))
 
 
 def tell(text: str) -> None:
-    """Say what was done, also to screen readers."""
+    """Show a notification, also to screen readers."""
     ui.notify(text, type="positive", timeout=_SAID, close_button=t("parts.close"), position="bottom")
 
 
 def path(*parts: object) -> str:
-    """The address of a page of ours; what is in the parts stays in its place."""
+    """Return the URL path of a page; its parts are quoted."""
     return "/" + "/".join(quote(str(part), safe="", errors="replace") for part in parts)
 
 
 def form(action: str, label: str) -> Tag:
-    """A form whose fields become the address's query, so that what it shows can be handed on."""
+    """Add a form whose fields become the URL's query, so that the result can be shared."""
     return tag("form", "", "p-form", method="get", action=action, role="search", aria_label=label)
 
 
 def field(label: str, name: str, value: str, **attributes: str) -> None:
-    """A text field of a form."""
+    """Add a text field."""
     with tag("label", "", "p-field"):
         tag("span", label)
         tag("input", "", **{"type": "text", "name": name, "value": value, **attributes})
 
 
 def choice(label: str, name: str, value: str, choices: Sequence[tuple[str, str]]) -> None:
-    """A choice of a form: (value, what it is called)."""
+    """Add a choice of (value, label) pairs."""
     with tag("label", "", "p-field"):
         tag("span", label)
         with tag("select", "", name=name):

@@ -16,7 +16,7 @@ from openclaw_rl.dashboard.i18n import t
 from openclaw_rl.dashboard.layout import Tag, clock, heading, tag
 from openclaw_rl.dashboard.pages import Page
 from openclaw_rl.dashboard.widgets import (
-    Remade,
+    RebuiltPart,
     assets,
     broken,
     cell,
@@ -56,13 +56,13 @@ async def build() -> None:
         choice(t("environments.type"), "type", kind, [("", t("turns.any")), *(
             (name, name) for name in dict.fromkeys(["terminal", "gui", "swe", "tool_call", kind]) if name)])
         tag("button", t("turns.find"), "d-button", type="submit")
-    state, tasks, groups = Remade(loading=True), Remade(), Remade()
+    state, tasks, groups = RebuiltPart(loading=True), RebuiltPart(), RebuiltPart()
     with section(t("episodes.title")) as card:
         _, body = table(t("episodes.title"), [
             (t("turns.time"), ""), (t("episodes.task"), ""), (t("turn.group"), ""), (t("lease.steps"), "num"),
             (t("turn.outcome"), ""), (t("turns.version"), "num"), (t("episodes.see"), "")])
     card.set_visibility(False)
-    older = Remade()
+    older = RebuiltPart()
     lines: dict[str, tuple[Tag, Tag, Episode]] = {}
 
     async def look() -> None:

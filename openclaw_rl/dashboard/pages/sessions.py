@@ -12,7 +12,7 @@ from openclaw_rl.dashboard.layout import clock, heading, tag
 from openclaw_rl.dashboard.pages import Page
 from openclaw_rl.dashboard.pages.turns import TurnLine, turn_table
 from openclaw_rl.dashboard.widgets import (
-    Remade,
+    RebuiltPart,
     assets,
     broken,
     cell,
@@ -38,7 +38,7 @@ async def build_list() -> None:
     with tag("div", "", "d-bar"):
         heading(t("sessions.title"))
         link(t("turns.title"), "/turns")
-    state = Remade(loading=True)
+    state = RebuiltPart(loading=True)
     with tag("section", "", "d-card") as card:
         _, body = table(t("sessions.title"), [
             (t("sessions.last"), ""), (t("turns.what"), "p-what"), (t("turns.session"), ""),

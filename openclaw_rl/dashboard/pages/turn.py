@@ -18,7 +18,7 @@ from openclaw_rl.dashboard.i18n import t
 from openclaw_rl.dashboard.layout import Tag, clock, heading, tag
 from openclaw_rl.dashboard.pages import Page
 from openclaw_rl.dashboard.widgets import (
-    Remade,
+    RebuiltPart,
     assets,
     broken,
     chip,
@@ -56,7 +56,7 @@ async def build(turn_id: str) -> None:
         link(t("turns.title"), "/turns")
     heading(t("turn.title"))
     tag("p", texts.line(turn_id), "d-mono d-wrap")
-    box, falls = Remade("p-story", loading=True), Remade()
+    box, falls = RebuiltPart("p-story", loading=True), RebuiltPart()
     known: list[Story | None] = [None]
     waits: list[Tag] = []  # what a pending turn waits for, which changes all the time
 

@@ -19,8 +19,8 @@ from openclaw_rl.dashboard.layout import heading, tag
 from openclaw_rl.dashboard.pages import Page
 from openclaw_rl.dashboard.pages.versions import STATES, live
 from openclaw_rl.dashboard.widgets import (
-    Act,
-    Remade,
+    ActionButton,
+    RebuiltPart,
     assets,
     broken,
     cell,
@@ -63,8 +63,8 @@ async def build(number: str) -> None:
         return
     other = ui.context.client.request.query_params.get("other", "")
     compared = int(other) if other.isascii() and other.isdecimal() and len(other) <= 18 else None
-    problem, head = Remade(loading=True), Remade("p-story")
-    buttons, rest = Remade("p-buttons"), Remade("p-story")
+    problem, head = RebuiltPart(loading=True), RebuiltPart("p-story")
+    buttons, rest = RebuiltPart("p-buttons"), RebuiltPart("p-story")
     last: list[Any] = [None, None, None]  # what the story was made of, it, and what there is to compare
 
     async def look() -> None:
@@ -173,14 +173,15 @@ def _acts(story: VersionStory, found: VersionList, look: Callable[[], Awaitable[
 
     if not story.facts.active:
         back = found.active is not None and number < found.active
-        Act(t("version.roll_back") if back else t("version.activate"),
+        ActionButton(t("version.roll_back") if back else t("version.activate"),
             t("version.roll_back_says" if back else "version.activate_says", number=number,
               active="?" if found.active is None else found.active),
             activate, why=True, blocked=down or kept or (t("version.pinned_why") if found.pinned else ""), done=look)
     if story.facts.active and found.pinned:
-        Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=down, done=look)
+        ActionButton(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=down, done=look)
     else:
-        Act(t("version.pin"), t("version.pin_says", number=number), pin, why=True, blocked=down or kept, done=look)
+        ActionButton(t("version.pin"), t("version.pin_says", number=number), pin, why=True, blocked=down or kept,
+                     done=look)
 
 
 def _figures(title: str, rows: Sequence[tuple[str, str]]) -> None:

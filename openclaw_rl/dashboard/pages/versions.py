@@ -15,8 +15,8 @@ from openclaw_rl.dashboard.i18n import t
 from openclaw_rl.dashboard.layout import heading, tag
 from openclaw_rl.dashboard.pages import Page
 from openclaw_rl.dashboard.widgets import (
-    Act,
-    Remade,
+    ActionButton,
+    RebuiltPart,
     assets,
     broken,
     cell,
@@ -46,13 +46,13 @@ async def build() -> None:
     """Make the page."""
     assets()
     heading(t("versions.title"))
-    problem = Remade(loading=True)
+    problem = RebuiltPart(loading=True)
     with section(t("versions.training")) as training:
         with tag("div", "", "p-chips"):
-            chips, waits = Remade("p-chips"), tag("span", "", "d-muted")
-        buttons = Remade("p-buttons")
+            chips, waits = RebuiltPart("p-chips"), tag("span", "", "d-muted")
+        buttons = RebuiltPart("p-buttons")
     training.set_visibility(False)
-    tree = Remade("p-story")
+    tree = RebuiltPart("p-story")
 
     async def look() -> None:
         try:
@@ -125,13 +125,13 @@ def _buttons(found: VersionList, look: Callable[[], Awaitable[None]]) -> None:
         return t("versions.did_unpin", number=await data.pin(mesh, None, why, False))
 
     if found.paused:
-        Act(t("versions.resume"), t("versions.resume_says"), resume, blocked=down, done=look)
+        ActionButton(t("versions.resume"), t("versions.resume_says"), resume, blocked=down, done=look)
     else:
-        Act(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down, done=look)
-    Act(t("versions.train"), t("versions.train_says"), train,
+        ActionButton(t("versions.pause_training"), t("versions.pause_says"), pause, why=True, blocked=down, done=look)
+    ActionButton(t("versions.train"), t("versions.train_says"), train,
         blocked=down or (t("versions.train_paused") if found.paused else ""), done=look)
     if found.pinned:
-        Act(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=no_policy, done=look)
+        ActionButton(t("versions.unpin"), t("versions.unpin_says"), unpin, why=True, blocked=no_policy, done=look)
 
 
 def _row(one: Branch) -> None:
