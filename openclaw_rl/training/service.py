@@ -58,7 +58,7 @@ class TrainerService:
         self._monitor = RegressionMonitor(
             RegressionDetector(config.watch, store.versions, store.scores, store.state), store.versions, policy,
             self.events)
-        self.delivery = Delivery(store.versions, self._monitor, self.events, make_publisher)
+        self.delivery = Delivery(store.database, store.versions, self._monitor, self.events, make_publisher)
         alarms = TrainerAlarms(config, store)
         self.loop = TrainingLoop(config, store, learner, self._scheduler, self.events, self.delivery, alarms)
         self._report = StatusReport(store, learner, self._scheduler, self.loop, self.delivery, self._monitor, alarms)
@@ -89,7 +89,7 @@ class TrainerService:
         self._monitor.judged()
         return acks
 
-    def train_now(self) -> tuple[int, str]:
+    async def train_now(self) -> tuple[int, str]:
         """Make the next step due; return how many samples it will have, and a sentence.
 
         Raises:
@@ -97,9 +97,10 @@ class TrainerService:
         """
         if self._scheduler.paused is not None:
             raise failed_precondition("PAUSED", "training is paused; `openclaw-rl resume` ends that")
-        pending, waiting = self._store.samples.pending(), self._store.episodes.waiting()
+        pending, waiting, missing = await self._store.database.read(
+            lambda: (self._store.samples.pending(), self._store.episodes.waiting(), self._report.missing()))
         if not pending.signal and not waiting.ready:
-            return 0, self._report.missing()
+            return 0, missing
         self._scheduler.forced = True
         self.loop.wake()
         count = min(pending.total - pending.held, 2 * pending.signal, self._config.max_batch)
@@ -107,15 +108,15 @@ class TrainerService:
             count = waiting.samples_ready
         return count, f"a step on {count} samples begins" + (" when the running one has ended" * self.loop.training)
 
-    def pause(self, reason: str) -> None:
+    async def pause(self, reason: str) -> None:
         """Start no further step, also after a restart; a running one is finished."""
-        self._store.state.set(Key.PAUSED, reason)
+        await self._store.database.call(self._store.state.set, Key.PAUSED, reason)
         self._scheduler.paused = reason
         logger.info("paused%s", f": {reason}" if reason else "")
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """End a pause."""
-        self._store.state.set(Key.PAUSED, None)
+        await self._store.database.call(self._store.state.set, Key.PAUSED, None)
         self._scheduler.paused = None
         logger.info("resumed")
         self.loop.wake()

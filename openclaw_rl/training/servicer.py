@@ -71,26 +71,28 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def TrainNow(self, request: trainer_pb2.TrainNowRequest,
                        context: grpc.aio.ServicerContext) -> trainer_pb2.TrainNowResponse:
-        samples, message = self._service.train_now()
+        samples, message = await self._service.train_now()
         return trainer_pb2.TrainNowResponse(samples=samples, message=message)
 
     async def Pause(self, request: trainer_pb2.PauseRequest,
                     context: grpc.aio.ServicerContext) -> trainer_pb2.PauseResponse:
-        self._service.pause(request.reason)
+        await self._service.pause(request.reason)
         return trainer_pb2.PauseResponse()
 
     async def Resume(self, request: trainer_pb2.ResumeRequest,
                      context: grpc.aio.ServicerContext) -> trainer_pb2.ResumeResponse:
-        self._service.resume()
+        await self._service.resume()
         return trainer_pb2.ResumeResponse()
 
     async def FetchWeights(self, request: trainer_pb2.FetchWeightsRequest, context: grpc.aio.ServicerContext
                            ) -> AsyncIterator[trainer_pb2.FetchWeightsResponse]:
         weights = self._service.weights()
-        known = self._store.versions.get(request.version) if request.HasField("version") else None
+        known, head = await self._store.database.read(lambda: (
+            self._store.versions.get(request.version) if request.HasField("version") else None,
+            self._store.versions.head))
         if known is not None and refused(known.manifest):
             raise failed_precondition("REFUSED_BY_GATE", f"version {request.version}: {known.status}")
-        async with aclosing(fetch(weights, request, self._store.versions.head)) as pieces:  # type: ignore[type-var]
+        async with aclosing(fetch(weights, request, head)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 yield (trainer_pb2.FetchWeightsResponse(offer=piece) if isinstance(piece, weights_pb2.WeightOffer)
                        else trainer_pb2.FetchWeightsResponse(chunk=piece))

@@ -142,10 +142,10 @@ async def test_a_policy_server_that_went_back_to_other_weights_is_told_of(tmp_pa
         assert known is not None
         went_back = state(1, "forged", rig.store.versions.get(0).manifest.model_id)
         went_back.highest_version, went_back.withdrawn_versions[:] = 2, [2]
-        rig.service.delivery.on_state(went_back)
+        await rig.service.delivery.on_state(went_back)
         assert rig.store.versions.head == 1, "the trainer's own: what is made from version 2 would be refused"
         assert [alarm.name for alarm in rig.status.alarms] == ["wrong_weights"]
         assert rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED
         went_back.active_digest = known.manifest.digest
-        rig.service.delivery.on_state(went_back)
+        await rig.service.delivery.on_state(went_back)
         assert rig.store.versions.head == 1 and not rig.status.alarms

@@ -268,7 +268,7 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         assert rig.status.gauges["rebuilding"] == 0
         # The policy server, which was away meanwhile, still answers with what is void: training does not follow it.
         state = policy_pb2.PolicyState(active_version=1, kept_versions=[0, 1], highest_version=1)
-        rig.service.delivery.on_state(state)
+        await rig.service.delivery.on_state(state)
         assert rig.store.versions.head == 2 and rig.publisher.offered == [1, 2, 2]
         again = await forget(rig, "a")
         assert (list(again.versions), again.base_version) == ([1], 2)
@@ -297,11 +297,11 @@ async def test_training_goes_back_no_further_than_the_policy_server_can(tmp_path
     FakeBackend.reset()
     async with trainer(tmp_path, model) as rig:
         rig.service.delivery.publisher, rig.service._policy_client = FakePublisher(), Door()
-        rig.service.delivery.on_state(policy_pb2.PolicyState(kept_versions=[0]))
+        await rig.service.delivery.on_state(policy_pb2.PolicyState(kept_versions=[0]))
         for number, session in enumerate("abc", 1):
             await rig.submit(sample(f"{session}1"), sample(f"{session}2"))
             await eventually(lambda number=number: rig.store.versions.head == number)
-        rig.service.pause("")
+        await rig.service.pause("")
         kept = [0, 2, 3]
         assert (await forget(rig, "c")).base_version == 2
         kept = []
@@ -315,11 +315,11 @@ async def test_while_training_is_paused_nothing_is_rebuilt_and_the_answer_says_s
         rig.service.delivery.publisher = rig.publisher
         await rig.submit(sample("a1"), sample("b1"))
         await eventually(lambda: rig.publisher.offered == [1])
-        rig.service.pause("a demonstration")
+        await rig.service.pause("a demonstration")
         done = await forget(rig, "a")
         assert done.base_version == 0 and "when training is resumed" in done.message
         assert rig.store.versions.head == 0 and rig.store.samples.pending().total == 1
-        rig.service.resume()
+        await rig.service.resume()
         await eventually(lambda: rig.publisher.offered == [1, 2])
 
 

@@ -224,8 +224,8 @@ async def test_those_who_watch_are_told(tmp_path: Path, model: Path) -> None:
         FakeBackend.fail = AbnormalStep("the loss is nan")
         await rig.submit(make_sample("c"), make_sample("d"))
         await eventually(lambda: len(events) == 4)
-        rig.service.delivery.on_activated(1, weights_pb2.WeightActivated(version=1, pause_ms=7, pause_steps=1))
-        rig.service.delivery.on_rejected(1, weights_pb2.WeightRejected(version=1, message="no room"))
+        await rig.service.delivery.on_activated(1, weights_pb2.WeightActivated(version=1, pause_ms=7, pause_steps=1))
+        await rig.service.delivery.on_rejected(1, weights_pb2.WeightRejected(version=1, message="no room"))
         await eventually(lambda: len(events) == 6)
         assert [event.kind for event in events] == [
             pb.TRAINING_EVENT_KIND_STEP_STARTED, pb.TRAINING_EVENT_KIND_VERSION_CREATED,
@@ -274,7 +274,7 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
         assert rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED
         assert rig.status.detail.startswith("the gate refused version 2, training goes on from version 1: 100% of the "
                                             "answers are empty or one phrase again and again; allowed is 25%")
-        rig.service.delivery.on_state(state(1, highest=1))
+        await rig.service.delivery.on_state(state(1, highest=1))
         assert rig.publisher.offered == [1], "not to one that connects anew either"
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             async for _ in rig.stub.FetchWeights(pb.FetchWeightsRequest(version=2)):
@@ -291,15 +291,15 @@ async def test_a_version_that_the_gate_refuses_is_told_and_not_offered(tmp_path:
 async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         await make_versions(rig, 3)
-        rig.service.delivery.on_state(state(3, highest=3))
+        await rig.service.delivery.on_state(state(3, highest=3))
         listed = (await rig.stub.ListVersions(pb.ListVersionsRequest())).versions
         assert [v.active for v in listed] == [False, False, False, True]
-        rig.service.delivery.on_state(state(1, highest=3, withdrawn=(2, 3)))
+        await rig.service.delivery.on_state(state(1, highest=3, withdrawn=(2, 3)))
         assert rig.store.versions.head == 1
         listed = (await rig.stub.ListVersions(pb.ListVersionsRequest())).versions
         assert [v.active for v in listed] == [False, True, False, False]
         assert [v.detail for v in listed][2:] == ["rolled back", "rolled back"]
-        rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
+        await rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
         assert rig.store.versions.head == 2
         await rig.submit(make_sample("x"), make_sample("y"))
         await eventually(lambda: rig.publisher.offered[-1] == 4)
@@ -311,11 +311,11 @@ async def test_a_rollback_to_what_cannot_be_built_on_goes_to_the_version_before(
     async with trainer(tmp_path, model) as rig:
         await make_versions(rig, 3)
         rig.store.versions.lose(2, "its checkpoint is damaged")
-        rig.service.delivery.on_state(state(2, highest=3))
+        await rig.service.delivery.on_state(state(2, highest=3))
         assert rig.store.versions.head == 3, "it only does not have version 3 yet"
-        rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
+        await rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
         assert rig.store.versions.head == 1, "what is made from version 3 would be refused"
-        rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
+        await rig.service.delivery.on_state(state(2, highest=3, withdrawn=(3,)))
         assert rig.store.versions.head == 1
 
 
@@ -338,16 +338,16 @@ async def test_a_policy_server_that_is_behind_is_offered_the_newest(tmp_path: Pa
         await make_versions(rig, 2)
     async with trainer(tmp_path, model) as rig:
         assert rig.publisher.offered == []
-        rig.service.delivery.on_state(state(1, highest=1))
+        await rig.service.delivery.on_state(state(1, highest=1))
         assert (rig.publisher.offered, rig.store.versions.head) == ([2], 2)
-        rig.service.delivery.on_rejected(2, weights_pb2.WeightRejected(version=2, message="another model"))
-        rig.service.delivery.on_state(state(1, highest=1))
+        await rig.service.delivery.on_rejected(2, weights_pb2.WeightRejected(version=2, message="another model"))
+        await rig.service.delivery.on_state(state(1, highest=1))
         assert rig.publisher.offered == [2]
 
 
 async def test_a_policy_server_that_knows_more_is_never_sent_an_old_number(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
-        rig.service.delivery.on_state(state(7, highest=9))
+        await rig.service.delivery.on_state(state(7, highest=9))
         await rig.submit(make_sample("a"), make_sample("b"))
         await eventually(lambda: rig.publisher.offered == [10])
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=10))).version.manifest

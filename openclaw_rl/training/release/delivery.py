@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from openclaw_rl.runtime.alarms import Raised
+from openclaw_rl.storage.database import Database
 from openclaw_rl.training.events import Events
 from openclaw_rl.training.release.regression_monitor import RegressionMonitor
 from openclaw_rl.training.tables.reasons import VersionState, VersionStatus
@@ -25,7 +26,7 @@ class Delivery:
     """Offers versions and follows the policy server: after a rollback the next version builds on the active one.
 
     Args:
-        table: the trainer's versions.
+        database, table: the trainer's, and its versions.
         monitor: told what the policy server answers with.
         events: told of what happens to versions.
         make_publisher: makes the publisher of the versions, once there is a place for them; None: none is published.
@@ -35,8 +36,9 @@ class Delivery:
         policy: what the mesh's own policy server has; None until it was heard from.
     """
 
-    def __init__(self, table: VersionTable, monitor: RegressionMonitor, events: Events,
+    def __init__(self, database: Database, table: VersionTable, monitor: RegressionMonitor, events: Events,
                  make_publisher: Callable[[Delivery, VersionStore], Replicas] | None) -> None:
+        self._database = database
         self._table, self._monitor, self._events, self._make_publisher = table, monitor, events, make_publisher
         self._weights: VersionStore | None = None
         self.publisher: Replicas | None = None
@@ -94,10 +96,18 @@ class Delivery:
 
     # Called by the publisher
 
-    def on_state(self, state: policy_pb2.PolicyState) -> None:
+    async def on_state(self, state: policy_pb2.PolicyState) -> None:
         """Follow the mesh's own policy server."""
         self.policy = state
         self._monitor.answers(state)
+        offer, base = await self._database.call(self._follow, state)
+        if offer is not None:
+            self.offer(offer)
+        if base is not None:
+            self._events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {base}", version=base)
+
+    def _follow(self, state: policy_pb2.PolicyState) -> tuple[int | None, int | None]:
+        """Return a version to offer, and the one that training went back to; None each where there is none."""
         self._table.raise_highest(state.highest_version)
         head, active = self._table.head, state.active_version
         self._table.activated(active, state.activated_at.ToNanoseconds() / 1e9)
@@ -109,34 +119,35 @@ class Delivery:
                   and state.active_digest in ("", known.manifest.digest))  # else nothing can be built on it
         if head > active and not void:
             newest = self._table.get(head)
-            if newest is not None and newest.status.state is not VersionState.REJECTED and self.keeps(head):
-                self.offer(head)
-        elif active != head and (void or (usable and active > head)):
-            # Never on from what was taken back: the policy server would refuse all that is made from it.
-            base = active if usable else next((v for v in line if v not in void and self._is_usable(v)), 0)
-            taken_back = {*state.withdrawn_versions, *((head,) if void else ())}
-            self._table.move_head(base, {
-                version: self._monitor.detector.took_back(version) or VersionStatus(VersionState.ROLLED_BACK)
-                for version in taken_back})
-            logger.info("the policy server went from version %d to %d; training continues from version %d", head,
-                        active, base)
-            self._events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {base}", version=base)
+            offered = newest is not None and newest.status.state is not VersionState.REJECTED and self.keeps(head)
+            return (head if offered else None), None
+        if active == head or not (void or (usable and active > head)):
+            return None, None
+        # Never on from what was taken back: the policy server would refuse all that is made from it.
+        base = active if usable else next((v for v in line if v not in void and self._is_usable(v)), 0)
+        taken_back = {*state.withdrawn_versions, *((head,) if void else ())}
+        self._table.move_head(base, {
+            version: self._monitor.detector.took_back(version) or VersionStatus(VersionState.ROLLED_BACK)
+            for version in taken_back})
+        logger.info("the policy server went from version %d to %d; training continues from version %d", head, active,
+                    base)
+        return None, base
 
     def _is_usable(self, version: int) -> bool:
         known = self._table.get(version)
         return known is not None and not known.lost
 
-    def on_activated(self, version: int, activated: weights_pb2.WeightActivated) -> None:
+    async def on_activated(self, version: int, activated: weights_pb2.WeightActivated) -> None:
         """Note that the mesh's own policy server answers with a version."""
         figures = {"pause_ms": activated.pause_ms, "pause_steps": float(activated.pause_steps)}
-        self._table.activated(version, time.time(), figures if activated.pause_ms else None)
+        await self._database.call(self._table.activated, version, time.time(), figures if activated.pause_ms else None)
         logger.info("the policy server answers with version %d", version)
         self._events.tell(_E.TRAINING_EVENT_KIND_VERSION_ACTIVATED, f"version {version} is active", version=version)
 
-    def on_rejected(self, version: int, rejected: weights_pb2.WeightRejected) -> None:
+    async def on_rejected(self, version: int, rejected: weights_pb2.WeightRejected) -> None:
         """Note that the mesh's own policy server will not take a version."""
         logger.error("the policy server rejected version %d: %s", version, rejected.message)
-        self._table.note(version, VersionStatus(VersionState.REJECTED, rejected.message))
+        await self._database.call(self._table.note, version, VersionStatus(VersionState.REJECTED, rejected.message))
         self._events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, rejected.message, version=version)
 
     def on_further(self, version: int, address: str, message: str, rejected: bool) -> None:
