@@ -4,5 +4,4 @@ from __future__ import annotations
 
 #: Keys of problems, as `layers.Problem` has them.
 DEBT: frozenset[str] = frozenset({
-    "circle: openclaw_rl.training",
 })
