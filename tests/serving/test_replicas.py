@@ -57,7 +57,7 @@ class Farm:
             on_state=self.states.append, on_activated=lambda version, _: self.activated.append(version),
             on_rejected=lambda version, _: None, active=active, manifest=self.made.get, on_number=number,
             on_further=lambda version, address, message, refused: self.events.append((version, message, refused)),
-            history=lambda address: DeliveryLog(self.book, address))
+            history=lambda address: DeliveryLog(self.book.state, address))
         await self.replicas.start()
         return self
 
