@@ -27,7 +27,9 @@ def test_it_holds_for_an_ordinary_user(bubblewrap: Bubblewrap, open_folder: Path
     for part in ("openclaw_rl/rollouts/sandboxes", "tests/rollouts/sandboxes"):
         shutil.copytree(ROOT / part, open_folder / part,
                         ignore=shutil.ignore_patterns("__pycache__", "test_*", "conftest*"))
-    for package in ("openclaw_rl", "openclaw_rl/rollouts", "tests", "tests/rollouts"):
+    (open_folder / "openclaw_rl/runtime").mkdir()
+    shutil.copy(ROOT / "openclaw_rl/runtime/rejection.py", open_folder / "openclaw_rl/runtime")
+    for package in ("openclaw_rl", "openclaw_rl/rollouts", "openclaw_rl/runtime", "tests", "tests/rollouts"):
         (open_folder / package / "__init__.py").touch()
     subprocess.run(["chmod", "-R", "a+rX", str(open_folder)], check=True)
     command = [*user, python, "-m", "tests.rollouts.sandboxes.escapes"]
