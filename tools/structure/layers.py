@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from tools.structure.debt import DEBT
 from tools.structure.graph import PACKAGE, Graph
 
 #: From the top. A package may import those of its own layer and of the layers below, but no two import each other.
@@ -31,24 +29,13 @@ def packages(graph: Graph) -> dict[str, set[str]]:
     return found
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Attributes:
-    key: what DEBT names it by; it does not change with the names of modules.
-    text: for a person.
-    """
-
-    key: str
-    text: str
-
-
-def problems(graph: Graph) -> Iterator[Problem]:
-    """What is against the layers, known or new."""
+def problems(graph: Graph) -> Iterator[str]:
+    """What is against the layers, a line each."""
     level = {package: number for number, layer in enumerate(LAYERS) for package in layer}
     between = _between(graph)
     arrows = packages(graph)
     for package in sorted(arrows.keys() - level.keys()):
-        yield Problem(f"no layer: {package}", f"{PACKAGE}/{package} has no layer in tools/structure/layers.py")
+        yield f"{PACKAGE}/{package} has no layer in tools/structure/layers.py"
     for package in sorted(arrows):
         for other in sorted(arrows[package]):
             if level.get(other, len(LAYERS)) < level.get(package, -1):
@@ -57,22 +44,9 @@ def problems(graph: Graph) -> Iterator[Problem]:
                 pairs, kind = {(package, other), (other, package)}, "mutual"
             else:
                 continue
-            found = [f"{a} imports {b}" for a, b in between if (_package(a), _package(b)) in pairs]
-            yield Problem(f"{kind}: {package} {other}", f"{kind}: {', '.join(found)}")
+            yield f"{kind}: " + ", ".join(f"{a} imports {b}" for a, b in between if (_package(a), _package(b)) in pairs)
     for circle in circles({name: imported - graph.types[name] for name, imported in graph.imports.items()}):
-        parts = [module.split(".") for module in circle]
-        shared = [part for part, *others in zip(*parts, strict=False) if {part} >= set(others)]
-        yield Problem(f"circle: {'.'.join(shared)}", f"circle: {', '.join(circle)}")
-
-
-def new(graph: Graph) -> list[str]:
-    """Texts of the problems that DEBT does not name."""
-    return [problem.text for problem in problems(graph) if problem.key not in DEBT]
-
-
-def paid(graph: Graph) -> list[str]:
-    """What DEBT names although it is gone."""
-    return sorted(DEBT - {problem.key for problem in problems(graph)})
+        yield f"circle: {', '.join(circle)}"
 
 
 def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
