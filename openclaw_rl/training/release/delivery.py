@@ -92,7 +92,7 @@ class Delivery:
 
     def alarms(self) -> list[Raised]:
         """Return what is wrong with the policy servers."""
-        return self.publisher.alarms() if self.publisher is not None else []
+        return list(self.publisher.alarms()) if self.publisher is not None else []
 
     # Called by the publisher
 
