@@ -69,7 +69,7 @@ def _wrongly(spec: Any, frame: Any, base: memoryview) -> Iterator[memoryview]:
 
 def _forgetful(self: WeightReceiver) -> None:
     _CONNECTED(self)
-    self._close_part()
+    self._close_staging()
     shutil.rmtree(self._target.store.root / staging.INCOMING, ignore_errors=True)
 
 
