@@ -88,7 +88,7 @@ async def test_official_server_over_stdio(tmp_path: Path) -> None:
         assert await text(environment, "note", text="two") == "one two"
         await environment.reset(None, None)
         assert await text(environment, "note", text="three") == "three", "what an episode left behind is gone"
-        with pytest.raises(SandboxError, match=r"has ended; the last that it said: .*I have had enough"):
+        with pytest.raises(SandboxError, match=r"has ended; its last output: .*I have had enough"):
             await text(environment, "die")
         assert "I have had enough" in environment.problem
         await environment.reset(None, None)
