@@ -31,8 +31,8 @@ INTERVAL = 0.05
 ALARM_SECONDS = 2.0
 #: Seconds for which the longest hold counts, and an alarm lasts; up to twice as long.
 WINDOW = 60.0
-#: Ticks between two looks at the scheduling of all threads.
-_LOOK_EVERY = 20
+#: Ticks between two looks at the scheduling of the other threads, and seconds of a hold that is worth one more.
+_LOOK_EVERY, _SUSPECT = 20, 0.05
 
 
 class LoopMonitor:
@@ -95,17 +95,18 @@ class LoopMonitor:
         late = asyncio.get_running_loop().time() - self._due
         hold = max(0.0, late - self._scheduling.waited())
         self._ticks += 1
+        if hold >= _SUSPECT:
+            # Who holds the interpreter's lock may wait for a CPU, too: an overloaded machine is no fault of ours.
+            hold = max(0.0, hold - self._scheduling.others_waited())
+        elif self._ticks % _LOOK_EVERY == 0:
+            self._scheduling.others_waited()
         self.longest = max(self.longest, hold)
         self._window.add(hold)
         if hold >= self._alarm:
-            # Who holds the interpreter's lock may wait for a CPU, too: an overloaded machine is no fault of ours.
-            if self._scheduling.all_waited() < hold / 2:
-                where = self._sampler.found if self._sampler is not None else ""
-                self._culprit = f" in {where}" if where else ""
-                self._alarming.add(hold)
-                logger.warning("event loop blocked for %.0f ms%s", hold * 1000, self._culprit)
-        elif self._ticks % _LOOK_EVERY == 0:
-            self._scheduling.all_waited()
+            where = self._sampler.found if self._sampler is not None else ""
+            self._culprit = f" in {where}" if where else ""
+            self._alarming.add(hold)
+            logger.warning("event loop blocked for %.0f ms%s", hold * 1000, self._culprit)
         if self.observe is not None:
             self.observe(hold)
         if self._sampler is not None:
@@ -175,13 +176,15 @@ class _Scheduling:
     def __init__(self) -> None:
         self._file = -1
         self._waited = 0
-        self._all_waited = 0
+        self._others_waited = 0
+        self._own = Path()
 
     def begin(self) -> None:
         with contextlib.suppress(OSError):
             self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self.waited()
-        self.all_waited()
+        self.others_waited()
 
     def close(self) -> None:
         if self._file >= 0:
@@ -197,13 +200,15 @@ class _Scheduling:
             return (self._waited - before) / 1e9
         return 0.0
 
-    def all_waited(self) -> float:
-        """The same of all threads of the process together."""
+    def others_waited(self) -> float:
+        """The same of all other threads of the process together."""
         total = 0
         if self._file < 0:
             return 0.0
         for task in Path("/proc/self/task").glob("*/schedstat"):
+            if task == self._own:
+                continue
             with contextlib.suppress(OSError, ValueError, IndexError):
                 total += int(task.read_bytes().split()[1])
-        before, self._all_waited = self._all_waited, total
+        before, self._others_waited = self._others_waited, total
         return max(0.0, (total - before) / 1e9)
