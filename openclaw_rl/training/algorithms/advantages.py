@@ -40,7 +40,7 @@ def votes_mean(judgement: turn_pb2.Judgement) -> float | None:
     votes = [vote for vote in judgement.votes if not vote.error]
     certain = [vote.score for vote in votes if vote.certain]
     scores = certain or [vote.score for vote in votes] or [judgement.score]
-    return sum(scores) / len(scores)
+    return float(sum(scores) / len(scores))
 
 
 def reward(outcome: float, votes: float | None, environment: float | None, step_rewards: bool) -> float | None:

@@ -52,7 +52,7 @@ def _gpus() -> tuple[list[int], str]:
 
 def _free_memory() -> int:
     """Return the free memory of the machine or of the container, whichever is less."""
-    free = psutil.virtual_memory().available
+    free = int(psutil.virtual_memory().available)
     try:
         limit = int((_CGROUP / "memory.max").read_text())  # "max" when there is none
         return min(free, max(limit - int((_CGROUP / "memory.current").read_text()), 0))
