@@ -63,7 +63,7 @@ def tells_the_newest_first() -> None:
 def forgets_pauses() -> None:
     from openclaw_rl.training.service import TrainerService
 
-    def pause(self: Any, reason: str) -> None:
+    async def pause(self: Any, reason: str) -> None:
         self._scheduler.paused = reason
 
     TrainerService.pause = pause  # type: ignore[method-assign]
