@@ -108,7 +108,10 @@ def test_a_layout_changes_nothing_of_a_step_on_episodes(folder: Path, family: st
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_on_episodes_is_that_of_the_torch_back_end(folder: Path, family: str) -> None:
+def test_a_step_on_episodes_is_that_of_the_torch_back_end(folder: Path, family: str, monkeypatch: pytest.MonkeyPatch
+                                                          ) -> None:
+    # Both compare with the base model in fp32, also on a CPU that computes in bf16.
+    monkeypatch.setattr("openclaw_rl.training.backends.torch.compute_dtype", lambda _: torch.float32)
     ours, theirs = alone(folder / family), TorchBackend(folder / family, settings(), StartPoint())
     for version in range(2):
         found, expected = (backend.step(episodes(), version, never) for backend in (ours, theirs))
