@@ -31,7 +31,8 @@ ALLOWED = {
     ("config/load.py", "yaml.load"): "with a loader of our own, which is a SafeLoader",
     ("training/backends/megatron/metadata.py", "pickle.Unpickler"): "it takes the format's own classes only",
     ("training/backends/megatron/metadata.py", "torch.distributed.checkpoint.filesystem"): "to put that in front of it",
-    ("training/backends/megatron/dist.py", "torch.distributed.checkpoint.CheckpointException"): "the class of an error",
+    ("training/backends/megatron/dist.py", "torch.distributed.checkpoint.api.CheckpointException"):
+        "the class of an error",
     ("training/backends/megatron/dist.py", "megatron.core.dist_checkpointing"):
         "only checkpoints of this trainer's own, whose digests were compared before",
 }

@@ -147,14 +147,18 @@ class _Changes:
         return keys
 
     def bring(self, keys: Iterable[_Key], source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-        """Make rows of the copy what they are in the file."""
+        """Make rows of the copy what they are in the file.
+
+        The file may change meanwhile: a unique value that a row is read with may still be that of another row in the
+        copy. That row has changed then, is noted, and is brought in the next round; here it gives way.
+        """
         keys = list(keys)
         target.execute("BEGIN")
         for name, key in keys:  # all of them first: a value that must be unique may have gone from one row to another
             target.execute(f'DELETE FROM "{name}" WHERE {self._tables[name].where}', key)
         for name, key in keys:
             for row in source.execute(f'SELECT * FROM "{name}" WHERE {self._tables[name].where}', key):
-                target.execute(f'INSERT INTO "{name}" VALUES ({", ".join("?" * len(row))})', tuple(row))
+                target.execute(f'INSERT OR REPLACE INTO "{name}" VALUES ({", ".join("?" * len(row))})', tuple(row))
         target.execute("COMMIT")
 
     @staticmethod

@@ -50,6 +50,29 @@ def content(path: Path) -> dict[str, list[tuple[object, ...]]]:
                 for table in ("things", "pairs", "names", "sqlite_sequence")}
 
 
+def test_a_unique_value_may_move_between_two_rounds(database: Database, tmp_path: Path) -> None:
+    """A round reads rows that changed after its keys were taken; what these took from other rows comes in the next."""
+    fill(database, 2, 10)
+    copy = sqlite3.connect(tmp_path / "copy.db", isolation_level=None)
+    changes = rewrite_module._Changes()
+    with closing(copy), database.reading() as source:
+        source.execute("VACUUM INTO ?", (str(tmp_path / "copy.db"),))
+        with database.transaction() as db:
+            changes.watch(db)
+        with database.transaction() as db:
+            db.execute("UPDATE things SET data = x'00' WHERE id = 1")
+        keys = changes.take()
+        with database.transaction() as db:  # after the keys were taken
+            db.execute("UPDATE things SET name = 'other' WHERE id = 2")
+            db.execute("UPDATE things SET name = 'n1' WHERE id = 1")
+        changes.bring(keys, source, copy)
+        changes.bring(changes.take(), source, copy)
+        assert copy.execute("SELECT * FROM things ORDER BY id").fetchall() == [
+            tuple(row) for row in source.execute("SELECT * FROM things ORDER BY id")]
+        with database.transaction() as db:
+            changes.unwatch(db)
+
+
 def test_all_changes_of_the_meantime_are_in_it(database: Database, tmp_path: Path) -> None:
     """The same changes, drawn by chance, are made to a second file that is never rewritten."""
     fill(database, 4000, 2000)
