@@ -11,7 +11,7 @@ from openclaw_rl.launch.mesh_report import ask
 from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record, remove_record
-from openclaw_rl.runtime.process import end_all
+from openclaw_rl.runtime.process import all_processes, end_all
 from openclaw_rl.serving.engines.sglang.process import end_leftovers
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def end_orphans(home: Home, timeout: float = 20) -> list[str]:
     Returns:
         Their names.
     """
-    orphans = [(name, process) for process in psutil.process_iter() for name in (*COMPONENTS, jaeger.NAME)
+    orphans = [(name, process) for process in all_processes() for name in (*COMPONENTS, jaeger.NAME)
                if is_component(process, name, home)]
     end_all([process for _, process in orphans], timeout)
     end_leftovers(home.component("policy_server") / "sglang")

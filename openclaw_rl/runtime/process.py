@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import psutil
 
@@ -65,11 +65,17 @@ def end_all(processes: Sequence[psutil.Process], seconds: float) -> None:
     psutil.wait_procs(alive, 5)
 
 
+def all_processes() -> Iterator[psutil.Process]:
+    """All processes, none left out: psutil's cache skips one whose pid it knew as another's."""
+    psutil.process_iter.cache_clear()
+    return psutil.process_iter()
+
+
 def marked(variable: str, value: str) -> list[psutil.Process]:
     """All processes but this one that have the variable with this value. One that has ended and was not waited for has
     no environment, so it is not among them."""
     found = []
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(variable) == value and process.pid != os.getpid():
                 found.append(process)

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from openclaw_rl.runtime.process import end_all, end_group
+from openclaw_rl.runtime.process import all_processes, end_all, end_group
 
 #: Starts a child in its group, says so, and ignores the signals that are named.
 LEADER = """
@@ -67,3 +67,11 @@ def test_processes_of_others_are_ended_too() -> None:
     for child in children:
         child.stdout.close()  # type: ignore[union-attr]
         child.wait(5)
+
+
+def test_a_process_whose_pid_was_anothers_is_not_skipped() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        list(psutil.process_iter())
+        psutil._pids_reused.add(child.pid)  # as psutil notes when it finds the pid in use again
+        assert child.pid in {process.pid for process in all_processes()}
+        child.kill()

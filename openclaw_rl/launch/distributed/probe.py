@@ -21,6 +21,7 @@ from openclaw_rl.launch import checks, leftovers
 from openclaw_rl.launch.distributed import ray_node
 from openclaw_rl.rollouts.sandboxes.images import validate_image
 from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.runtime.process import all_processes
 
 #: Container engines, the preferred first.
 _ENGINES = ("docker", "podman")
@@ -68,7 +69,7 @@ def look(home: Home, ports: dict[str, tuple[str, int]] | None = None, packages: 
     memory = psutil.virtual_memory()
     facts.cpus, facts.memory, facts.available = os.cpu_count() or 1, memory.total, memory.available
     _home(home, facts)
-    facts.running = [name for name in COMPONENTS for process in psutil.process_iter()
+    facts.running = [name for name in COMPONENTS for process in all_processes()
                      if leftovers.is_component(process, name, home)]
     facts.ray = bool(temp and ray_node.processes(temp))
     for key, (host, port) in (ports or {}).items():

@@ -9,7 +9,7 @@ import secrets
 import psutil
 
 from openclaw_rl.rollouts.sandboxes.bubblewrap import cgroups
-from openclaw_rl.runtime.process import kill_marked
+from openclaw_rl.runtime.process import all_processes, kill_marked
 
 #: Its value is `openclaw-rl-LABEL-MAKER-WORD`; see cgroups.maker.
 VARIABLE = "OPENCLAW_RL_UNBOXED"
@@ -28,7 +28,7 @@ def end(value: str, seconds: float) -> None:
 def remove_leftovers(label: str) -> int:
     """Kill what dead processes have started; returns the number of values of the variable. Blocks."""
     found = set()
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error, OSError):
             value = process.environ().get(VARIABLE, "")
             if value.startswith(f"{cgroups.PREFIX}{label}-") and cgroups.is_leftover(value):
