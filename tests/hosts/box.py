@@ -18,6 +18,8 @@ from typing import Any
 
 import psutil
 
+from openclaw_rl.runtime.process import all_processes
+
 #: Ends with the thread that started it, so start boxes from one that lives as long as they should.
 _WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"]
 
@@ -102,7 +104,7 @@ class Box:
         """All that run in it, its first process included."""
         if not self.alive:
             return []
-        return [process for process in psutil.process_iter() if _namespace(process.pid) == _namespace(self.pid)]
+        return [process for process in all_processes() if _namespace(process.pid) == _namespace(self.pid)]
 
     def inside(self, command: Sequence[str], folder: str = "/") -> list[str]:
         """The command line that runs a command in it."""

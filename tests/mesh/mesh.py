@@ -17,6 +17,7 @@ import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import Home, RunRecord, read_record
+from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.runtime.supervision import START_VARIABLE
 from tests.support import quick_cli
 from tests.support.waiting import until
@@ -109,7 +110,7 @@ class Mesh:
     def processes(self) -> list[str]:
         """Command lines of all processes of this mesh."""
         found = []
-        for process in psutil.process_iter():
+        for process in all_processes():
             try:
                 if process.environ().get("OPENCLAW_RL_HOME") == str(self.home.root) and process.pid != os.getpid():
                     found.append(" ".join(process.cmdline()))

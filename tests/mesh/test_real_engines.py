@@ -12,6 +12,7 @@ import yaml
 
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.training.backends.megatron.frames import TOKEN_VARIABLE
 from tests.mesh.mesh import Mesh
 from tests.mesh.test_ring import COMPLAINT, check_books
@@ -70,7 +71,7 @@ def test_a_complaint_becomes_a_version_that_answers(ring: tuple[Mesh, str]) -> N
 
 def _ranks(mesh: Mesh) -> list[int]:
     found = []
-    for process in psutil.process_iter():
+    for process in all_processes():
         try:
             variables = process.environ()
         except psutil.Error:

@@ -22,6 +22,7 @@ from openclaw_rl.config import EMBEDDED_MODEL, load_config
 from openclaw_rl.launch.supervisor import Supervisor, SupervisorError
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
+from openclaw_rl.runtime.process import all_processes
 from tools.chaos.disks import Disks
 from tools.chaos.proxy import Proxies
 
@@ -195,7 +196,7 @@ class ChaosMesh:
     def left(self) -> list[str]:
         """Command lines of processes of this mesh that live."""
         found = []
-        for process in psutil.process_iter():
+        for process in all_processes():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("OPENCLAW_RL_CHAOS_CLOCK") == str(self.clock):
                     found.append(" ".join(process.cmdline()))

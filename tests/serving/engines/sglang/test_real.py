@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from openclaw_rl.config import EMBEDDED_MODEL, PolicyServerConfig
 from openclaw_rl.runtime.home import Home
+from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
 from openclaw_rl.serving.engines.sglang.process import OWNER, end_leftovers
@@ -63,7 +64,7 @@ async def engine(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Asyn
 
 def _processes(owner: Path) -> list[psutil.Process]:
     found = []
-    for process in psutil.process_iter():
+    for process in all_processes():
         try:
             if process.environ().get(OWNER) == str(owner) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)

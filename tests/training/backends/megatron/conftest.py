@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.training.backends.megatron import processes
 from openclaw_rl.training.backends.megatron.frames import TOKEN_VARIABLE
 
@@ -36,7 +37,7 @@ def ranks() -> list[int]:
 def _orphans() -> list[psutil.Process]:
     mine = psutil.Process().environ().get("PYTEST_XDIST_TESTRUNUID")
     orphans = []
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error, OSError):
             if process.ppid() == 1 and process.environ().get("PYTEST_XDIST_TESTRUNUID") == mine:
                 orphans.append(process)
