@@ -103,9 +103,9 @@ async def run(seed: int, arm: str, args: argparse.Namespace, save: Any) -> dict[
             await world.submit(played)
             made = await world.learn(time.time() + _AT_ONCE)
             episodes = [episode for group in played for episode in group]
-            counters = {name: count for name, count in world.store.counters().items()
+            counters = {name: count for name, count in world.store.counters.all().items()
                         if name.startswith(("groups_", "dropped:", "steps_"))}
-            record = {"step": step, **figures_of(episodes), "generated_s": round(generated - began, 1),
+            record: dict[str, Any] = {"step": step, **figures_of(episodes), "generated_s": round(generated - began, 1),
                       "trained_s": round(time.monotonic() - generated, 1), "versions": len(made),
                       "metrics": [dict(manifest.metrics) for manifest in made], "counters": counters,
                       "kinds": {kind: figures_of([e for e in episodes if e.kind == kind]) for kind in args.kinds}}

@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 SUBJECTS = ("gravity", "the ring of fire", "bread", "a haiku", "prime numbers", "the French Revolution", "bees",
             "how a bicycle stays upright", "photosynthesis", "chess openings", "the speed of light", "tides",
@@ -55,9 +56,11 @@ async def main() -> None:
     torch.set_num_threads(args.threads)
     folder = ensure_model(args.model, Home.default(), lambda text, share: None)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    prompts = [tokenizer.apply_chat_template([{"role": "user", "content": f"Tell me about {subject}."}],
-                                             add_generation_prompt=True, return_dict=True)["input_ids"]
-               for subject in SUBJECTS]
+    prompts: list[list[int]] = []
+    for subject in SUBJECTS:
+        encoded: Any = tokenizer.apply_chat_template([{"role": "user", "content": f"Tell me about {subject}."}],
+                                                     add_generation_prompt=True, return_dict=True)
+        prompts.append(encoded["input_ids"])
     engine = EmbeddedEngine(folder, threads=args.threads, device="cpu")
     # End tokens would make the amount of work depend on the answers.
     engine.info = type(engine.info)(**{**engine.info.__dict__, "eos_ids": ()})
@@ -74,7 +77,7 @@ async def main() -> None:
         made = sum(await asyncio.gather(*(one(index) for index in range(count))))
         return made / (time.perf_counter() - started)
 
-    def theirs(model: torch.nn.Module, count: int) -> float:
+    def theirs(model: Any, count: int) -> float:
         batch = tokenizer.pad({"input_ids": prompts[:count]}, return_tensors="pt")
         started = time.perf_counter()
         with torch.inference_mode():

@@ -67,7 +67,7 @@ async def measure(options: argparse.Namespace, home: Home) -> dict[str, Any]:
     process = psutil.Process(server.pid)
     try:
         async with AsyncEnvironmentServiceClient(home=home) as client:
-            result = {"warm_lease": await warm_leases(client, options.leases),
+            result: dict[str, Any] = {"warm_lease": await warm_leases(client, options.leases),
                       "bwrap_by_hand": by_hand(_bwrap(), options.leases)}
             if command := _container(options.image):
                 result["container_by_hand"] = by_hand(command, 10)

@@ -49,7 +49,7 @@ class Direct:
 
     async def ask(self, messages: list[dict[str, str]], *, session: str, side: bool, seed: int,
                   max_tokens: int = 96, done: bool = False) -> Answer:
-        chat = [turn_pb2.ChatMessage(**message) for message in messages]
+        chat = [turn_pb2.ChatMessage(role=message["role"], content=message["content"]) for message in messages]
         if done:  # the user's last word: what the first turn is judged by
             await self._submit(self._open.pop(session), chat[-1])
             return Answer("", True)

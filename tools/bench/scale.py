@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ _PEERS = [sys.executable, "-m", "tools.bench.scale_peers"]
 _COMPONENT = [sys.executable, "-m", "openclaw_rl.launch.component"]
 #: Of a model of which nothing is computed.
 _SMALL = 1 << 20
+
+
+def _ready(log: Path, process: subprocess.Popen[bytes] | None = None) -> bool:
+    """Tell whether a policy server is ready, or has ended."""
+    return "is ready" in log.read_text() or (process is not None and process.poll() is not None)
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -96,7 +102,7 @@ class Mesh:
         for i in range(self._policy_servers):
             home = Home(folder / f"policy{i}")
             self.addresses.append(self._address(home, "policy_server"))
-            until(lambda home=home: "is ready" in (home.root / "log").read_text(), 120, "a policy server")
+            until(partial(_ready, home.root / "log"), 120, "a policy server")
 
     def _start(self, name: str, command: Sequence[str], home: Home) -> None:
         home.create()
@@ -139,6 +145,10 @@ class Mesh:
                 process.wait(60)
 
 
+def _has_samples(mesh: Mesh, number: int) -> bool:
+    return mesh.samples() >= number
+
+
 def turns(policy_servers: int, sessions: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Runs with growing numbers of sessions, on one mesh."""
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +161,7 @@ def turns(policy_servers: int, sessions: Sequence[int]) -> Iterator[dict[str, An
                 before, cpu, begin = mesh.samples(), mesh.cpu(), time.monotonic()
                 users = mesh.talk(number, f"s{number}")
                 count = number * peers.TURNS
-                until(lambda goal=before + count: mesh.samples() >= goal, 600, "the last sample")
+                until(partial(_has_samples, mesh, before + count), 600, "the last sample")
                 seconds = time.monotonic() - begin
                 spent = {name: round((value - cpu[name]) / count * 1e3, 3) for name, value in mesh.cpu().items()}
                 spent["users"] = round(users / count * 1e3, 3)
@@ -189,7 +199,7 @@ def fanout(policy_servers: int, fan: int, mbit: int, mib: int) -> dict[str, Any]
                                         stderr=(host.home / "log").open("wb")))
         for host, process in zip(servers, processes, strict=True):
             log = host.home / "log"
-            until(lambda log=log, process=process: "is ready" in log.read_text() or process.poll(), 180, host.name)
+            until(partial(_ready, log, process), 180, host.name)
             if process.poll():
                 raise SystemExit(log.read_text()[-2000:])
         configuration(trainer.home / "config.yaml", trainer={"host": trainer.address},
@@ -198,6 +208,7 @@ def fanout(policy_servers: int, fan: int, mbit: int, mib: int) -> dict[str, Any]
         paths = ["/root/config.yaml", "/root/versions", "/root/model"]
         sender = trainer.popen([*_PEERS, "publish", *paths, "1", *targets],
                                env=_env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert sender.stdin is not None and sender.stdout is not None
         sender.stdout.readline()
         for host in rig.hosts:
             rig.limit(host, f"{mbit}mbit")

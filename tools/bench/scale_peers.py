@@ -75,7 +75,7 @@ async def _stub_policy(settings: Any, *_: Any) -> tuple[Any, Any, Path]:
 
 def serve(config: Path) -> None:
     """A policy server as it is, but for the engine."""
-    policy_server._policy = _stub_policy
+    policy_server._policy = _stub_policy  # type: ignore[assignment]
     settings = load_config(config)
     configure_logging(settings.log_level)
     asyncio.run(policy_server.run(settings, Home.default().create()))
