@@ -12,7 +12,7 @@ import logging
 import sys
 
 from openclaw_rl.config import Config, ConfigError, load_config
-from openclaw_rl.runtime import redact
+from openclaw_rl.runtime import notify, redact
 from openclaw_rl.runtime.component import Component
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.runtime.process import end_with_parent
@@ -53,7 +53,7 @@ def run(name: str, config: Config, home: Home) -> int:
         0 after a stop that was asked for, 1 when it could not start (the log says why in one line).
     """
     from openclaw_rl.monitoring.recorder import recording
-    from openclaw_rl.rpc.component_run import ComponentRun
+    from openclaw_rl.rpc.component_run import ComponentRun, reason
     from openclaw_rl.rpc.errors import MeshError
 
     async def serve() -> None:
@@ -66,9 +66,12 @@ def run(name: str, config: Config, home: Home) -> int:
             asyncio.run(serve())
         except KeyboardInterrupt:
             return 0
-        except (MeshError, OSError, ConfigError) as error:
-            # Expected ways to fail, whose text says what to do; a traceback would only hide it.
-            logger.error("%s can't run: %s", name, error, exc_info=logger.isEnabledFor(logging.DEBUG))
+        except Exception as error:
+            why = reason(name, error)
+            notify.failed(why)
+            # An expected way to fail, whose text says what to do, has no traceback, which would only hide it.
+            expected = isinstance(error, (MeshError, OSError, ConfigError))
+            logger.error("%s can't run: %s", name, why, exc_info=not expected or logger.isEnabledFor(logging.DEBUG))
             return 1
         return 0
 
@@ -88,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         config = load_config(args.config or (home.config_file if home.config_file.exists() else None))
         home.create()
     except (ConfigError, OSError) as error:
+        notify.failed(str(error))
         print(f"{args.name} can't run: {error}", file=sys.stderr)
         return 2
     configure_logging(config.log_level)

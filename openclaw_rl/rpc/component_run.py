@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 
-from openclaw_rl.config import Config
+from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.observability import telemetry
 from openclaw_rl.observability.metrics import observe_loop
 from openclaw_rl.rpc.auth import tls
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.hosted_server import HostServer
 from openclaw_rl.rpc.server import ComponentServer
-from openclaw_rl.runtime import redact
+from openclaw_rl.runtime import notify, redact
 from openclaw_rl.runtime.component import Component
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.lock import only_process
@@ -53,6 +55,8 @@ class ComponentRun:
             ConfigError, OSError, StorageError: the component can't run; the text says what to do.
         """
         name = self._class.name
+        if self._process:
+            os.umask(0o077)  # conversations are nobody else's
         with only_process(self._home, name):
             runtime = Runtime(name=name, config=self._config, home=self._home, identified=True,
                               redactor=redact.of_component(self._config),
@@ -62,7 +66,12 @@ class ComponentRun:
                     await asyncio.to_thread(telemetry.setup, name, self._config.telemetry, self._home)
                     runtime.resources.push_async_callback(asyncio.to_thread, telemetry.shutdown)
                 async with runtime.resources:
-                    await self._serve(runtime)
+                    try:
+                        await self._serve(runtime)
+                    except Exception as error:
+                        if self._process:  # before what is open is closed
+                            notify.failed(reason(name, error))
+                        raise
 
     async def _serve(self, runtime: Runtime) -> None:
         component = self.component = self._class(runtime, mounted=self._host is not None)
@@ -99,6 +108,17 @@ class ComponentRun:
         runtime.loop_monitor.start()
         runtime.resources.callback(runtime.loop_monitor.stop)
         self.is_ready.set()
+
+
+def reason(name: str, error: Exception) -> str:
+    """Why a component can't run, for people."""
+    if isinstance(error, OSError) and error.strerror:
+        return redact.text(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    if isinstance(error, (MeshError, OSError, ConfigError)):
+        return redact.text(str(error))
+    # A fault of ours or of a library: its traceback is in the log.
+    text = redact.text(" ".join(str(error).split()))[:300]
+    return f"unexpected {type(error).__name__}: {text}; see `openclaw-rl logs {name}`"
 
 
 async def ended(task: asyncio.Task[None]) -> None:

@@ -27,7 +27,7 @@ from openclaw_rl.rpc.contract import CONTRACT_VERSION
 from openclaw_rl.rpc.hosted_server import HostServer, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
-from openclaw_rl.runtime import identity, redact, runtime, systemd
+from openclaw_rl.runtime import identity, notify, redact, runtime
 from openclaw_rl.runtime.alarms import Alarms, Raised
 from openclaw_rl.runtime.home import Home, RunRecord, read_record, remove_record, write_record
 from openclaw_rl.runtime.loop_monitor import LoopMonitor
@@ -157,7 +157,7 @@ class ComponentServer:
         logger.info("%s serves gRPC on %s%s%s", self.name, self.address, ", with TLS" if self._credentials else "",
                     f", and with bearer keys on {self.keys_address}" if self.keys_address else "")
         if self._serving:
-            systemd.notify("READY=1")
+            notify.ready()
         return self.address
 
     def listening(self, address: str) -> None:
@@ -204,7 +204,7 @@ class ComponentServer:
         """Tell the health of all services. It needn't be awaited. Before start(): what start() shall tell."""
         self._serving = serving
         if serving and self._alarm_watch is not None:  # recorded, too
-            systemd.notify("READY=1")
+            notify.ready()
         # The health "" is that of the whole server, which may be another program's.
         hosted = self._host_server is not None and self._host_server.health is not None
         names = self._names if hosted else ["", *self._names]
@@ -241,7 +241,7 @@ class ComponentServer:
         try:
             await self.stop_requested.wait()
             logger.info("%s is stopping", self.name)
-            systemd.notify("STOPPING=1")
+            notify.stopping()
             await self.set_serving(False)
             if self._on_drain is not None:
                 try:

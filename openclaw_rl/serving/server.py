@@ -19,6 +19,7 @@ from openclaw_rl.models.identity import model_id
 from openclaw_rl.rpc.auth.callers import client_digest
 from openclaw_rl.rpc.component_run import ComponentRun, ended
 from openclaw_rl.rpc.discovery import resolve
+from openclaw_rl.runtime import notify
 from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime, activated
@@ -163,7 +164,12 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
         engines.push_async_callback(policy.stop)
         engines.push_async_callback(ended, asyncio.create_task(policy.monitor()))
         return policy, policy, base
-    return await make_policy(settings, home, lambda text: setattr(turns, "state", text), engines)
+
+    def say(text: str) -> None:
+        turns.state = text
+        notify.progress(text)
+
+    return await make_policy(settings, home, say, engines)
 
 
 def _open_stream(channel: Any) -> Any:
