@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -11,10 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.runtime import private
+
 logger = logging.getLogger(__name__)
 
 #: The four components, in the order of the ring.
 COMPONENTS = ("policy_server", "env_server", "prm_judge", "trainer")
+
+
+#: Names by one of which an existing folder is known as a home.
+_KNOWN = {"run", "logs", "models", "certs", "config.yaml", "keys.json", *COMPONENTS}
 
 
 @dataclass(frozen=True)
@@ -55,13 +62,18 @@ class Home:
         return self.root / name
 
     def create(self) -> Home:
-        """Make the folders.
+        """Make the folders, which only their owner can enter.
 
         Raises:
+            private.NotPrivate: the folder exists, others can enter it, and that can't be changed.
             OSError: the folder can't be made or written (read-only, full, a file of that name).
         """
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.root.mkdir(mode=0o700)
+        private.close(self.root, _KNOWN)
         for folder in (self.logs, self.run, self.models):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self
 
     def try_writing(self) -> None:
@@ -116,7 +128,7 @@ def make_way(path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_way(path)
     fd, tmp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

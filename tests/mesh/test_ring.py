@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from tests.mesh.mesh import Mesh
+from tests.support.private import open_to_others
 from tests.support.waiting import until
 
 COMPLAINT = "That is wrong. Answer in one short plain sentence, without lists."
@@ -141,3 +143,9 @@ def test_every_figure_of_status_is_there(mesh: Mesh) -> None:
     assert facts["turns"]["main"] >= 9 and facts["turns"]["side"] >= 1
     assert facts["samples"]["trained"] >= 9
     assert mesh.command("status").returncode == 0
+
+
+def test_nothing_in_the_home_is_open_to_other_users(mesh: Mesh, models: Path) -> None:
+    public = {file.name for file in models.iterdir()}  # of the base model, as its folder has them
+    open_files = [line for line in open_to_others(mesh.home.root) if ".crt " not in line]
+    assert [line for line in open_files if Path(line.rpartition(" ")[0]).name not in public] == []

@@ -94,7 +94,7 @@ class BubblewrapSandbox(BaseSandbox):
         try:
             # Not asyncio's, which uses a thread for each. vfork: 1 to 2 ms.
             process = subprocess.Popen([*command, init.SHELL, "-c", script, "sandbox"],  # noqa: ASYNC220
-                                       process_group=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       process_group=0, umask=0o022, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        stderr=subprocess.PIPE, pass_fds=descriptors,
                                        env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")}, bufsize=0, cwd="/")
         finally:
