@@ -14,6 +14,7 @@ def main() -> None:
     from openclaw_rl.cli.app import err
     from openclaw_rl.cli.commands import app
 
+    os.umask(0o077)  # what a command writes is its user's alone
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
@@ -29,7 +30,8 @@ def main() -> None:
         text = _expected(error)
         if text is None or os.environ.get("OPENCLAW_RL_DEBUG"):
             raise
-        err.print(f"[red]error:[/] {_plain(text)}", soft_wrap=True, highlight=False)
+        if not getattr(error, "shown", False):
+            err.print(f"[red]error:[/] {_plain(text)}", soft_wrap=True, highlight=False)
         sys.exit(1)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +15,7 @@ from rich.table import Table
 
 from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
 from openclaw_rl.runtime.home import Home, write_atomically
+from openclaw_rl.runtime.private import NotPrivate
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -41,6 +45,9 @@ def init(force: Annotated[bool, typer.Option("--force",
             err.print(f"{home.config_file} already exists; use --force to overwrite it", soft_wrap=True)
             raise typer.Exit(1)
         write_atomically(home.config_file, commented_config().encode())  # 0600: it may come to hold keys
+    except NotPrivate as error:
+        err.print(f"{home.root} can't be used: {error.strerror}", soft_wrap=True, highlight=False)
+        raise typer.Exit(1) from None
     except OSError as error:
         err.print(f"{home.root} can't be written: {error.strerror}; set OPENCLAW_RL_HOME to a folder that can",
                   soft_wrap=True)
@@ -54,13 +61,15 @@ def local_start(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; default: config.yaml in "
                                                                        "the home folder, else the built-in defaults.",
                                                 show_default=False)] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for all components.", min=1)] = 180,
+    timeout: Annotated[float, typer.Option(help="Seconds without any progress after which the start is given up.",
+                                           min=1)] = 180,
     jaeger: Annotated[bool, typer.Option("--jaeger", help="Also start Jaeger and export spans to it; without it spans "
                                                           "are still stored for `openclaw-rl trace`.")] = False,
 ) -> None:
     """Start all four components on this machine and wait until they are RUNNING.
 
     Components that run already are left alone, so a second call is safe: it starts what is missing and exits with 0.
+    If one can't run, or on Ctrl-C, those that were started are stopped again.
     """
     from openclaw_rl.config import load_config
     from openclaw_rl.launch import checks, start
@@ -69,7 +78,8 @@ def local_start(
     path = config or file or (home.config_file if home.config_file.exists() else None)
     err.print(f"mesh in {home.root}, configuration {path or 'built in'}", soft_wrap=True, highlight=False)
     loaded = load_config(path)
-    mesh = start.local_start(home, loaded, err, timeout, jaeger)
+    with _interrupted_by_signals():
+        mesh = start.local_start(home, loaded, err, timeout, jaeger)
     missing = [c for c in mesh.components if c.state != "RUNNING"]
     for component in mesh.components:
         if component in missing:
@@ -79,6 +89,19 @@ def local_start(
             err.print(f"[green]✓[/] {component.name:<14} {component.address}  [dim]already running[/]", highlight=False)
     _say_what_next(home, loaded)
     raise typer.Exit(0 if all(c.name not in checks.started_here(loaded) for c in missing) else 1)
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP are as Ctrl-C, unless they are ignored (nohup)."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _say_what_next(home: Home, config: Config) -> None:
@@ -170,23 +193,24 @@ def stop_all(
 ) -> None:
     """Stop the components started by local-start or distributed-start, and nothing else."""
     from openclaw_rl.launch import start
+    from openclaw_rl.launch.narration import Narration
     from openclaw_rl.runtime import mesh_file
 
     home = Home.default()
     mesh = mesh_file.read(home)
     goes_on = _started_elsewhere(home) if mesh is None else {}  # read before its configuration goes
-    with err.status("stopping") as line:
+    with Narration(err, "stopping") as narration:
         if mesh is not None:
             from openclaw_rl.launch.distributed.stop import everywhere
 
             def say(text: str) -> None:
                 if forget:  # which hosts were given up is not to pass by
                     err.print(text, soft_wrap=True, highlight=False, markup=False)
-                line.update(text)
+                narration.say(text)
 
             stopped = everywhere(home, mesh, say, forget)
         else:
-            stopped = start.stop_all(home)
+            stopped = start.stop_all(home, narration.say)
     out.print("stopped " + ", ".join(stopped) if stopped else "nothing was running")
     for name, address in goes_on.items() if stopped else ():
         out.print(f"{name} at {address} was not started from here and goes on", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import shutil
 import socket
+from collections.abc import Iterator
 
 import psutil
 
@@ -13,6 +14,8 @@ from openclaw_rl.config import Config
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.runtime import identity
 from openclaw_rl.runtime.home import COMPONENTS, Home
+from openclaw_rl.runtime.lock import machine_lock
+from openclaw_rl.runtime.private import NotPrivate
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +25,13 @@ _NEEDED_BYTES_TRAINING = 2 * 2**30
 
 
 class StartError(Exception):
-    """The mesh can't be started; the text says why and what to do."""
+    """The mesh can't be started; the text says why and what to do.
+
+    Attributes:
+        shown: it was shown to the user already, before what was started was ended.
+    """
+
+    shown = False
 
 
 def started_here(config: Config) -> list[str]:
@@ -32,13 +41,15 @@ def started_here(config: Config) -> list[str]:
 
 
 def check_home(home: Home, config: Config) -> None:
-    """The folder can be written and has room.
+    """The folder can be written, has room, and only its owner can read it.
 
     Raises:
-        StartError: it can't or hasn't.
+        StartError: it can't, hasn't, or others can.
     """
     try:
         home.try_writing()
+    except NotPrivate as error:
+        raise StartError(f"{home.root} can't be used: {error.strerror}") from None
     except OSError as error:
         raise StartError(f"{home.root} can't be written: {error.strerror or error}; "
                          "set OPENCLAW_RL_HOME to a folder that can") from None
@@ -148,6 +159,28 @@ def check_ports(config: Config, names: list[str]) -> None:
                                 "set another port, or 0 for any free one")
     if problems:
         raise StartError("\n".join(problems))
+
+
+@contextlib.contextmanager
+def held_ports(config: Config, names: list[str]) -> Iterator[None]:
+    """Keep other meshes that are started at this moment from the same ports, until ours listens on them: both would
+    find them free.
+
+    Raises:
+        StartError: another one is doing so.
+    """
+    with contextlib.ExitStack() as held:
+        for name in names:
+            section = getattr(config.components, name)
+            for key in ("port", "grpc_port"):
+                port = getattr(section, key, 0)
+                if not port:
+                    continue
+                if (lock := machine_lock(f"port {port}")) is None:
+                    raise StartError(f"components.{name}.{key}: {section.host}:{port} is taken by another mesh, which "
+                                     "is starting at this moment; set another port, or 0 for any free one")
+                held.enter_context(lock)
+        yield
 
 
 def bind_error(host: str, port: int) -> str | None:

@@ -59,15 +59,9 @@ class Jaeger:
         # Otherwise it sends spans of its own to whatever is on port 4317.
         return ports | {"OTEL_TRACES_SAMPLER": "always_off"}
 
-    def program(self) -> list[str]:
-        """Its section of supervisord.conf; the binary's path comes by a variable, since it may have characters that
-        mean something there."""
-        variables = ",".join(f'{key}="{value}"' for key, value in self.variables().items())
-        return [f"[program:{NAME}]",
-                'command="%(ENV_OPENCLAW_RL_JAEGER)s" "--config=file:%(ENV_OPENCLAW_RL_JAEGER_CONFIG)s"',
-                f"environment={variables}", "autostart=false", "autorestart=unexpected", "exitcodes=0", "startsecs=1",
-                "startretries=5", "stopwaitsecs=5", "killasgroup=true", "redirect_stderr=true",
-                f"stdout_logfile=logs/{NAME}.log", "stdout_logfile_maxbytes=20MB", "stdout_logfile_backups=1"]
+    def command(self) -> list[str]:
+        """Its command line."""
+        return [self.binary, f"--config=file:{CONFIG_FILE}"]
 
     def ready(self) -> bool:
         """Return whether it takes spans and answers."""

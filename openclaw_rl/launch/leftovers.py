@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import psutil
@@ -11,7 +12,8 @@ from openclaw_rl.launch.mesh_report import ask
 from openclaw_rl.rollouts.sandboxes.factory import remove_leftovers
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record, remove_record
-from openclaw_rl.runtime.process import all_processes, end_all
+from openclaw_rl.runtime.process import all_processes, end_all, marked
+from openclaw_rl.runtime.supervision import RestartPolicy
 from openclaw_rl.serving.engines.sglang.process import end_leftovers
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ def clear_leftovers(home: Home) -> None:
     that runs on a host of a mesh on several, where no supervisor does."""
     if mesh_file.read(home) is not None:
         return
+    end_supervisors(home)
     for name in end_orphans(home):
         logger.warning("ended %s, whose supervisor was gone", name)
     for name in COMPONENTS:
@@ -44,6 +47,20 @@ def clear_leftovers(home: Home) -> None:
         status = ask(record.address, component=name, home=home) if record else None
         if record is None or status is None or status.name != name or status.pid != record.pid:
             remove_record(home, name)
+
+
+def end_supervisors(home: Home, timeout: float = 2 * RestartPolicy.stop_seconds) -> None:
+    """End a supervisor of this mesh that does not answer, and the standby that would take its place."""
+    found = [process for process in marked("OPENCLAW_RL_HOME", str(home.root)) if _is_supervisor(process)]
+    end_all(found, timeout)
+    if found:
+        supervisor.remove_files(home)
+
+
+def _is_supervisor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return supervisor.SUPERVISOR_MODULE in process.cmdline()
+    return False
 
 
 def end_orphans(home: Home, timeout: float = 20) -> list[str]:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.launch import jaeger
-from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport, answering, ask
+from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport, State, answering, ask
 from openclaw_rl.launch.supervisor import Process, Supervisor
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
@@ -28,12 +28,11 @@ def report(home: Home, config: Config | None = None) -> MeshReport:
     config = config or running_config(home)
     supervisor = Supervisor(home)
     processes = supervisor.processes()
-    crashes = {name: supervisor.failed_starts(name) for name, process in processes.items()
-               if process.state in ("BACKOFF", "STARTING")}
+    gone = "" if processes else supervisor.gone()
     with ThreadPoolExecutor(len(COMPONENTS)) as pool:
-        components = list(pool.map(lambda name: _component(home, config, name, processes.get(name),
-                                                           crashes.get(name, 0)), COMPONENTS))
-    return MeshReport(components, _jaeger(home, processes.get(jaeger.NAME)), own_problems=_own_problems(config, home))
+        components = list(pool.map(lambda name: _component(home, config, name, processes.get(name), gone), COMPONENTS))
+    return MeshReport(components, _jaeger(home, processes.get(jaeger.NAME)),
+                      own_problems=[*filter(None, [gone]), *_own_problems(config, home)])
 
 
 def _own_problems(config: Config, home: Home) -> list[str]:
@@ -58,36 +57,43 @@ def _jaeger(home: Home, process: Process | None) -> dict[str, str] | None:
     return {"state": process.state, "address": started.address}
 
 
-def _component(home: Home, config: Config, name: str, process: Process | None, crashes: int) -> ComponentReport:
+def _component(home: Home, config: Config, name: str, process: Process | None, gone: str) -> ComponentReport:
     section = getattr(config.components, name)
     record = read_record(home, name)
     address = section.address or (record.address if record else None)
     status = ask(address, component=name, home=home) if address else None
     if status is not None and (status.name == name or section.address):
-        return answering(name, status, address, ours=not section.address)
+        found = answering(name, status, address, ours=not section.address)
+        if process is not None and process.progress and found.state == "STARTING":
+            found.detail = found.detail or process.progress
+        return found
     if section.address:
         return ComponentReport(name, "STOPPED", address=address,
                                detail=f"does not answer at {address} (components.{name}.address)")
     if process is None or process.state == "STOPPED":
         detail = "" if section.enabled else f"not enabled (components.{name}.enabled)"
-        return ComponentReport(name, "STOPPED", detail=detail)
-    if process.state == "FATAL":
-        return ComponentReport(name, "FAILED", detail=f"gave up: {process.description}; see `openclaw-rl logs {name}`, "
-                               "then `openclaw-rl local-start` starts it again")
+        return ComponentReport(name, "STOPPED", detail=detail or gone)
+    state, detail = _silent(name, process, record is not None and record.pid == process.pid)
+    return ComponentReport(name, state, process.pid, address if state in ("STOPPED", "DEGRADED") else None, detail,
+                           crashes=process.failures)
+
+
+def _silent(name: str, process: Process, recorded: bool) -> tuple[State, str]:
+    """State and detail of a component that does not answer. `recorded`: the process has told its address."""
     if process.state == "EXITED":
-        return ComponentReport(name, "STOPPED", detail="was asked to end; `openclaw-rl local-start` starts it again")
-    if crashes >= CRASHES:
-        return ComponentReport(name, "DEGRADED", process.pid, None, f"has ended {crashes} times as soon as it was "
-                               "started; it is tried again after growing pauses (`openclaw-rl local-start` tries at "
-                               f"once): {last_lines(home, name, 1).splitlines()[0].strip()}")
-    if process.state in ("BACKOFF", "UNKNOWN"):
-        return ComponentReport(name, "STARTING", detail=f"ended and is started again; see `openclaw-rl logs {name}`")
+        return "STOPPED", "was asked to end; `openclaw-rl local-start` starts it again"
     if process.state == "STOPPING":
-        return ComponentReport(name, "STOPPED", process.pid, address, "is stopping")
-    if record is None or record.pid != process.pid:
-        return ComponentReport(name, "STARTING", process.pid, None, f"since {process.uptime:.0f} s")
-    return ComponentReport(name, "DEGRADED", process.pid, address,
-                           f"does not answer; see `openclaw-rl logs {name}`")
+        return "STOPPED", "is stopping"
+    if process.failures >= CRASHES:
+        return "DEGRADED", (f"has ended {process.failures} times as soon as it was started; it is tried again after "
+                            f"growing pauses (`openclaw-rl local-start` tries at once): {process.reason}")
+    if process.state == "BACKOFF":
+        return "STARTING", f"ended and is started again: {process.reason}"
+    if process.state == "STARTING" and process.failures:
+        return "STARTING", f"since {process.uptime:.0f} s; it ended before: {process.reason}"
+    if process.state == "STARTING" or not recorded:
+        return "STARTING", "; ".join(filter(None, [process.progress, f"since {process.uptime:.0f} s"]))
+    return "DEGRADED", f"does not answer; see `openclaw-rl logs {name}`"
 
 
 def last_lines(home: Home, name: str, count: int = 8) -> str:

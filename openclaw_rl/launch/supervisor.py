@@ -1,43 +1,39 @@
-"""supervisord (PyPI `supervisor`) as the supervisor of the four processes.
+"""The supervisor of a mesh on this machine: started here, and asked over a unix socket in the mesh's folder.
 
-It starts them, restarts one that crashes with increasing back-off, writes their logs, and ends exactly those that it
-started. We write its configuration and talk to it over XML-RPC on a unix socket in the mesh's folder.
+The process is supervisor_process.py. It starts the components, restarts one that crashes with increasing back-off,
+writes their logs, and ends exactly those that it started.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
+import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import xmlrpc.client
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from openclaw_rl.config import Config
-from openclaw_rl.launch.jaeger import COMPONENT_VARIABLES, CONFIG_FILE, Jaeger
-from openclaw_rl.runtime.home import COMPONENTS, Home, write_atomically
+from openclaw_rl.runtime.home import Home, write_atomically
 from openclaw_rl.runtime.supervision import RestartPolicy
 
-logger = logging.getLogger(__name__)
-
-#: What a component's process runs.
+#: What a component's process runs, and the supervisor's.
 COMPONENT_MODULE = "openclaw_rl.launch.component"
-#: Longest socket path that works everywhere: the kernel's 108 bytes less the suffix that supervisord adds while it
-#: makes the socket.
-_SOCKET_LIMIT = 92
-#: Practically for ever, but supervisord needs a number. Its pauses grow by a second each: they are 85 s long after an
-#: hour and 7 min after a day.
-_START_RETRIES = 1_000_000
-#: Bytes at the end of the supervisor's log in which the failed starts of a component are counted.
-_LOG_TAIL = 256 * 2**10
+SUPERVISOR_MODULE = "openclaw_rl.launch.supervisor_process"
+#: Bytes of the longest folder for sockets: the kernel's 107 for a path, less the longest name.
+_FOLDER_LIMIT = 80
+#: Seconds for an answer; to end a component takes as long as that has to end.
+_ANSWER_SECONDS = 5.0
 
 
 class SupervisorError(Exception):
@@ -46,13 +42,21 @@ class SupervisorError(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """A component's process, as the supervisor reports it."""
+    """A component's process, as the supervisor reports it: see children.ChildState."""
 
     name: str
-    state: str  #: supervisord's word: STOPPED, STARTING, RUNNING, BACKOFF, STOPPING, EXITED, FATAL, UNKNOWN
+    state: str  #: STARTING, RUNNING, BACKOFF, EXITED, STOPPING, STOPPED
     pid: int | None
-    description: str  #: for a person, such as "Exited too quickly (process log may have details)"
-    uptime: float  #: seconds since it was started
+    since: float
+    failures: int
+    reason: str
+    told: bool
+    progress: str
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the state began."""
+        return max(0.0, time.time() - self.since)
 
 
 def environment(config: Config, component: str) -> dict[str, str]:
@@ -73,66 +77,57 @@ def environment(config: Config, component: str) -> dict[str, str]:
     }
 
 
-def configuration(config: Config, socket: Path, jaeger: Jaeger | None = None) -> str:
-    """Text of supervisord.conf. Supervisor and components run in the home, and its paths are relative to that: an
-    absolute one may have characters (%, ;, #) that mean something here. Keys reach the components by inheritance.
+def marks(name: str, home: Home) -> dict[str, str]:
+    """Variables by which a process is known as one that a supervisor of this mesh started (leftovers.is_component)."""
+    return {"OPENCLAW_RL_HOME": str(home.root), "SUPERVISOR_PROCESS_NAME": name}
+
+
+def component_command(name: str, config_file: Path) -> list[str]:
+    """Command line of a component."""
+    return [sys.executable, "-P", "-m", COMPONENT_MODULE, name, "--config", str(config_file)]
+
+
+def _socket_folder(home: Home) -> Path:
+    """The run folder, or, when its path is too long for a unix socket, a short one that its digest names."""
+    if len(os.fsencode(home.run)) <= _FOLDER_LIMIT:
+        return home.run
+    digest = hashlib.sha256(os.fsencode(home.root)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"openclaw-rl-{os.getuid()}-{digest}"
+
+
+def socket_folder(home: Home) -> Path:
+    """Folder for this mesh's sockets, which is made.
+
+    Raises:
+        SupervisorError: it belongs to somebody else.
+        OSError: it can't be made.
     """
-    lines = [
-        "; Written by `openclaw-rl local-start`; changes are lost.",
-        "[unix_http_server]",
-        f"file={_escaped(str(socket))}",
-        "chmod=0700",
-        "[supervisord]",
-        "logfile=logs/supervisord.log",
-        "logfile_maxbytes=10MB",
-        "logfile_backups=1",
-        "pidfile=run/supervisord.pid",
-        "childlogdir=logs",
-        "silent=true",
-        *(["user=root"] if os.geteuid() == 0 else []),
-        "[rpcinterface:supervisor]",
-        "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
-    ]
-    policy = RestartPolicy.of_environment()
-    for name in COMPONENTS:
-        values = environment(config, name) | (COMPONENT_VARIABLES if jaeger else {})
-        variables = ",".join(f'{key}="{value}"' for key, value in values.items())
-        lines += [
-            f"[program:{name}]",
-            'command="%(ENV_OPENCLAW_RL_PYTHON)s" -P -m ' + f"{COMPONENT_MODULE} {name}"
-            + " --config run/config.yaml",
-            f"environment={variables}",
-            "autostart=false",
-            # One that ends with 0 was asked to (SIGTERM, Drain); any other end is a crash.
-            "autorestart=unexpected",
-            "exitcodes=0",
-            f"startsecs={max(1, round(policy.start_seconds))}",
-            f"startretries={_START_RETRIES}",
-            f"stopwaitsecs={policy.stop_seconds:.0f}",
-            "stopasgroup=false",
-            "killasgroup=true",
-            "redirect_stderr=true",
-            f"stdout_logfile=logs/{name}.log",
-            "stdout_logfile_maxbytes=20MB",
-            "stdout_logfile_backups=3",
-        ]
-    if jaeger is not None:
-        lines += jaeger.program()
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("%", "%%")
+    folder = _socket_folder(home)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        raise SupervisorError(f"{folder} belongs to user {owner}; remove it or set TMPDIR")
+    return folder
 
 
 def socket_path(home: Home) -> Path:
-    """Path of the supervisor's socket: in the run folder, or, when that path is too long for a unix socket or has what
-    its configuration file reads as a comment, a short private folder that its digest names."""
-    path = home.run / "supervisor.sock"
-    if len(os.fsencode(path)) <= _SOCKET_LIMIT and not any(mark in str(path) for mark in (" ;", " #")):
-        return path
-    digest = hashlib.sha256(os.fsencode(home.root)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"openclaw-rl-{os.getuid()}-{digest}" / "supervisor.sock"
+    """Path of the supervisor's socket."""
+    return _socket_folder(home) / "supervisor.sock"
+
+
+def state_file(home: Home) -> Path:
+    """File with the supervisor's pid, its standby's, and the components that it keeps running."""
+    return home.run / "supervisor.json"
+
+
+def remove_files(home: Home) -> None:
+    """Remove what is for a running supervisor only."""
+    for file in (socket_path(home), state_file(home), home.run / "config.yaml", home.run / "supervisor.lock"):
+        with contextlib.suppress(OSError):  # none there, or a home that is read-only or no folder
+            file.unlink()
+    if (folder := _socket_folder(home)) != home.run:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 class Supervisor:
@@ -150,20 +145,17 @@ class Supervisor:
 
     def running(self) -> bool:
         """Return whether it answers."""
-        try:
-            return bool(self._call("getState")["statename"] == "RUNNING")
-        except SupervisorError:
-            return False
+        return self.pid() is not None
 
     def pid(self) -> int | None:
         """Its process id, or None when it doesn't answer."""
         try:
-            return int(self._call("getPID"))
+            return int(self._call("pid"))
         except SupervisorError:
             return None
 
-    def ensure(self, config: Config, timeout: float = 15, jaeger: Jaeger | None = None) -> bool:
-        """Start it, without any component, unless it runs. `jaeger`: it keeps this one too.
+    def ensure(self, config: Config, timeout: float = 30) -> bool:
+        """Start it, without any component, unless it runs.
 
         Returns:
             True when it was started, False when it ran already (with the configuration that it has).
@@ -175,31 +167,23 @@ class Supervisor:
         if self.running():
             return False
         self.home.create()
-        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
-        owner = self.socket.parent.stat().st_uid
-        if owner != os.getuid():
-            raise SupervisorError(f"{self.socket.parent} belongs to user {owner}; remove it or set TMPDIR")
-        self.socket.unlink(missing_ok=True)
+        socket_folder(self.home)
+        state_file(self.home).unlink(missing_ok=True)
         write_atomically(self.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False).encode())
-        conf = self.home.run / "supervisord.conf"
-        write_atomically(conf, configuration(config, self.socket, jaeger).encode())
-        env = {**os.environ, "OPENCLAW_RL_HOME": str(self.home.root), "OPENCLAW_RL_PYTHON": sys.executable}
-        if jaeger is not None:
-            env |= {"OPENCLAW_RL_JAEGER": jaeger.binary, "OPENCLAW_RL_JAEGER_CONFIG": str(CONFIG_FILE)}
-        out = self.home.logs / "supervisord.out"
-        with out.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "supervisor.supervisord", "--nodaemon", "--configuration", str(conf)],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=self.home.root,
-                start_new_session=True)
+        out = self.home.logs / "supervisor.out"
+        out.unlink(missing_ok=True)
+        with open(out, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
+            process = subprocess.Popen(command(self.home), stdin=subprocess.DEVNULL, stdout=output,
+                                       stderr=subprocess.STDOUT, cwd=self.home.root, start_new_session=True,
+                                       env={**os.environ, "OPENCLAW_RL_HOME": str(self.home.root)}, umask=0o077)
         deadline = time.monotonic() + timeout
         while not self.running():
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 process.wait()
                 last = out.read_text(errors="replace").strip().splitlines()[-3:]
-                raise SupervisorError("supervisord does not start: " + " / ".join(last))
-            time.sleep(0.05)
+                raise SupervisorError("the supervisor does not start: " + " / ".join(last))
+            time.sleep(0.02)
         return True
 
     def start(self, name: str) -> None:
@@ -208,15 +192,7 @@ class Supervisor:
         Raises:
             SupervisorError: it can't be started.
         """
-        try:
-            self._call("startProcess", name, False)
-        except SupervisorError as error:
-            if "ALREADY_STARTED" not in str(error):
-                raise
-            process = self.processes().get(name)
-            if process is not None and process.state == "BACKOFF":
-                self.stop(name)
-                self._call("startProcess", name, False)
+        self._call("start", name)
 
     def stop(self, name: str) -> None:
         """Stop a component and wait until it has ended.
@@ -224,76 +200,100 @@ class Supervisor:
         Raises:
             SupervisorError: it can't be stopped.
         """
-        try:
-            self._call("stopProcess", name, True)
-        except SupervisorError as error:
-            if "NOT_RUNNING" not in str(error):
-                raise
+        self._call("stop", name, timeout=2 * RestartPolicy.stop_seconds)
 
     def processes(self) -> dict[str, Process]:
-        """All components by name; empty when no supervisor answers."""
+        """All components by name, in any state; empty when no supervisor answers."""
         try:
-            infos = self._call("getAllProcessInfo")
+            return {entry["name"]: Process(**entry) for entry in self._call("processes")}
         except SupervisorError:
             return {}
-        return {info["name"]: Process(
-            name=info["name"], state=info["statename"], pid=info["pid"] or None,
-            description=info["spawnerr"] or info["description"],
-            uptime=max(0, info["now"] - info["start"]) if info["start"] else 0) for info in infos}
 
-    def failed_starts(self, name: str) -> int:
-        """Count the starts of a component since it last stayed up, as far as the end of the log shows."""
-        try:
-            with (self.home.logs / "supervisord.log").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return 0
-        for begin in ("supervisord started with pid", f"success: {name} entered RUNNING"):
-            text = text.rpartition(begin)[2]
-        return text.count(f"spawned: '{name}'")
+    def shutdown(self, timeout: float = 2 * RestartPolicy.stop_seconds) -> Iterator[list[str]]:
+        """Stop all components and the supervisor itself; iterate to wait for their end.
 
-    def shutdown(self, timeout: float = 2 * RestartPolicy.stop_seconds) -> bool:
-        """Stop all components and the supervisor itself, and wait for their end.
-
-        Returns:
-            False when none was running.
+        Yields:
+            The components that have not ended yet, whenever these are others than before; last, none.
 
         Raises:
             SupervisorError: it did not end in time.
         """
         pid = self.pid()
         if pid is None:
-            return False
-        with contextlib.suppress(SupervisorError):  # it may be on its way down already
-            self._call("stopAllProcesses", False)  # all at once; `shutdown` alone goes one by one
-            self._call("shutdown")
-        import psutil
-
+            return
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(pid)
-            try:
-                process.wait(timeout)
-            except psutil.TimeoutExpired:
-                raise SupervisorError(f"supervisord (pid {pid}) has not ended after {timeout:.0f} s") from None
-        self.socket.unlink(missing_ok=True)
-        if self.socket.parent != self.home.run:
-            with contextlib.suppress(OSError):
-                self.socket.parent.rmdir()
-        return True
+            with contextlib.suppress(SupervisorError):  # it may be on its way down already
+                self._call("shutdown")
+            deadline, before = time.monotonic() + timeout, None
+            while True:
+                left = [p.name for p in self.processes().values() if p.pid is not None]
+                if left != before:
+                    before = left
+                    yield left
+                try:
+                    process.wait(0.1)
+                    return
+                except psutil.TimeoutExpired:
+                    if time.monotonic() > deadline:
+                        raise SupervisorError(f"the supervisor (pid {pid}) has not ended after {timeout:.0f} s"
+                                              ) from None
 
-    def _call(self, method: str, *args: Any) -> Any:
-        from supervisor.xmlrpc import SupervisorTransport
+    def standby(self) -> int | None:
+        """Process id of what takes its place when it is killed; None when there is none."""
+        state = self._state()
+        return state[1] if state is not None and _lives(state[1]) else None
 
-        transport = SupervisorTransport(None, None, serverurl=f"unix://{self.socket}")
+    def comes_back(self) -> bool:
+        """Return whether it was killed and its standby takes its place."""
+        state = self._state()
+        return state is not None and not _lives(state[0]) and self.standby() is not None
+
+    def gone(self) -> str:
+        """What became of one that does not answer and was not asked to end: a sentence, else empty."""
+        state = self._state()
+        if state is None or self.running():
+            return ""
+        pid, standby = state[0], self.standby()
+        if _lives(pid):
+            return (f"the supervisor (pid {pid}) does not answer, so a component that ends is not started again; "
+                    "`openclaw-rl stop-all` ends it, `openclaw-rl local-start` starts the mesh again")
+        if standby is not None:
+            return (f"the supervisor (pid {pid}) was killed; its standby (pid {standby}) takes its place and starts "
+                    "the components again")
+        return (f"the supervisor (pid {pid}) and its standby were killed, so a component that ends is not started "
+                "again; `openclaw-rl local-start` starts the mesh again")
+
+    def _state(self) -> tuple[int, int] | None:
+        """Its pid and its standby's, as it wrote them down; None when it has not, or has ended well."""
         try:
-            server = xmlrpc.client.ServerProxy("http://localhost", transport=transport)
-            return getattr(server.supervisor, method)(*args)
-        except xmlrpc.client.Fault as fault:
-            raise SupervisorError(f"{method}: {fault.faultString}") from None
-        except (OSError, xmlrpc.client.Error, EOFError) as error:
+            state = json.loads(state_file(self.home).read_text())
+            return int(state["pid"]), int(state["standby"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _call(self, what: str, name: str = "", timeout: float = _ANSWER_SECONDS) -> Any:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(timeout)
+                connection.connect(str(self.socket))
+                connection.sendall(json.dumps({"call": what, "name": name}).encode() + b"\n")
+                with connection.makefile("rb") as answers:
+                    answer = json.loads(answers.readline())
+        except (OSError, ValueError) as error:
             raise SupervisorError(f"the supervisor at {self.socket} does not answer: {error}") from None
-        except Exception as error:  # http.client's own errors when it ends while it answers
-            raise SupervisorError(f"{method}: {error}") from None
-        finally:
-            transport.close()
+        if "error" in answer:
+            raise SupervisorError(f"{name or what}: {answer['error']}")
+        return answer["result"]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def command(home: Home) -> list[str]:
+    """Command line of the supervisor."""
+    return [sys.executable, "-P", "-m", SUPERVISOR_MODULE, "--home", str(home.root), "--module", COMPONENT_MODULE]

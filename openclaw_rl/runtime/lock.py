@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +33,7 @@ def only_process(home: Home, name: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "process.lock"
     make_way(path)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -52,3 +55,22 @@ def only_process(home: Home, name: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def machine_lock(name: str) -> socket.socket | None:
+    """Take a lock of the whole machine, of whatever user; None when somebody else holds it. It is held until the socket
+    is closed or the process ends. Always free on systems other than Linux.
+
+    It is the name of a socket that nobody connects to, so nothing has to be removed, and it reaches as far as ports do:
+    to the containers that share this network.
+    """
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    if sys.platform == "linux":
+        try:
+            lock.bind(f"\0openclaw-rl {name}")
+        except OSError as error:
+            lock.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
+    return lock

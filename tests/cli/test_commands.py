@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY, Mock
 
 import pytest
 import typer
@@ -20,6 +21,7 @@ from openclaw_rl.cli.app import print_json
 from openclaw_rl.cli.commands import app
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
+from openclaw_rl.launch.checks import StartError
 from openclaw_rl.observability.log_reader import Tail
 from tests.client.fake_door import FakeDoor
 
@@ -166,9 +168,20 @@ def test_stop_all_with_nothing_running() -> None:
 def test_stop_all_tells_what_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.mkdir()
     (home / "config.yaml").write_text("components: {prm_judge: {address: 'judge.example:50053'}}")
-    monkeypatch.setattr("openclaw_rl.launch.start.stop_all", lambda _: ["trainer"])
+    monkeypatch.setattr("openclaw_rl.launch.start.stop_all", lambda *_: ["trainer"])
     assert run("stop-all") == (0, "stopped trainer\n"
                                   "prm_judge at judge.example:50053 was not started from here and goes on\n")
+
+
+def test_an_error_that_was_shown_is_not_repeated(home: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    """local-start shows it before it ends what it started."""
+    error = StartError("trainer can't run: no model")
+    monkeypatch.setattr("openclaw_rl.launch.start.local_start", Mock(side_effect=error))
+    assert run_main(monkeypatch, capsys, "local-start") == (1, ANY) and "no model" in str(error)
+    error.shown = True
+    code, output = run_main(monkeypatch, capsys, "local-start")
+    assert code == 1 and "no model" not in output
 
 
 def test_a_bad_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -190,7 +203,7 @@ def test_a_missing_key_is_named_before_anything_starts(home: Path, tmp_path: Pat
     file.write_text("components: {policy_server: {model: glm-4-flash}}")
     code, error = run_main(monkeypatch, capsys, "local-start", "-c", str(file))
     assert code == 1 and "ZHIPUAI_API_KEY" in error and "smollm2-135m-instruct" in error
-    assert not (home / "run" / "supervisord.conf").exists()
+    assert not (home / "run" / "supervisor.json").exists()
 
 
 def test_chat_in_one_shot_and_piped(door: FakeDoor) -> None:

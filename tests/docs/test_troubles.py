@@ -93,6 +93,8 @@ def test_messages_at_the_start(cause: Callable[[Home, pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("said", [
     "this mesh is running already", "no mesh is running in ", "times as soon as it was started", "https_needed",
+    "is taken by another mesh, which", "has made no progress for", "was killed", "its standby were killed",
+    "other users can enter it", "it belongs to ",
     "version_not_active", "A newer release wrote the component's file", "WRONG_SCOPE", "WRONG_ROLE",
     "it speaks HTTP/1, not gRPC", "WRONG_COMPONENT", "CONTRACT_MISMATCH", "NO_ACK", "FOREIGN_ACK"])
 def test_other_messages_are_in_the_sources(said: str) -> None:

@@ -1,7 +1,8 @@
 """Stands for `openclaw_rl.launch.component` in the launcher's tests: the real server plumbing without the work.
 
-A file NAME.crash in the home makes that component end with code 3 at its start; while NAME.mute is there it starts
-without answering, while NAME.degraded is there it says that it is.
+Files in the home: with NAME.crash that component ends with code 3 at its start, with NAME.refuse it says that it can't
+run, and goes on closing what it has; while NAME.mute is there it starts without answering, while NAME.degraded is there
+it says that it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if (Path(os.environ["OPENCLAW_RL_HOME"]) / f"{sys.argv[1]}.crash").exists():  # 
     sys.exit(3)
 
 from openclaw_rl.config import load_config
+from openclaw_rl.rpc.component_run import reason
 from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime import notify
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.process import end_with_parent
 from openclaw_rl.v1 import component_pb2
@@ -42,6 +45,13 @@ if __name__ == "__main__":
     if "--with-parent" in sys.argv:
         end_with_parent(int(sys.argv[5]))
     home = Home.default()
+    if (home.root / f"{sys.argv[1]}.refuse").exists():
+        notify.failed("the model can't be loaded")
+        time.sleep(600)
     while (home.root / f"{sys.argv[1]}.mute").exists():
         time.sleep(0.05)
-    asyncio.run(run(sys.argv[1], sys.argv[3]))
+    try:
+        asyncio.run(run(sys.argv[1], sys.argv[3]))
+    except OSError as error:
+        notify.failed(reason(sys.argv[1], error))
+        sys.exit(1)

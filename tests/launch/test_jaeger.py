@@ -9,8 +9,8 @@ import yaml
 
 from openclaw_rl.config import Config
 from openclaw_rl.launch import jaeger
-from openclaw_rl.launch.supervisor import configuration
-from openclaw_rl.runtime.home import Home
+from openclaw_rl.launch.supervisor_process import SupervisorProcess
+from openclaw_rl.runtime.home import Home, write_atomically
 
 SOME = jaeger.Jaeger("/some/jaeger", 1001, 1002, 1003, 1004, 1005)
 
@@ -48,14 +48,25 @@ def test_every_port_of_its_configuration_is_one_of_ours() -> None:
     assert text.count("env:JAEGER_") == 5 == text.count("127.0.0.1:$")
 
 
-def test_the_supervisor_keeps_it_and_sends_spans_there(tmp_path: Path) -> None:
+def test_the_components_send_spans_there() -> None:
     config = jaeger.traced_to(Config(), SOME)
     assert (config.telemetry.endpoint, config.telemetry.protocol) == ("http://127.0.0.1:1004", "grpc")
     assert jaeger.traced_to(Config(), None) == Config()
-    text = configuration(config, tmp_path / "s", SOME)
-    assert "[program:jaeger]" in text and 'JAEGER_QUERY_PORT="1001"' in text
-    assert text.count('OTEL_METRICS_EXPORTER="none"') == 4, "Jaeger takes no metrics"
-    assert "jaeger" not in configuration(config, tmp_path / "s").lower()
+
+
+def test_what_the_supervisor_runs_beside_it(tmp_path: Path) -> None:
+    home = Home(tmp_path).create()
+    kept = SupervisorProcess(home, [])
+    write_atomically(home.run / "config.yaml", b"components: {policy_server: {threads: 2}}")
+    assert "OTEL_METRICS_EXPORTER" not in kept.program("trainer").environment()
+    jaeger.write(home, SOME)
+    program = kept.program(jaeger.NAME)
+    assert program.command() == ["/some/jaeger", f"--config=file:{jaeger.CONFIG_FILE}"] and not program.notifies
+    assert program.environment()["JAEGER_QUERY_PORT"] == "1001"
+    variables = kept.program("policy_server").environment()
+    assert variables["OTEL_METRICS_EXPORTER"] == "none", "Jaeger takes no metrics"
+    assert (variables["OMP_NUM_THREADS"], variables["OMP_WAIT_POLICY"]) == ("2", "passive")
+    assert kept.program("env_server").environment()["OMP_NUM_THREADS"] == "1"
 
 
 def test_the_record(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
-"""The supervisor's configuration and what it does with real processes."""
+"""The supervisor, with real processes."""
 
 from __future__ import annotations
 
-import configparser
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -15,67 +16,30 @@ import pytest
 from rich.console import Console
 
 from openclaw_rl.config import Config
-from openclaw_rl.launch import start
+from openclaw_rl.launch import checks, start
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.mesh_report import MeshReport
 from openclaw_rl.launch.status import report
-from openclaw_rl.launch.supervisor import Supervisor, configuration, socket_path
+from openclaw_rl.launch.supervisor import Supervisor, socket_path
 from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, write_record
-from openclaw_rl.runtime.supervision import START_VARIABLE
+from openclaw_rl.runtime.process import marked
+from openclaw_rl.runtime.supervision import START_VARIABLE, RestartPolicy
+from tests.support.ports import free_port
+from tests.support.private import open_to_others
 from tests.support.waiting import until
 
 
-def test_configuration_keeps_keys_and_paths_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    config = Config.model_validate({"components": {"policy_server": {"threads": 2}}})
-    text = configuration(config, Path("/tmp/50%/s.sock"))
-    assert "sk-secret" not in text
-    parser = configparser.RawConfigParser()
-    parser.read_string(text)
-    assert parser["unix_http_server"]["file"] == "/tmp/50%%/s.sock"
-    variables = parser["program:policy_server"]["environment"]
-    assert 'OMP_NUM_THREADS="2"' in variables and 'OMP_WAIT_POLICY="passive"' in variables
-    assert 'OMP_NUM_THREADS="1"' in parser["program:env_server"]["environment"]
-
-
 def test_seconds_of_a_start_are_injectable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start_seconds() -> str:
-        parser = configparser.RawConfigParser()
-        parser.read_string(configuration(Config(), Path("/tmp/s.sock")))
-        return parser["program:trainer"]["startsecs"]
-
-    assert start_seconds() == "5"
-    for value, expected in (("0.3", "1"), ("7", "7"), ("-1", "5"), ("soon", "5")):
+    assert RestartPolicy.of_environment().start_seconds == 5
+    for value, expected in (("0.3", 0.3), ("7", 7), ("-1", 5), ("soon", 5)):
         monkeypatch.setenv(START_VARIABLE, value)
-        assert start_seconds() == expected, value
-
-
-def test_one_that_crashes_is_tried_again_for_ever() -> None:
-    parser = configparser.RawConfigParser()
-    parser.read_string(configuration(Config(), Path("/tmp/s.sock")))
-    retries = int(parser["program:trainer"]["startretries"])
-    # The pause before attempt n is n seconds, so that n attempts take n^2 / 2 seconds: this is years.
-    assert retries**2 / 2 > 10 * 365 * 86400
-
-
-def test_failed_starts_are_counted_since_the_last_success(home: Home) -> None:
-    supervisor = Supervisor(home)
-    assert supervisor.failed_starts("trainer") == 0
-    home.create()
-    log = home.logs / "supervisord.log"
-    spawned, success = "INFO spawned: 'trainer' with pid 1\n", "INFO success: trainer entered RUNNING state\n"
-    log.write_text(3 * spawned)
-    assert supervisor.failed_starts("trainer") == 3 and supervisor.failed_starts("env_server") == 0
-    log.write_text(3 * spawned + success + 2 * spawned)
-    assert supervisor.failed_starts("trainer") == 2
-    log.write_text(3 * spawned + "INFO supervisord started with pid 7\n" + spawned)
-    assert supervisor.failed_starts("trainer") == 1
+        assert RestartPolicy.of_environment().start_seconds == expected, value
 
 
 def test_a_deep_home_gets_a_short_socket(tmp_path: Path) -> None:
     assert socket_path(Home(Path("/home/me/.openclaw-rl"))) == Path("/home/me/.openclaw-rl/run/supervisor.sock")
     deep = Home(tmp_path / ("d" * 120))
-    assert len(str(socket_path(deep))) < 92
+    assert len(str(socket_path(deep))) < 87
     assert socket_path(deep) != socket_path(Home(tmp_path / ("e" * 120)))
 
 
@@ -92,6 +56,8 @@ def test_local_start_runs_four_and_stop_all_leaves_none(home: Home, config: Conf
     assert "key is sk-inherited threads 1" in (home.logs / "trainer.log").read_text()
     assert not any("sk-inherited" in file.read_text() for file in home.run.iterdir() if file.is_file())
 
+    assert open_to_others(home.root) == []
+
     again = start.local_start(home, config, console)
     assert {c.pid for c in again.components} == pids, "a second local-start leaves alone what runs"
 
@@ -106,6 +72,7 @@ def test_local_start_runs_four_and_stop_all_leaves_none(home: Home, config: Conf
     assert {c.state for c in report(home).components} == {"STOPPED"}
     assert not list(home.run.glob("*")), "nothing is left in the run folder"
     assert start.stop_all(home) == []
+    assert not marked("OPENCLAW_RL_HOME", str(home.root)), "and no process, the standby included"
 
 
 @pytest.mark.slow
@@ -142,68 +109,158 @@ def test_one_that_is_asked_to_end_stays_down(home: Home, config: Config, console
 
 
 @pytest.mark.slow
-def test_a_component_that_crashes_at_its_start_is_named_with_its_log(home: Home, config: Config,
-                                                                     console: Console) -> None:
+def test_one_that_says_why_it_can_not_run_ends_the_start_at_once(home: Home, config: Config) -> None:
+    """Before it has ended, and all that was started ends, too."""
     home.create()
-    (home.root / "trainer.crash").touch()
-    with pytest.raises(StartError, match=r"trainer ends as soon(.|\n)*told to crash(.|\n)*trainer\.log"):
+    (home.root / "trainer.refuse").touch()
+    output = io.StringIO()
+    console = Console(file=output, width=200)
+    with pytest.raises(StartError, match=r"^trainer can't run: the model can't be loaded$") as raised:
         start.local_start(home, config, console)
+    assert raised.value.shown and output.getvalue().count("the model can't be loaded") == 1
+    assert not marked("OPENCLAW_RL_HOME", str(home.root)) and not list(home.run.glob("*"))
+
+
+@pytest.mark.slow
+def test_a_component_that_crashes_at_its_start(home: Home, config: Config, console: Console) -> None:
+    start.start_one(home, config, "prm_judge", console)
+    pid = report(home)["prm_judge"].pid
+    (home.root / "trainer.crash").touch()
+    with pytest.raises(StartError, match=r"trainer has ended 3 times as soon(.|\n)*told to crash(.|\n)*trainer\.log"):
+        start.local_start(home, config, console)
+    states = {c.name: c.state for c in report(home).components}
+    assert states == dict.fromkeys(COMPONENTS, "STOPPED") | {"prm_judge": "RUNNING"}, "what ran before goes on"
+    supervisor = Supervisor(home)
+    supervisor.start("trainer")
+    until(lambda: report(home)["trainer"].detail.startswith("ended and is started again: this component was told to"))
     until(lambda: report(home)["trainer"].state == "DEGRADED")
     detail = report(home)["trainer"].detail
     assert "times as soon as it was started; it is tried again after growing pauses" in detail
     assert "told to crash" in detail
-    until(lambda: Supervisor(home).processes()["trainer"].state == "BACKOFF")
+    until(lambda: supervisor.processes()["trainer"].state == "BACKOFF")
     (home.root / "trainer.crash").unlink()
-    assert start.local_start(home, config, console).all_running, "it does not wait for the end of the pause"
-    until(lambda: report(home)["trainer"].state == "RUNNING")
+    mesh = start.local_start(home, config, console)
+    assert mesh.all_running and mesh["prm_judge"].pid == pid, "it does not wait for the end of the pause"
 
 
 @pytest.mark.slow
-def test_a_mute_component_is_starting(home: Home, config: Config, console: Console) -> None:
+def test_one_without_progress_is_given_up(home: Home, config: Config, console: Console) -> None:
     home.create()
     (home.root / "env_server.mute").touch()
-    with pytest.raises(StartError, match="env_server is not RUNNING after 2 s"):
+    with pytest.raises(StartError, match=r"env_server is not RUNNING and has made no progress for \d+ s \(STARTING"):
         start.local_start(home, config, console, timeout=2)
-    assert report(home)["env_server"].state == "STARTING"
-    (home.root / "env_server.mute").unlink()
-    until(lambda: report(home).all_running)
+    assert not marked("OPENCLAW_RL_HOME", str(home.root))
 
 
 @pytest.mark.slow
-def test_components_of_a_killed_supervisor_are_ended(home: Home, config: Config, console: Console) -> None:
+def test_ctrl_c_ends_what_was_started(home: Home, config: Config) -> None:
+    home.create()
+    (home.root / "env_server.mute").touch()
+
+    def interrupt() -> None:
+        until(lambda: report(home, config)["trainer"].state == "RUNNING")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    killer = threading.Thread(target=interrupt)
+    killer.start()
+    output = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        start.local_start(home, config, Console(file=output))
+    killer.join()
+    assert "interrupted; ending what was started" in output.getvalue()
+    assert not marked("OPENCLAW_RL_HOME", str(home.root)) and not list(home.run.glob("*"))
+
+
+@pytest.mark.slow
+def test_of_two_meshes_that_start_at_once_on_the_same_ports_one_does(home: Home, tmp_path: Path, console: Console,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = [free_port() for _ in range(5)]
+    config = Config.model_validate({"components": {
+        "policy_server": {"port": ports[0], "grpc_port": ports[1]}, "env_server": {"port": ports[2]},
+        "prm_judge": {"port": ports[3]}, "trainer": {"port": ports[4]}}})
+    other = Home(tmp_path / "other")
+    monkeypatch.setattr(checks, "bind_error", lambda host, port: None)  # as if both had looked before
+    home.create()
+    (home.root / "env_server.mute").touch()  # the first one takes its time
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(start.local_start, home, config, console)
+        until(lambda: report(home, config)["trainer"].state == "RUNNING" or first.done())
+        with pytest.raises(StartError, match=rf"policy_server\.port: .*:{ports[0]} is taken by another mesh"):
+            start.local_start(other, config, console)
+        (home.root / "env_server.mute").unlink()
+        assert first.result().all_running
+    with pytest.raises(StartError, match=r"can't run: .* can't listen on .*: the port is in use") as raised:
+        start.local_start(other, config, console)  # nobody holds it back, so its components find out
+    assert "Traceback" not in str(raised.value)
+    assert report(home).all_running and not marked("OPENCLAW_RL_HOME", str(other.root))
+
+
+@pytest.mark.slow
+def test_a_killed_supervisor_comes_back_with_its_components(home: Home, config: Config, console: Console) -> None:
+    start.start_one(home, config, "trainer", console)
+    start.start_one(home, config, "prm_judge", console)
+    old = {name: report(home)[name].pid for name in ("trainer", "prm_judge")}
+    supervisor = psutil.Process(Supervisor(home).pid())
+    standby = until(Supervisor(home).standby)
+    supervisor.kill()
+    supervisor.wait(10)
+    [problem] = report(home).problems
+    assert f"(pid {supervisor.pid}) was killed; its standby (pid {standby}) takes its place" in problem
+    until(lambda: Supervisor(home).pid() == standby)
+    until(lambda: {report(home)[name].state for name in old} == {"RUNNING"})
+    assert not set(old.values()) & {report(home)[name].pid for name in old} and not report(home).problems
+    assert report(home)["env_server"].state == "STOPPED"
+
+    again = until(lambda: (pid := Supervisor(home).standby()) != standby and pid)
+    psutil.Process(again).kill()
+    until(lambda: Supervisor(home).standby() not in (None, again), 30, "another standby")
+
+
+@pytest.mark.slow
+def test_components_of_a_supervisor_that_is_gone_for_good(home: Home, config: Config, console: Console) -> None:
     mesh = start.local_start(home, config, console)
     old = {c.pid for c in mesh.components}
-    supervisor = psutil.Process(Supervisor(home).pid())
-    supervisor.kill()
-    supervisor.wait(10)
-    assert report(home).all_running, "they still answer"
+    kill_both(home)
+    now = report(home)
+    assert now.all_running, "they still answer"
+    assert now.problems == [now.own_problems[0]] and "its standby were killed" in now.problems[0]
     again = start.local_start(home, config, console)
     assert again.all_running and not old & {c.pid for c in again.components}
-    supervisor = psutil.Process(Supervisor(home).pid())
-    supervisor.kill()
-    supervisor.wait(10)
+    (home.root / "trainer.mute").touch()  # it has no record
+    os.kill(again["trainer"].pid or 0, signal.SIGKILL)
+    until(lambda: (pid := Supervisor(home).processes()["trainer"].pid) and pid != again["trainer"].pid)
+    pid = Supervisor(home).processes()["trainer"].pid
+    kill_both(home)
     assert sorted(start.stop_all(home)) == sorted(COMPONENTS)
-    assert not any(psutil.pid_exists(c.pid) for c in again.components if c.pid)
+    assert not any(psutil.pid_exists(pid) for pid in [pid, *(c.pid for c in again.components)] if pid)
+
+
+def kill_both(home: Home) -> None:
+    """Kill the supervisor and its standby."""
+    processes = [psutil.Process(Supervisor(home).pid()), psutil.Process(until(Supervisor(home).standby))]
+    for process in reversed(processes):
+        process.kill()
+    psutil.wait_procs(processes, 10)
 
 
 @pytest.mark.slow
-def test_the_end_of_a_supervisor_while_its_components_start(home: Home, config: Config, console: Console) -> None:
-    home.create()
-    (home.root / "trainer.mute").touch()  # it has no record
-
-    def kill() -> None:
-        until(lambda: report(home, config)["trainer"].pid is not None)
-        pids.append(report(home, config)["trainer"].pid)
-        psutil.Process(Supervisor(home).pid()).kill()
-
-    pids: list[int | None] = []
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(StartError, match="the supervisor has ended"):
-        start.local_start(home, config, console, timeout=30)
-    killer.join()
-    assert "trainer" in start.stop_all(home)
-    assert pids[0] and not psutil.pid_exists(pids[0])
+def test_a_full_disk_ends_no_supervisor(home: Home, config: Config, console: Console) -> None:
+    start.start_one(home, config, "trainer", console)
+    supervisor = Supervisor(home)
+    pid, trainer = supervisor.pid(), report(home)["trainer"].pid
+    process = psutil.Process(pid)
+    before = process.rlimit(psutil.RLIMIT_FSIZE)
+    # To a process, a file that may not grow is a full disk; what it starts meanwhile has the same limit.
+    process.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))
+    log = (home.logs / "supervisor.log").stat().st_size
+    psutil.Process(trainer).kill()
+    until(lambda: supervisor.processes()["trainer"].failures >= 2, 60, "it fails again and again")
+    supervisor.start("prm_judge")
+    assert "File too large" in supervisor.processes()["trainer"].reason
+    assert supervisor.pid() == pid and (home.logs / "supervisor.log").stat().st_size == log
+    process.rlimit(psutil.RLIMIT_FSIZE, before)
+    until(lambda: {report(home)[name].state for name in ("trainer", "prm_judge")} == {"RUNNING"}, 60)
+    assert supervisor.pid() == pid and (home.logs / "supervisor.log").stat().st_size > log
 
 
 @pytest.mark.slow

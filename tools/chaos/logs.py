@@ -18,7 +18,7 @@ def unexpected(logs: Path) -> list[str]:
     """Tracebacks of all components' logs that are not allowed, each with the line before it; equal ones once."""
     found: dict[str, str] = {}
     for file in sorted(logs.glob("*.log*")):
-        if file.name.startswith(("rl_trace", "supervisord")):
+        if file.name.startswith("rl_trace"):
             continue
         for block in tracebacks(file.read_text(errors="replace").splitlines()):
             text = "\n".join(block)

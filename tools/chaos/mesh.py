@@ -223,10 +223,10 @@ class ChaosMesh:
                     window.end = time.monotonic()
 
     def _push(self, name: str) -> None:
-        """Start a component at once whose supervisor pauses for long, or has given up."""
+        """Start a component at once whose supervisor pauses for long."""
         process = self.supervisor.processes().get(name)
         state = process.state if process else ""
-        if state not in ("BACKOFF", "FATAL"):
+        if state != "BACKOFF":
             self._backoff.pop(name, None)
             return
         since = self._backoff.setdefault(name, time.monotonic())

@@ -8,16 +8,20 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.launch import leftovers
-from openclaw_rl.launch.distributed.children import Child
+from openclaw_rl.config import load_config
+from openclaw_rl.launch import leftovers, supervisor
+from openclaw_rl.launch.children import Child, Program
 from openclaw_rl.launch.distributed.host import HostError, Ssh
 from openclaw_rl.launch.distributed.ray_node import RayNode
+from openclaw_rl.rpc.server import HOST_VARIABLE
+from openclaw_rl.runtime import private
 from openclaw_rl.runtime.home import Home, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -38,6 +42,8 @@ class Agent:
 
     def __init__(self, home: str, host: str, standby: dict[str, Any] | None = None) -> None:
         self.home, self.host = Home(Path(home)).create(), host
+        private.tighten(self.home.root)
+        self._sockets = supervisor.socket_folder(self.home)
         for name in leftovers.end_orphans(self.home):
             logger.warning("ended %s, whose agent was gone", name)
         self._children: dict[str, Child] = {}
@@ -68,7 +74,7 @@ class Agent:
             _stop(gone)
             for name in components:
                 if name not in self._children:
-                    self._children[name] = Child(name, self.home, self.host)
+                    self._children[name] = Child(program(name, self.home, self.host), self.home, self._sockets)
             return self._report()
 
     def _report(self) -> dict[str, Any]:
@@ -104,6 +110,30 @@ class Agent:
                 with contextlib.suppress(HostError):
                     if head.call("ray-start", timeout=150, home=config.home):
                         logger.warning("started Ray's head on %s again", head.name)
+
+
+def program(name: str, home: Home, host: str) -> Program:
+    """A component of this host. It ends with us, however that happens."""
+    config_file = home.run / "config.yaml"
+
+    def environment() -> dict[str, str]:
+        env = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        if not env.get("CUDA_VISIBLE_DEVICES", "all"):
+            del env["CUDA_VISIBLE_DEVICES"]  # Ray hides the GPUs from who asks it for none; it does not deal ours out
+        env |= supervisor.environment(load_config(config_file), name) | read_environment(home)
+        return env | supervisor.marks(name, home) | {HOST_VARIABLE: host}
+
+    return Program(name, lambda: [*supervisor.component_command(name, config_file), "--with-parent", str(os.getpid())],
+                   environment)
+
+
+def read_environment(home: Home) -> dict[str, str]:
+    """Variables that were handed over for the components (`distributed.environment`)."""
+    try:
+        data = json.loads((home.run / "environment.json").read_text())
+        return {str(key): str(value) for key, value in data.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def _stop(children: list[Child]) -> None:

@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("step", choices=_STEPS)
     parser.add_argument("--home", help="the home here; arguments are not read from stdin then")
     args = parser.parse_args(argv)
+    os.umask(0o077)  # what a step writes is its user's alone
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
     payload = {"home": args.home} if args.home is not None else json.loads(sys.stdin.read() or "{}")
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")

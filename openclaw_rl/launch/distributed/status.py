@@ -64,9 +64,9 @@ def _why(mesh: MeshFile, name: str, host: str, address: str, told: dict[str, Any
     child = entry.get("state")
     if child in ("BACKOFF", "STOPPED", "STARTING", "RUNNING") and entry.get("failures", 0) >= CRASHES:
         return "DEGRADED", (f"has ended {entry['failures']} times as soon as it was started; it is tried again after "
-                            f"growing pauses: {entry.get('last', '')}")
+                            f"growing pauses: {entry.get('reason', '')}")
     if child == "BACKOFF":
-        return "STARTING", f"ended and is started again: {entry.get('last', '')}"
+        return "STARTING", f"ended and is started again: {entry.get('reason', '')}"
     if child == "EXITED":
         return "STOPPED", "was asked to end; `openclaw-rl distributed-start` starts it again"
     if child in ("STARTING", "RUNNING"):

@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from openclaw_rl.launch import leftovers, supervisor
-from openclaw_rl.launch.distributed import children, ray_node
-from openclaw_rl.launch.distributed.children import RotatingLog
-from openclaw_rl.launch.distributed.host_agent import Agent, hosts_file
+from openclaw_rl.launch import children, leftovers, supervisor
+from openclaw_rl.launch.distributed import ray_node
+from openclaw_rl.launch.distributed.host_agent import Agent, hosts_file, program
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.runtime.supervision import START_VARIABLE
 from tests.support.waiting import until
@@ -72,7 +71,7 @@ def test_one_that_fails_is_tried_again_and_tells_why(home: Home) -> None:
     try:
         until(lambda: agent.tick(["trainer"], {"run/config.yaml": CONFIG})["trainer"]["failures"] >= 2)
         told = agent.tick(["trainer"], {})["trainer"]
-        assert told["last"] == "this component was told to crash"
+        assert told["reason"] == "this component was told to crash"
         (home.root / "trainer.crash").unlink()
         agent.restart(["trainer"])
         until(lambda: read_record(home, "trainer"))
@@ -89,7 +88,7 @@ def test_a_restart_makes_no_second_process(home: Home, monkeypatch: pytest.Monke
         going.wait()
 
     monkeypatch.setattr(children.Child, "_supervise", supervise)
-    child = children.Child("trainer", home, "10.0.0.4")
+    child = children.Child(program("trainer", home, "10.0.0.4"), home, home.run)
     monkeypatch.setattr(child._thread, "join", lambda timeout: None)
     child.state.state = "BACKOFF"
     child.restart()
@@ -116,12 +115,3 @@ def test_a_component_ends_with_its_agent(home: Home) -> None:
         agent.kill()
     assert record is not None
     until(lambda: not alive(record.pid))
-
-
-def test_a_log_is_rotated(tmp_path: Path) -> None:
-    log = RotatingLog(tmp_path / "x.log", size=10, keep=2)
-    for text in (b"one\n", b"two\n", b"three\n", b"four five\n", b"six\n"):
-        log.write(text)
-    log.close()
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-        "x.log": "six\n", "x.log.1": "four five\n", "x.log.2": "three\n"}

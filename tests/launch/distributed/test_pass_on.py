@@ -118,7 +118,7 @@ def test_status_of_hosts(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyP
             "10.0.0.1": {"state": "reachable", "since": now - 9, "detail": ""},
             "10.0.0.3": {"state": "up", "since": 1.0, "detail": ""}},
             "components": {"prm_judge": {"host": "10.0.0.3", "state": "BACKOFF", "pid": 7, "failures": 4, "since": now,
-                                         "last": "no key"}}}
+                                         "reason": "no key"}}}
         (home.run / "hosts.json").write_text(json.dumps(told))
         mesh = report(home)
     assert mesh["trainer"].state == "STOPPED" and mesh["trainer"].host == "10.0.0.4"
