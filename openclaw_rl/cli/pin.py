@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import getpass
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openclaw_rl.cli.app import Json, app, out, print_json
+from openclaw_rl.cli.app import Json, app, err, out, print_json
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def pin(
     """Keep serving a version, also across restarts. Training continues; its newest version is activated after
     `unpin`."""
     why = ", ".join(filter(None, [reason, f"by {getpass.getuser()} on {socket.gethostname()}"]))
-    with activating() as policy:
+    with activating("activating the version") as policy:
         _tell(policy.activate_version(version=version, reason=why, pin=True), as_json,
               "version {} is pinned; `openclaw-rl unpin` removes the pin")
 
@@ -34,16 +36,20 @@ def pin(
 @app.command(epilog="Example: openclaw-rl unpin")
 def unpin(as_json: Json = False) -> None:
     """Remove the pin and activate the newest version."""
-    with activating() as policy:
+    with activating("activating the newest version") as policy:
         _tell(policy.activate_version(pin=False, reason=f"by {getpass.getuser()}"), as_json,
               "no version is pinned; version {} is active, newer ones follow")
 
 
-def activating() -> PolicyServiceClient:
-    """Return a client that waits until a version's weights are loaded, which takes minutes for a large model."""
+@contextmanager
+def activating(text: str) -> Iterator[PolicyServiceClient]:
+    """Yield a client that waits until a version's weights are loaded, which takes minutes for a large model; `text`
+    tells what for."""
     from openclaw_rl.client import PolicyServiceClient
+    from openclaw_rl.launch.narration import Narration
 
-    return PolicyServiceClient(home=Home.default(), timeout=900)
+    with PolicyServiceClient(home=Home.default(), timeout=900) as policy, Narration(err, text):
+        yield policy
 
 
 def _tell(done: ActivateVersionResponse, as_json: bool, text: str) -> None:

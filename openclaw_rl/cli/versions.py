@@ -219,7 +219,7 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Activate a kept version, older or newer. No request is rejected meanwhile."""
-    with activating() as policy:
+    with activating(f"activating version {version}") as policy:
         done = policy.activate_version(version=version, reason=reason)
     if as_json:
         print_json({"active_version": done.state.active_version, "kept_versions": list(done.state.kept_versions),

@@ -68,6 +68,7 @@ class Learner:
         files: of the versions; there from `open` on.
         gate: what versions must pass; there from `open` on.
         adapter: makes examples of samples.
+        stage: what the running step is busy with, for people.
     """
 
     def __init__(self, config: TrainerConfig, store: TrainerStore, root: Path, model: Callable[[], Path], keep: int,
@@ -82,6 +83,7 @@ class Learner:
         self._create, self._prompts = create, prompts
         self._backend: Backend | None = None
         self._backend_version = -1
+        self.stage = ""
         self._stopping = self._void = False
         self._step = traces.Step()  # the running one, or the last one
         self._folder: Path
@@ -189,10 +191,12 @@ class Learner:
             self.gate.check_settings()
         except GateError as error:
             raise CannotTrain(f"the gate can't run: {error}") from None
+        self.stage = "loading the model"
         self.prepare()
         assert self._backend is not None
         self._void = False
         parent = self._backend_version
+        self.stage = "choosing samples"
         batch = self._builder.build(episodes)
         if batch is None:
             return None
@@ -215,6 +219,7 @@ class Learner:
 
     def _attempt(self, batch: Batch, parent: int) -> weights_pb2.VersionManifest | Skipped | None:
         assert self._backend is not None
+        self.stage = f"training on {len(batch.turn_ids)} samples"
         try:
             metrics = self._backend.step(batch.examples, parent, self._give_up)
         except (Stopped, BackendLost):
@@ -241,9 +246,11 @@ class Learner:
     def _save(self, parent: int, batch: Batch, metrics: dict[str, float]) -> weights_pb2.VersionManifest | None:
         assert self._backend is not None
         turn_ids = batch.turn_ids
+        self.stage = "trying the result on held-out prompts"
         gate = self.gate.report(self._backend, self._give_up)
         self._add_base()
         version = self._store.versions.highest + 1
+        self.stage = f"writing version {version}"
         manifest = self.versions.write(weights_pb2.VersionManifest(
             version=version, parent=parent, model_id=self.versions.manifest(0).model_id,
             algorithm=batch.algorithm, settings=batch.settings | panels(batch.samples),

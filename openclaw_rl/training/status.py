@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from openclaw_rl.runtime.alarms import Raised
+from openclaw_rl.runtime.alarms import Raised, duration
 from openclaw_rl.training.alarms import TrainerAlarms
 from openclaw_rl.training.learner import Learner
 from openclaw_rl.training.release.delivery import Delivery
@@ -63,7 +63,8 @@ class StatusReport:
             state, detail = component_pb2.COMPONENT_STATE_STARTING, "preparing the model"
         else:
             state = component_pb2.COMPONENT_STATE_RUNNING
-            detail = "a step is running" if loop.training else missing
+            detail = (f"a step is running for {duration(time.monotonic() - loop.training_since)}: "
+                      f"{self._learner.stage}" if loop.training else missing)
         status = component_pb2.ComponentStatus(
             state=state, detail=detail, policy_version=self._store.versions.head,
             dropped=self._store.counters.dropped(), counters=self._counters(), gauges=self._gauges(paused))

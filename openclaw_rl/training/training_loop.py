@@ -59,6 +59,7 @@ class TrainingLoop:
     Attributes:
         ready: set once what is on disk has been read.
         training: a step is running.
+        training_since: monotonic time at which it, or the last one, began.
         problem: why training fails now; empty when it does not.
         metrics: figures of the last step since the start.
     """
@@ -68,7 +69,7 @@ class TrainingLoop:
         self._config, self._store, self._learner = config, store, learner
         self._scheduler, self._events, self._delivery, self._alarms = scheduler, events, delivery, alarms
         self.ready = asyncio.Event()
-        self.training = False
+        self.training, self.training_since = False, 0.0
         self.problem = ""
         self.metrics: dict[str, float] = {}
         self._updates: deque[float] = deque()  # when each version of the last hour was made
@@ -153,7 +154,8 @@ class TrainingLoop:
     async def _step(self, episodes: bool) -> None:
         self._scheduler.forced = False
         self._scheduler.last_on_episodes = episodes
-        self.training = True
+        self.training, self.training_since = True, time.monotonic()
+        self._learner.stage = "loading the model"
         try:
             await self._on_thread(self._learner.prepare)
             self._events.tell(_E.TRAINING_EVENT_KIND_STEP_STARTED, "a step began")
