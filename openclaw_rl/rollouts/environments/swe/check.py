@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
-import secrets
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from openclaw_rl.rollouts.environments.interface import Outcome
@@ -20,8 +20,9 @@ from openclaw_rl.runtime.json import parse_json
 MOST_REPOSITORY = 16 << 20
 _SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
-_RUNNER = Path(__file__).parent / "runner.py"
-_RUNNER_THERE = "/tmp/runner.py"
+#: What runs the hidden tests, and its folder in the sandbox.
+_RUNNER = [Path(__file__).parent / name for name in ("runner.py", "subject.py", "remote.py")]
+_RUNNER_THERE = "/tmp/runner"
 
 
 async def judge(sandbox: Sandbox, check: Check, backend: Backend, spec: Spec) -> Outcome:
@@ -41,10 +42,12 @@ async def judge(sandbox: Sandbox, check: Check, backend: Backend, spec: Spec) ->
         return Outcome(0.0, f"the repository in {REPO} can't be read: it is gone, or has files that may not be read")
     fresh = await backend.make(spec)
     try:
-        problem = await _lay(fresh, packed.output, check.hidden)
-        if problem:
+        # A test that is in no file can't be read by the code that it tests.
+        laid = check.hidden if check.tests else {
+            path: text for path, text in check.hidden.items() if path not in check.modules}
+        if problem := await _lay(fresh, packed.output, check.hidden, laid):
             return Outcome(0.0, problem)
-        return await (_by_shell(fresh, check.tests) if check.tests else _by_unittest(fresh, check.modules))
+        return await (_by_shell(fresh, check.tests) if check.tests else _by_unittest(fresh, check))
     except SandboxError as error:
         return Outcome(0.0, f"the tests broke their sandbox: {error}")
     finally:
@@ -63,33 +66,34 @@ def pack(files: Mapping[str, str]) -> bytes:
     return made.getvalue()
 
 
-async def _lay(fresh: Sandbox, repository: bytes, hidden: Mapping[str, str]) -> str:
+async def _lay(fresh: Sandbox, repository: bytes, gone: Iterable[str], laid: Mapping[str, str]) -> str:
+    """Copy a repository without the files `gone`, and put `laid` over it; returns what went wrong."""
     finished = await fresh.run(["sh", "-c", "mkdir -p \"$1\" && tar -xf - -C \"$1\" 2>&1", "lay", REPO], folder="/",
                            stdin=repository, seconds=_SECONDS)
     if finished.code != 0:
         return f"the repository can't be copied: {ending(finished.output)}"
-    if not hidden:
-        return ""
-    finished = await fresh.run(["sh", "-c", "rm -rf -- \"$@\" && tar -xf - 2>&1", "lay", *hidden], folder=REPO,
-                           stdin=pack(hidden), seconds=_SECONDS)
+    finished = await fresh.run(["sh", "-c", "rm -rf -- \"$@\" && tar -xf - 2>&1", "lay", *gone], folder=REPO,
+                               stdin=pack(laid), seconds=_SECONDS)
     return "" if finished.code == 0 else f"the hidden tests can't be put into the repository: {ending(finished.output)}"
 
 
-async def _by_unittest(fresh: Sandbox, modules: tuple[str, ...]) -> Outcome:
-    word = secrets.token_hex(16)
-    await fresh.write(_RUNNER_THERE, _RUNNER.read_bytes())
-    finished = await fresh.run(["python3", "-I", "-B", _RUNNER_THERE, REPO, *modules], stdin=f"{word}\n".encode(),
-                           folder="/", seconds=_SECONDS, most=_MOST_OUTPUT)
-    reports = re.findall(rf"^{word} (.*)$", finished.output.decode("utf-8", "replace"), re.M)
-    if len(reports) != 1:
-        return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s" if finished.timed_out else
-                       "the tests wrote too much" if finished.truncated else
-                       f"the tests ended without a report: {ending(finished.output) or f'exit code {finished.code}'}")
+async def _by_unittest(fresh: Sandbox, check: Check) -> Outcome:
+    runner = pack({file.name: file.read_text() for file in _RUNNER})
+    await fresh.run(["sh", "-c", f"mkdir {_RUNNER_THERE} && tar -xf - -C {_RUNNER_THERE}"], stdin=runner, folder="/",
+                    seconds=_SECONDS)
+    task = {"repository": REPO, "tests": {path: check.hidden[path] for path in check.modules},
+            "helpers": {path: text for path, text in check.hidden.items()
+                        if path.endswith(".py") and path not in check.modules}}
+    finished = await fresh.run(["python3", "-I", "-B", f"{_RUNNER_THERE}/runner.py"],
+                               stdin=json.dumps(task).encode() + b"\n", folder="/", seconds=_SECONDS,
+                               most=_MOST_OUTPUT)
     try:
-        report = parse_json(reports[0])
+        report = parse_json(finished.output)
         passed, failed = list(report["passed"]), dict(report["failed"])
     except (ValueError, KeyError, TypeError):
-        return Outcome(0.0, "the tests' report can't be read")
+        return Outcome(0.0, f"the tests were not done in {_SECONDS:g} s" if finished.timed_out else
+                       "the tests ended without a report: "
+                       f"{ending(finished.output) or f'exit code {finished.code}'}")
     total = len(passed) + len(failed)
     if total == 0:
         return Outcome(0.0, "there is no test in the hidden files")

@@ -8,11 +8,13 @@ from openclaw_rl.rollouts.environments.programs import Programs
 from openclaw_rl.rollouts.environments.swe.actions import TOOLS
 from openclaw_rl.rollouts.environments.swe.environment import OBSERVATION_SCHEMA, SweEnvironment
 from openclaw_rl.rollouts.environments.swe.task import check_task
-from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Spec, Unusable
+from openclaw_rl.rollouts.sandboxes.factory import spec
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Spec, Unusable
 from openclaw_rl.rollouts.tasks.task import Task
 from openclaw_rl.runtime.rejection import Rejection
 
-_MISSING = "for name in git python3 bash tar realpath; do command -v $name >/dev/null || echo $name; done"
+_MISSING = ("for name in git python3 bash tar realpath; do command -v $name >/dev/null || echo $name; done; "
+            "python3 -I -c 'import ctypes, unittest' 2>/dev/null || echo libpython3-stdlib")
 _INSTALL = ("apt-get install git python3 bash tar coreutils (Debian, Ubuntu) brings them; for an image, "
             "servers/environment/build-image swe")
 
@@ -46,4 +48,4 @@ class SweType:
 
 def make(config: EnvironmentConfig, context: Context) -> SweType:
     """Make the type. A running check takes a sandbox of its own beside those that are leased."""
-    return SweType(context.backend, Spec(Limits(config.memory, config.disk, config.processes), config.image))
+    return SweType(context.backend, spec(config))
