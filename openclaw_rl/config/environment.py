@@ -78,6 +78,8 @@ class EnvironmentConfig(Section):
     """Disk limit of a sandbox."""
     processes: Int = Field(128, ge=8)
     """Maximum number of processes of a sandbox."""
+    cpus: Float = Field(1, gt=0)
+    """CPU limit of a sandbox, in cores. All sandboxes together yield to the processes that serve users."""
     step_timeout: Float = Field(30, gt=0)
     """Default timeout of a step in seconds."""
     tasks: Path | None = None

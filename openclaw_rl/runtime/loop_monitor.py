@@ -177,7 +177,7 @@ class _Scheduling:
         self._file = -1
         self._waited = 0
         self._others_waited = 0
-        self._own = Path()
+        self._own: Path | None = None  #: this thread's, once it has begun
 
     def begin(self) -> None:
         with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from openclaw_rl.config.environment import EnvironmentConfig
@@ -32,9 +33,14 @@ def backend(config: EnvironmentConfig, home: Path | None = None) -> Backend:
     return _bubblewrap(home) if config.backend == "bubblewrap" else _docker(home)
 
 
-def spec(config: EnvironmentConfig) -> Spec:
-    """The sandboxes that an environment's configuration asks for."""
-    return Spec(Limits(memory=config.memory, disk=config.disk, processes=config.processes), config.image)
+def spec(config: EnvironmentConfig, environment: Mapping[str, str] | None = None) -> Spec:
+    """The sandboxes that an environment's configuration asks for.
+
+    Args:
+        environment: environment variables of all their processes.
+    """
+    return Spec(Limits(memory=config.memory, disk=config.disk, processes=config.processes, cpus=config.cpus),
+                config.image, environment or {})
 
 
 def remove_leftovers(home: Path) -> int:

@@ -39,6 +39,7 @@ class Limits:
     memory: int  #: bytes
     disk: int  #: bytes of written files
     processes: int
+    cpus: float = 1.0  #: CPU time, in cores
 
 
 @dataclass(frozen=True, slots=True)

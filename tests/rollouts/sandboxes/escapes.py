@@ -19,6 +19,8 @@ from openclaw_rl.rollouts.sandboxes.images import Images
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Backend, Limits, Sandbox, SandboxError, Spec
 from tests.rollouts.sandboxes.attempts import ATTEMPTS, Attempt
 
+#: Of a folder that can't be.
+NO_IMAGES = Images(Path(os.devnull) / "home")
 SPEC = Spec(Limits(memory=96 * 2**20, disk=8 * 2**20, processes=32))
 
 
@@ -32,7 +34,7 @@ class Overload:
 
 
 def backend() -> Bubblewrap:
-    return Bubblewrap(Images(Path("/nonexistent")), "escapes")
+    return Bubblewrap(NO_IMAGES, "escapes")
 
 
 @contextmanager
@@ -123,6 +125,21 @@ async def _memory_bomb_of_many(sandbox: Sandbox) -> str:
             return "partly: no control group can be made, so each process has the limit, not all together"
         await asyncio.sleep(0.02)
     return "contained: processes are killed and counted; all together have one limit"
+
+
+async def _computing(sandbox: Sandbox) -> str:
+    program = ("import os,resource,time\nbegin=time.monotonic()\n"
+               "for _ in range(27):\n if not os.fork():\n  while time.monotonic()<begin+2: pass\n  os._exit(0)\n"
+               "for _ in range(27): os.wait()\n"
+               "used=resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+               "print((used.ru_utime+used.ru_stime)/(time.monotonic()-begin),os.nice(0))")
+    finished = await sandbox.run(["python3", "-c", program], seconds=60)
+    cores, nice = finished.output.split()
+    if int(nice) == os.nice(0):
+        assert float(cores) < 1.2 * SPEC.limits.cpus, finished
+        return "contained: the CPU time of one core; all sandboxes together weigh half as much as who serves users"
+    assert int(nice) == min(os.nice(0) + 15, 19), finished
+    return "partly: no control group can be made, so all have a low priority instead"
 
 
 async def _disk(sandbox: Sandbox) -> str:
@@ -227,6 +244,7 @@ OVERLOADS = [
     Overload("fork bomb of sessions", "the same, each in a session of its own", _fork_bomb_of_sessions),
     Overload("memory bomb", "400 MiB in one process; 96 are allowed", _memory_bomb),
     Overload("memory bomb of many", "12 processes of 20 MiB", _memory_bomb_of_many),
+    Overload("computing", "27 processes that compute", _computing),
     Overload("disk", "99 MB into each place that can be written", _disk),
     Overload("endless output", "cat /dev/zero", _output),
     Overload("output that nobody reads", "cat /dev/zero, held up", _unread_output),

@@ -3,12 +3,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +21,13 @@ from openclaw_rl.rollouts.sandboxes import host_processes
 from openclaw_rl.rollouts.sandboxes.bubblewrap import backend as module
 from openclaw_rl.rollouts.sandboxes.bubblewrap import cgroups, seccomp
 from openclaw_rl.rollouts.sandboxes.bubblewrap.backend import Bubblewrap
+from openclaw_rl.rollouts.sandboxes.bubblewrap.cover import Bind, Cover, mount_points, with_mounts
 from openclaw_rl.rollouts.sandboxes.docker import backend as docker
-from openclaw_rl.rollouts.sandboxes.images import Images
+from openclaw_rl.rollouts.sandboxes.images import Images, Manifest
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Limits, Sandbox, SandboxError, Spec
 from openclaw_rl.rollouts.sandboxes.running import others_paused
-from tests.rollouts.sandboxes.escapes import SPEC, _processes
+from tests.rollouts.sandboxes.escapes import NO_IMAGES, SPEC, _processes
+from tests.support.required import left_out
 
 
 def left(label: str) -> list[Path]:
@@ -185,7 +190,7 @@ async def test_nothing_is_left_of_a_closed_sandbox(bubblewrap: Bubblewrap) -> No
 @pytest.mark.parametrize("grouped", [True, False])
 async def test_nothing_is_left_of_a_sandbox_that_nobody_waits_for(grouped: bool) -> None:
     label = f"cancelled{os.getpid()}"
-    backend = Bubblewrap(Images(Path("/none")), label)
+    backend = Bubblewrap(NO_IMAGES, label)
     assert not await backend.validate(SPEC)
     if not grouped:
         backend._parent = None
@@ -225,10 +230,9 @@ async def test_they_end_with_the_server_that_made_them(bubblewrap: Bubblewrap, t
     label = f"orphans{os.getpid()}"
     program = ("import asyncio, sys\nfrom pathlib import Path\n"
                "from openclaw_rl.rollouts.sandboxes.bubblewrap.backend import Bubblewrap\n"
-               "from openclaw_rl.rollouts.sandboxes.images import Images\n"
-               "from tests.rollouts.sandboxes.escapes import SPEC\n"
+               "from tests.rollouts.sandboxes.escapes import NO_IMAGES, SPEC\n"
                "async def main():\n"
-               f"    sandbox = await Bubblewrap(Images(Path('/none')), '{label}').make(SPEC)\n"
+               f"    sandbox = await Bubblewrap(NO_IMAGES, '{label}').make(SPEC)\n"
                f"    await sandbox.start(['bash', '-c', 'exec -a {label} sleep 600'])\n"
                "    print('up', flush=True)\n    await asyncio.sleep(600)\nasyncio.run(main())\n")
     server = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)  # noqa: ASYNC220
@@ -270,7 +274,7 @@ def test_what_runs_in_a_leftover_group_is_killed() -> None:
     place = cgroups.find(label)
     if place is None:
         pytest.skip("no control group can be made here")
-    group = cgroups.make(place, label, memory=1 << 26, processes=8)
+    group = cgroups.make(place, label, memory=1 << 26, processes=8, cpus=1)
     stale = [folder.with_name(f"openclaw-rl-{label}-{os.getpid()}-1-1") for folder in group.folders]
     for folder in stale:
         folder.mkdir()
@@ -348,6 +352,73 @@ async def test_variables_that_are_too_long_are_refused(bubblewrap: Bubblewrap) -
     assert not await bubblewrap.validate(SPEC)
     with pytest.raises(SandboxError, match="longer than a pipe holds"):
         await bubblewrap.make(Spec(Limits(1 << 26, 1 << 20, 8), environment={"A": "x" * 100_000}))
+
+
+@pytest.mark.parametrize("covers", [True, False])
+async def test_no_socket_in_a_folder_that_is_seen_leads_to_the_host(
+        open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, covers: bool) -> None:
+    """Also none that is made when the sandbox runs; without overlays they can be reached, which `description` says."""
+    if shutil.which("bwrap") is None:
+        left_out("bubblewrap is missing: tools/outside-tools installs it")
+    images = Images(tmp_path)
+    images.add(Manifest("seen:latest", "terminal", {}, folders=[str(open_folder)]))
+    backend, spec = Bubblewrap(images, f"covers{os.getpid()}"), Spec(SPEC.limits, "seen")
+    if not covers:
+        monkeypatch.setattr(Cover, "command", lambda self: ["false"])
+    assert not await backend.validate(spec)
+    if backend._covers != covers:
+        assert covers and os.geteuid() != 0
+        pytest.skip("overlays can't be mounted here")
+    assert ("in reach" in backend.description) == (not covers)
+    sandbox = await backend.make(spec)
+    program = ("import os, socket, sys\nfor name in sys.argv[1:]:\n"
+               " try: socket.socket(socket.AF_UNIX).connect(name)\n"
+               " except OSError as error: print(error.strerror)\n else: print('connected')\n"
+               "try: os.open('fifo', os.O_WRONLY | os.O_NONBLOCK)\n"
+               "except OSError as error: print(error.strerror)\nelse: print('opened')\n")
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(open_folder / "socket"))
+            os.chmod(open_folder / "socket", 0o777)
+            os.mkfifo(open_folder / "fifo")
+            os.chmod(open_folder / "fifo", 0o777)
+            listener.listen()
+            reader = os.open(open_folder / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+            finished = await sandbox.run(["python3", "-c", program, str(open_folder / "socket")],
+                                         folder=str(open_folder))
+            os.close(reader)
+    finally:
+        await sandbox.close()
+    said = finished.output.decode().splitlines()
+    assert said == (["Connection refused", "No such device or address"] if covers else ["connected", "opened"])
+
+
+async def test_what_is_mounted_below_a_folder_is_seen_too() -> None:
+    found = with_mounts(Bind("/usr", "/usr"), ["/", "/usr", "/usrlocal", "/usr/bin/env", "/usr/no such", "/usr/bin"])
+    assert [bind.target for bind in found] == ["/usr", "/usr/bin", "/usr/bin/env"]
+    assert with_mounts(Bind("/tree/usr", "/usr"), ["/usr/bin"]) == [Bind("/tree/usr", "/usr")]
+    assert "/proc" in mount_points()
+
+
+async def test_a_tree_that_was_cleaned_up_is_made_again(bubblewrap: Bubblewrap) -> None:
+    assert not await bubblewrap.validate(SPEC)
+    shutil.rmtree(module._trees[bubblewrap._key(None)].etc.parent)
+    sandbox = await bubblewrap.make(SPEC)
+    assert (await sandbox.run(["echo", "on"])).output == b"on\n"
+    await sandbox.close()
+
+
+async def test_a_sandbox_has_the_cpu_time_that_it_is_given(bubblewrap: Bubblewrap) -> None:
+    assert not await bubblewrap.validate(SPEC)
+    if not bubblewrap._limits_cpu:
+        pytest.skip("no control group that limits CPU time can be made here")
+    sandbox = await bubblewrap.make(Spec(replace(SPEC.limits, cpus=0.25)))
+    program = ("import time\nbegin=time.monotonic()\nwhile time.monotonic()<begin+1: pass\n"
+               "print(time.process_time()/(time.monotonic()-begin))")
+    try:
+        assert float((await sandbox.run(["python3", "-c", program])).output) < 0.4
+    finally:
+        await sandbox.close()
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -11,7 +11,8 @@ from openclaw_rl.rollouts.environments.gui.task import check_task
 from openclaw_rl.rollouts.environments.gui.tree import OBSERVATION_SCHEMA
 from openclaw_rl.rollouts.environments.interface import Context, tools_schema
 from openclaw_rl.rollouts.environments.programs import Programs
-from openclaw_rl.rollouts.sandboxes.interface import Backend, Limits, Spec, Unusable
+from openclaw_rl.rollouts.sandboxes.factory import spec
+from openclaw_rl.rollouts.sandboxes.interface import Backend, Spec, Unusable
 from openclaw_rl.rollouts.tasks.task import Task
 from openclaw_rl.runtime.rejection import Rejection
 
@@ -54,5 +55,4 @@ class GuiType:
 
 def make(config: EnvironmentConfig, context: Context) -> GuiType:
     """Make the type. A screen takes about 3 MiB of `disk`, and its programs about 40 MiB of `memory`."""
-    limits = Limits(config.memory, config.disk, config.processes)
-    return GuiType(context.backend, Spec(limits, config.image, ENVIRONMENT))
+    return GuiType(context.backend, spec(config, ENVIRONMENT))

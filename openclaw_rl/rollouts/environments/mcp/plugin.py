@@ -11,6 +11,7 @@ from openclaw_rl.rollouts.environments.mcp.session import McpSession
 from openclaw_rl.rollouts.environments.tool_call.check import Check, drawn
 from openclaw_rl.rollouts.environments.tool_call.environment import ANY_CALL, OBSERVATION, ToolCallEnvironment
 from openclaw_rl.rollouts.environments.untrusted_text import public_url, short
+from openclaw_rl.rollouts.sandboxes.factory import spec
 from openclaw_rl.rollouts.sandboxes.interface import Unusable
 from openclaw_rl.rollouts.tasks.task import Task
 from openclaw_rl.runtime.rejection import Rejection
@@ -35,7 +36,7 @@ class McpType:
         if self._config.url:
             return None
         if self._config.sandbox:
-            return await self._context.backend.validate(McpSession.spec(self._settings))
+            return await self._context.backend.validate(spec(self._settings))
         if shutil.which(self._config.command[0]) is None:
             return Rejection(Unusable.PROGRAM_MISSING, (
                 f"`mcp.command`: there is no program {short(self._config.command[0])} on this machine"))

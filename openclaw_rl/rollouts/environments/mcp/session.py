@@ -21,7 +21,8 @@ from openclaw_rl.rollouts.environments.mcp.http_transport import bounded_transpo
 from openclaw_rl.rollouts.environments.mcp.pipe import PlainProcess, over
 from openclaw_rl.rollouts.environments.tool_call.environment import SUBMIT, CallResult
 from openclaw_rl.rollouts.environments.untrusted_text import inert, public_url, short
-from openclaw_rl.rollouts.sandboxes.interface import Limits, SandboxError, Spec
+from openclaw_rl.rollouts.sandboxes.factory import spec
+from openclaw_rl.rollouts.sandboxes.interface import SandboxError
 
 #: Seconds for a server to start and list its tools, and for a session to end.
 START_SECONDS, END_SECONDS = 60.0, 10.0
@@ -192,7 +193,7 @@ class McpSession:
                 await plain.kill()
                 self._stderr_tail = await plain.stderr_tail()
             return
-        sandbox = await self._context.backend.make(self.spec(self._settings))
+        sandbox = await self._context.backend.make(spec(self._settings))
         try:
             process = await sandbox.start(["/bin/sh", "-c", _SEPARATE, "mcp", *config.command],
                                           environment=config.environment)
@@ -202,10 +203,6 @@ class McpSession:
                     self._stderr_tail = (await sandbox.read(_STDERR, 2000)).decode("utf-8", "replace")
         finally:
             await sandbox.close()
-
-    @staticmethod
-    def spec(settings: EnvironmentConfig) -> Spec:
-        return Spec(Limits(settings.memory, settings.disk, settings.processes), settings.image)
 
     async def _read_tools(self, client: Any) -> None:
         self._names, self._arguments, self._tools = {}, {}, []

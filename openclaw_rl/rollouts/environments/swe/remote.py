@@ -442,8 +442,9 @@ class Peer:
             return ["v", name, [self._encode(part, sent) for part in _VALUES[name][1](value)]]
         if kind is RemoteModule:
             value = value.__dict__["_remote"]
-        if issubclass(kind, type) and getattr(builtins, value.__name__, None) is value:
-            return ["g", value.__name__]
+        built_in = str(getattr(value, "__name__", "")) if issubclass(kind, type) else ""
+        if built_in and getattr(builtins, built_in, None) is value:
+            return ["g", built_in]
         number = self._number(value)
         if number < 0 or number in sent:
             return ["r", number]

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import platform
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_rl.rollouts.sandboxes.bubblewrap import cgroups, etc, init, seccomp
+from openclaw_rl.rollouts.sandboxes.bubblewrap.cover import Bind, Cover, mount_points, with_mounts
 from openclaw_rl.rollouts.sandboxes.bubblewrap.sandbox import BubblewrapSandbox, remove_folder
 from openclaw_rl.rollouts.sandboxes.images import Images, Manifest, absent
 from openclaw_rl.rollouts.sandboxes.interface import WORK, Sandbox, SandboxError, Spec, Unusable
 from openclaw_rl.runtime.rejection import Rejection
+
+logger = logging.getLogger(__name__)
 
 #: The user inside.
 USER = 1000
@@ -24,11 +30,26 @@ USER = 1000
 _FIRST_USER, _USERS = 0x7000_0000, 1 << 24
 _BWRAP = ("--unshare-all", "--die-with-parent", "--new-session", "--uid", str(USER), "--gid", str(USER),
           "--as-pid-1", "--hostname", "sandbox", "--cap-drop", "ALL", "--clearenv")
+#: Folders beside /usr that have programs and libraries, or are links to those of /usr.
+_TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _INSTALL = ("apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL), "
             "apk add bubblewrap (Alpine), pacman -S bubblewrap (Arch)")
 
-#: (label, root) -> its copy of /etc, with the first process's shell, shared by all back ends of a process.
-_etc: dict[tuple[str, str], Path] = {}
+#: Priority (nice) of sandboxes whose CPU time no control group limits.
+_NICE = 15
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What all sandboxes with the same programs see of the host."""
+
+    etc: Path  #: a copy of /etc, with the first process's shell
+    binds: Sequence[Bind]
+    cover: Cover
+
+
+#: By label, root and further folders; shared by all back ends of a process.
+_trees: dict[tuple[str, ...], _Tree] = {}
 
 
 class Bubblewrap:
@@ -45,6 +66,7 @@ class Bubblewrap:
         self._images = images
         self._label = label
         self._parent: cgroups.Parent | None = None
+        self._covers = True  # that overlays can be mounted
         self._tried = False  # that a sandbox can be made here
         self._checking = asyncio.Lock()
         self._filter = seccomp.program()
@@ -52,8 +74,14 @@ class Bubblewrap:
     @property
     def description(self) -> str:
         """The protection in effect, for people."""
-        limits = "control group" if self._parent is not None else "limits of each process"
-        return f"bubblewrap, {limits}, {'system calls filtered' if self._filter else 'system calls not filtered'}"
+        limits = "limits of each process" if self._parent is None else "control group"
+        return ", ".join(["bubblewrap", limits, *(["CPU by priority"] if not self._limits_cpu else []),
+                          *(["sockets under /usr in reach"] if not self._covers else []),
+                          f"system calls {'' if self._filter else 'not '}filtered"])
+
+    @property
+    def _limits_cpu(self) -> bool:
+        return self._parent is not None and self._parent.cpu is not None
 
     async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
         if shutil.which("bwrap") is None:
@@ -62,16 +90,16 @@ class Bubblewrap:
         if isinstance(manifest, Rejection):
             return manifest
         async with self._checking:
-            if not self._etc_of(manifest).is_dir():
+            if not self._is_prepared(manifest):
                 try:
-                    await asyncio.to_thread(self._prepare, _root(manifest))
+                    await asyncio.to_thread(self._prepare, manifest)
                 except OSError as error:
                     return Rejection(Unusable.HOST_ERROR,
                                      f"the sandboxes' /etc can't be made in {tempfile.gettempdir()}: {error}")
             if not self._tried:
                 self._parent = await asyncio.to_thread(cgroups.find, self._label)
                 try:
-                    sandbox = await self._make(spec)
+                    sandbox = await self._try(spec)
                 except SandboxError as error:
                     return Rejection(Unusable.NOT_PERMITTED, (
                         f"bubblewrap can't make a sandbox here: {error}. It needs user namespaces: as root, "
@@ -87,23 +115,42 @@ class Bubblewrap:
             raise SandboxError(rejection.message)
         return await self._make(spec)
 
+    async def _try(self, spec: Spec) -> BubblewrapSandbox:
+        """Make the first sandbox, and find out whether overlays can be mounted.
+
+        Raises:
+            SandboxError: it can't be made.
+        """
+        try:
+            return await self._make(spec)
+        except SandboxError as error:
+            self._covers = False
+            made = await self._make(spec)
+            logger.warning("sockets and FIFOs of this machine under /usr can be reached from sandboxes: overlays can't "
+                           "be mounted: %s", error)
+            return made
+
     async def _make(self, spec: Spec) -> BubblewrapSandbox:
         manifest = self._manifest(spec)
         if isinstance(manifest, Rejection):
             raise SandboxError(manifest.message)
         user = outside_user()
+        tree = _trees[self._key(manifest)]
         folder = self._folder()
         group = None
         try:
             if self._parent is not None:
                 # The sandbox's files are memory too.
-                group = cgroups.make(self._parent, self._label, processes=spec.limits.processes + 2 * init.RESERVE,
+                group = cgroups.make(self._parent, self._label, cpus=spec.limits.cpus,
+                                     processes=spec.limits.processes + 2 * init.RESERVE,
                                      memory=spec.limits.memory + spec.limits.disk + spec.limits.disk // 4)
             script = init.script(
                 processes=spec.limits.processes if user is not None or _counts_by_namespace() else None,
                 memory=None if group is not None else spec.limits.memory)
             return await BubblewrapSandbox.boot(
-                _launch(user, group), self._arguments(spec, manifest, folder), script,
+                [*_join(group), *(tree.cover.command() if self._covers else ()), *_become(user),
+                 *([] if self._limits_cpu else ["nice", "-n", str(_NICE)])],
+                self._arguments(spec, manifest, tree, folder), script,
                 folder=folder, user=user, group=group, filter_program=self._filter)
         except BaseException as error:
             remove_folder(folder)
@@ -125,16 +172,26 @@ class Bubblewrap:
             return Rejection(Unusable.IMAGE_ABSENT, absent(spec.image, self.name))
         return manifest.validate() or manifest
 
-    def _etc_of(self, manifest: Manifest | None) -> Path:
-        return _etc.get((self._label, str(_root(manifest))), Path("/nonexistent"))
+    def _key(self, manifest: Manifest | None) -> tuple[str, ...]:
+        return self._label, str(_root(manifest)), *(manifest.folders if manifest is not None else ())
 
-    def _prepare(self, root: Path) -> None:
+    def _is_prepared(self, manifest: Manifest | None) -> bool:
+        """Whether its tree was made, and nothing has cleaned up the folder for temporary files since."""
+        tree = _trees.get(self._key(manifest))
+        return tree is not None and tree.etc.is_dir()
+
+    def _prepare(self, manifest: Manifest | None) -> None:
+        root = _root(manifest)
         folder = self._folder()
         atexit.register(remove_folder, folder)
         folder.chmod(0o755)
-        etc.prepare(root / "etc", folder, USER)
-        etc.copy_shell(root, folder / Path(init.SHELL).relative_to("/etc"))
-        _etc[self._label, str(root)] = folder
+        made = folder / "etc"
+        made.mkdir(mode=0o755)
+        etc.prepare(root / "etc", made, USER)
+        etc.copy_shell(root, made / Path(init.SHELL).relative_to("/etc"))
+        mounted = mount_points()
+        binds = [bind for one in _binds(root, manifest) for bind in with_mounts(one, mounted)]
+        _trees[self._key(manifest)] = _Tree(made, binds, Cover(binds, folder))
 
     def _folder(self) -> Path:
         """Make a folder for the sandbox's FIFOs, which its user can enter but not list or, since it is read-only
@@ -143,26 +200,22 @@ class Bubblewrap:
         folder.chmod(0o711 if os.geteuid() == 0 else 0o311)
         return folder
 
-    def _arguments(self, spec: Spec, manifest: Manifest | None, folder: Path) -> list[str]:
+    def _arguments(self, spec: Spec, manifest: Manifest | None, tree: _Tree, folder: Path) -> list[str]:
         """The arguments of bwrap, without the command."""
-        root = _root(manifest)
-        arguments = [*_BWRAP, "--ro-bind", str(root / "usr"), "/usr"]
-        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-            path = root / name
+        arguments = list(_BWRAP)
+        for name in _TOP:
+            path = _root(manifest) / name
             if path.is_symlink():
                 arguments += ["--symlink", os.readlink(path), f"/{name}"]
-            elif path.is_dir():
-                arguments += ["--ro-bind", str(path), f"/{name}"]
-        arguments += ["--ro-bind", str(self._etc_of(manifest)), "/etc",
-                      "--ro-bind-try", str(root / "var/cache/fontconfig"), "/var/cache/fontconfig",
-                      "--ro-bind-try", str(root / "var/lib/xkb"), "/var/lib/xkb"]
+        arguments += ["--ro-bind", str(tree.etc), "/etc"]
         disk, small = spec.limits.disk, max(spec.limits.disk // 4, 1 << 20)
         arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev",
                       "--perms", "1777", "--size", str(small), "--tmpfs", "/dev/shm",
                       "--perms", "1777", "--size", str(small), "--tmpfs", "/tmp",
                       "--perms", "0755", "--size", str(disk), "--tmpfs", WORK]
-        for folder_too in manifest.folders if manifest is not None else ():
-            arguments += ["--ro-bind", folder_too, folder_too]
+        # After /tmp, in which further folders may be.
+        for bind in tree.cover.binds if self._covers else tree.binds:
+            arguments += ["--ro-bind", bind.source, bind.target]
         arguments += ["--ro-bind", str(folder), init.CONTROL, "--remount-ro", "/", "--chdir", WORK]
         variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": WORK, "USER": "user", "LOGNAME": "user",
                      "SHELL": "/bin/bash", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", **spec.environment}
@@ -175,11 +228,23 @@ def _root(manifest: Manifest | None) -> Path:
     return Path(manifest.root) if manifest is not None and manifest.root else Path("/")
 
 
-def _launch(user: int | None, group: cgroups.Group | None) -> list[str]:
-    """The command before bwrap: joins the group, and becomes the sandbox's host user."""
-    become = [] if user is None else ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
+def _binds(root: Path, manifest: Manifest | None) -> list[Bind]:
+    """What a sandbox sees of the host."""
+    folders = [name for name in ("usr", *_TOP) if (root / name).is_dir() and not (root / name).is_symlink()]
+    folders += [name for name in ("var/cache/fontconfig", "var/lib/xkb") if (root / name).is_dir()]
+    return [*(Bind(str(root / name), f"/{name}") for name in folders),
+            *(Bind(folder, folder) for folder in (manifest.folders if manifest is not None else ()))]
+
+
+def _join(group: cgroups.Group | None) -> list[str]:
+    """The command before another one, which is run in the group."""
     join = "".join(f'echo $$ >"{path}" || exit 1; ' for path in (group.joins if group is not None else ()))
-    return ["/bin/sh", "-c", f'{join}exec "$@"', "sh", *become]
+    return ["/bin/sh", "-c", f'{join}exec "$@"', "sh"]
+
+
+def _become(user: int | None) -> list[str]:
+    """The command before another one, which is run as that host user."""
+    return [] if user is None else ["setpriv", "--reuid", str(user), "--regid", str(user), "--clear-groups"]
 
 
 def outside_user() -> int | None:

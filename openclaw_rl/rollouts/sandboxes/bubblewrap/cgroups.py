@@ -1,23 +1,32 @@
 """Control groups, version 1 or 2, that limit a sandbox as a whole.
 
+Each sandbox has its share of CPU time; and all sandboxes of a process are in one group that weighs half as much as the
+processes beside it, so that however many compute, who serves users comes first.
+
 Groups can be made by root, and by an ordinary user below a delegated group (systemd: `Delegate=yes`).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import logging
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
 #: All groups are named `openclaw-rl-LABEL-MAKER-NUMBER`; see `maker`.
 PREFIX = "openclaw-rl-"
+
+#: Weight of all sandboxes together: half of the default.
+_SHARES, _WEIGHT = 512, 50
+#: Microseconds of a period in which a sandbox has its CPU time.
+_PERIOD = 100_000
 
 _numbers = itertools.count(1)
 
@@ -29,6 +38,7 @@ class Parent:
     version: int
     memory: Path
     pids: Path
+    cpu: Path | None = None  #: None: CPU time can't be limited
 
 
 @dataclass(slots=True)
@@ -36,7 +46,7 @@ class Group:
     """The control group of a sandbox."""
 
     version: int
-    folders: list[Path]  #: version 1: those of memory and pids; version 2: the only one
+    folders: list[Path]  #: version 1: those of memory, pids and cpu; version 2: the only one
 
     @property
     def joins(self) -> list[str]:
@@ -59,23 +69,29 @@ class Group:
 
 
 def find(label: str) -> Parent | None:
-    """Find where this process can make groups that limit memory and processes; None if it can't.
+    """Find where this process can make groups that limit memory and processes, and CPU time if possible; None if it
+    can't.
 
     Args:
         label: of the group made to try it.
     """
     for parent in _candidates():
-        group = None
-        with contextlib.suppress(OSError):
-            group = make(parent, label, memory=64 * 2**20, processes=64)
-        if group is not None:
-            group.remove()
-            return parent
+        for candidate in (*filter(None, [_shared(parent, label)]), replace(parent, cpu=None)):
+            group = None
+            with contextlib.suppress(OSError):
+                group = make(candidate, label, memory=64 * 2**20, processes=64, cpus=1)
+            if group is not None:
+                group.remove()
+                return candidate
     return None
 
 
-def make(parent: Parent, label: str, *, memory: int, processes: int) -> Group:
+def make(parent: Parent, label: str, *, memory: int, processes: int, cpus: float) -> Group:
     """Make a group.
+
+    Args:
+        memory: bytes.
+        cpus: CPU time, in cores.
 
     Raises:
         OSError: it can't be made or the limits can't be set.
@@ -92,7 +108,14 @@ def make(parent: Parent, label: str, *, memory: int, processes: int) -> Group:
             (group.folders[0] / "memory.max").write_text(str(memory))
             with contextlib.suppress(OSError):
                 (group.folders[0] / "memory.swap.max").write_text("0")
-        (group.folders[-1] / "pids.max").write_text(str(processes))
+        (parent.pids / group.folders[0].name / "pids.max").write_text(str(processes))
+        if parent.cpu is not None:
+            folder, quota = parent.cpu / group.folders[0].name, max(int(cpus * _PERIOD), 1000)
+            if parent.version == 1:
+                (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+                (folder / "cpu.cfs_quota_us").write_text(str(quota))
+            else:
+                (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
     except OSError:
         group.remove()
         raise
@@ -103,8 +126,9 @@ def remove_leftovers(label: str) -> int:
     """Remove groups with this label whose maker is gone, and kill what still runs in them; returns their number."""
     removed = 0
     mounts, _ = _mounts()
-    for mount in {mounts[name] for name in ("memory", "pids", "2") if name in mounts}:
-        for folder, names, _ in os.walk(mount):  # tolerates groups that vanish meanwhile
+    for mount in {mounts[name] for name in ("memory", "pids", "cpu", "2") if name in mounts}:
+        # It tolerates groups that vanish meanwhile. A group is removed before the one that it is in.
+        for folder, names, _ in os.walk(mount, topdown=False):
             for name in names:
                 if name.startswith(f"{PREFIX}{label}-") and is_leftover(name):
                     removed += _remove_patiently(Path(folder, name))
@@ -140,7 +164,7 @@ def _folders(parent: Parent, name: str) -> Group | None:
         OSError: they can't be made.
     """
     group = Group(parent.version, [])
-    for folder in dict.fromkeys([parent.memory / name, parent.pids / name]):
+    for folder in dict.fromkeys(parent / name for parent in (parent.memory, parent.pids, parent.cpu) if parent):
         try:
             folder.mkdir()
         except OSError as error:
@@ -150,6 +174,25 @@ def _folders(parent: Parent, name: str) -> Group | None:
             raise
         group.folders.append(folder)
     return group
+
+
+def _shared(parent: Parent, label: str) -> Parent | None:
+    """Make the group of all sandboxes of this process; None if CPU time can't be limited below `parent`."""
+    if parent.cpu is None:
+        return None
+    shared = parent.cpu / f"{PREFIX}{label}-{maker()}-all"
+    try:
+        shared.mkdir(exist_ok=True)
+        atexit.register(_remove, shared)
+        if parent.version == 1:
+            (shared / "cpu.shares").write_text(str(_SHARES))
+            return replace(parent, cpu=shared)
+        (shared / "cpu.weight").write_text(str(_WEIGHT))
+        (shared / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+    except OSError:
+        _remove(shared)
+        return None
+    return Parent(2, shared, shared, shared)
 
 
 def _remove(folder: Path) -> bool:
@@ -201,14 +244,16 @@ def _candidates() -> list[Parent]:
     parents = []
     if "memory" in mounts and "pids" in mounts:
         memory, pids = mounts["memory"], mounts["pids"]
-        parents += [Parent(1, memory / own.get("memory", ""), pids / own.get("pids", "")), Parent(1, memory, pids)]
+        cpu = mounts.get("cpu")
+        parents += [Parent(1, memory / own.get("memory", ""), pids / own.get("pids", ""),
+                           cpu and cpu / own.get("cpu", "")), Parent(1, memory, pids, cpu)]
     if "2" in mounts:
         mine = mounts["2"] / own.get("2", "")
         # A group with processes can't delegate controllers to groups below it, but its parent may.
         for folder in dict.fromkeys([mine, mine.parent, mounts["2"]]):
             if folder.is_relative_to(mounts["2"]):
-                with contextlib.suppress(OSError):
-                    if "memory" not in (folder / "cgroup.subtree_control").read_text().split():
-                        (folder / "cgroup.subtree_control").write_text("+memory +pids")
-                parents.append(Parent(2, folder, folder))
+                for controllers in ("+memory +pids", "+cpu"):
+                    with contextlib.suppress(OSError):
+                        (folder / "cgroup.subtree_control").write_text(controllers)
+                parents.append(Parent(2, folder, folder, folder))
     return parents

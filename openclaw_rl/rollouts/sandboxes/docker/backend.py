@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 LABEL = "openclaw-rl.home"
 _USER = "1000:1000"
 _TIMEOUT = 60  #: seconds for a call
+_PERIOD = 100_000  #: microseconds in which a container has its CPU time
+_SHARES = 128  #: an eighth of the default, so that who serves users comes first
 #: Ends when told to, and takes in processes whose parents have ended.
 _MAIN = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"]
 _RESERVE = 16  #: processes beyond the sandbox's limit, so that it can still be told to end them
@@ -34,6 +36,7 @@ class Docker:
         self._label = label
         self._client: Any = None
         self._base_url = ""
+        self._features: dict[str, Any] = {}  #: what the engine says about itself
         self._images: set[str] = set()  #: seen to be there
 
     async def validate(self, spec: Spec) -> Rejection[Unusable] | None:
@@ -59,9 +62,13 @@ class Docker:
 
     def _connect(self) -> Rejection[Unusable] | None:
         try:
-            self._client, self._base_url = connect()
+            client, self._base_url = connect()
+            self._features = client.info()
+            self._client = client
         except EngineAbsent as error:
             return Rejection(Unusable.NO_ENGINE, str(error))
+        except Exception as error:
+            return Rejection(Unusable.NO_ENGINE, f"the container engine does not answer: {_text(error)}")
         return None
 
     def _validate_image(self, image: str) -> Rejection[Unusable] | None:
@@ -75,6 +82,13 @@ class Docker:
         self._images.add(image)
         return None
 
+    def _cpu_limits(self, cpus: float) -> dict[str, int]:
+        """As far as the engine has them: a rootless one may be given no CPU controller."""
+        limits: dict[str, int] = {}
+        if self._features.get("CpuCfsQuota"):
+            limits |= {"cpu_period": _PERIOD, "cpu_quota": max(int(cpus * _PERIOD), 1000)}
+        return limits | ({"cpu_shares": _SHARES} if self._features.get("CPUShares") else {})
+
     def _start(self, spec: Spec) -> str:
         client, limits = self._client, spec.limits
         small = max(limits.disk // 4, 1 << 20)
@@ -82,6 +96,7 @@ class Docker:
         host = client.create_host_config(
             network_mode="none", read_only=True, cap_drop=["ALL"], security_opt=["no-new-privileges"],
             mem_limit=memory, memswap_limit=memory, pids_limit=limits.processes + _RESERVE, shm_size=small,
+            **self._cpu_limits(limits.cpus),
             tmpfs={WORK: f"size={limits.disk},mode=1777,exec", "/tmp": f"size={small},mode=1777,exec"})
         container: str = client.create_container(
             spec.image, _MAIN, user=_USER, working_dir=WORK, hostname="sandbox", host_config=host,
