@@ -99,7 +99,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         wrap = self._generator if inspect.isasyncgenfunction(behaviour) else self._coroutine
         make = getattr(grpc, f"stream_{answers}_rpc_method_handler")
         return make(wrap(behaviour, method, handler.request_streaming, handler.response_streaming),
-                    request_deserializer=handler.request_deserializer,
+                    request_deserializer=_checked(handler.request_deserializer),
                     response_serializer=handler.response_serializer)
 
     def _coroutine(self, behaviour: Callable[..., Awaitable[Any]], method: str, many: bool, streaming: bool
@@ -129,9 +129,21 @@ async def _only(requests: AsyncIterator[Any]) -> Any:
         return await anext(requests)
     except StopAsyncIteration:
         raise MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "the call has no message") from None
-    except DecodeError:
-        raise MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT",
-                        "the call's message is not of the type that the contract says") from None
+
+
+def _checked(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """A deserializer that raises INVALID_ARGUMENT for bytes that are no message, wherever the handler reads them."""
+    if deserialize is None:
+        return None
+
+    def checked(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            raise MeshError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT",
+                            f"{len(data)} bytes are not a message of the type that the contract declares") from None
+
+    return checked
 
 
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exception) -> None:

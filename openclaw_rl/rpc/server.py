@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from openclaw_rl.config import ConfigError
 from openclaw_rl.observability import telemetry
@@ -27,6 +26,7 @@ from openclaw_rl.rpc.contract import CONTRACT_VERSION
 from openclaw_rl.rpc.hosted_server import HostServer, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
+from openclaw_rl.rpc.reflection import add_reflection
 from openclaw_rl.runtime import identity, notify, redact, runtime
 from openclaw_rl.runtime.alarms import Alarms, Raised
 from openclaw_rl.runtime.home import Home, RunRecord, read_record, remove_record, write_record
@@ -138,8 +138,7 @@ class ComponentServer:
         """
         if self._host_server is None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-            reflection.enable_server_reflection((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME),
-                                                self._server)
+            add_reflection((*self._names, health.SERVICE_NAME), self._server)
             port = self._listen()
             await self._server.start()
             self.address = _join(self._host, port)

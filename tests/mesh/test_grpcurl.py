@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.mesh.mesh import Mesh
@@ -48,3 +49,25 @@ def test_an_error_names_the_field(mesh: Mesh, grpcurl: str) -> None:
     done = subprocess.run([grpcurl, "-plaintext", address, "openclaw_rl.v1.PolicyService/Chat"], capture_output=True,
                           text=True, timeout=60, check=False)
     assert "InvalidArgument" in done.stderr and "messages" in done.stderr
+
+
+def test_describing_a_method_shows_its_comment(mesh: Mesh, grpcurl: str) -> None:
+    address = mesh.record("policy_server").address
+    done = subprocess.run([grpcurl, "-plaintext", address, "describe", "openclaw_rl.v1.PolicyService.GetPolicy"],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "is a method" in done.stdout and "// " in done.stdout and "rpc GetPolicy" in done.stdout
+
+
+@pytest.mark.parametrize(("component", "rpc"), [
+    ("policy_server", "PolicyService/SyncWeights"), ("env_server", "EnvironmentService/RecordTurns"),
+    ("prm_judge", "JudgeService/JudgeTransitions"), ("trainer", "TrainerService/SubmitSamples")])
+def test_bytes_that_are_no_message_of_a_ring_stream(mesh: Mesh, component: str, rpc: str) -> None:
+    logs = [*mesh.home.logs.glob(f"{component}*")]
+    before = sum(log.read_text().count("Traceback") for log in logs)
+    with grpc.insecure_channel(mesh.record(component).address) as channel:
+        call = channel.stream_stream(f"/openclaw_rl.v1.{rpc}")(iter([b"\xff" * 9]), timeout=30)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert sum(log.read_text().count("Traceback") for log in logs) == before

@@ -27,7 +27,8 @@ def test_release(tmp_path: Path) -> None:
     sums = {name: digest for digest, name in lines}
     assert {*sums, "SHA256SUMS"} == {file.name for file in out.iterdir()}
     assert all(hashlib.sha256((out / name).read_bytes()).hexdigest() == digest for name, digest in sums.items())
-    assert (out / f"openclaw_rl.v1-{version}.binpb").read_bytes() == (ROOT / "protos/openclaw_rl.v1.binpb").read_bytes()
+    descriptors = (ROOT / "openclaw_rl/v1/openclaw_rl.v1.binpb").read_bytes()
+    assert (out / f"openclaw_rl.v1-{version}.binpb").read_bytes() == descriptors
     assert (out / "CHANGES.md").read_text().startswith(f"## [{version}] - ")
     with tarfile.open(out / f"openclaw_rl-protos-{version}.tar.gz") as tar:
         names = {name.removeprefix(f"openclaw_rl-protos-{version}/protos/") for name in tar.getnames()}
@@ -36,7 +37,8 @@ def test_release(tmp_path: Path) -> None:
     [wheel] = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         files = set(packed.namelist())
-    assert {"openclaw_rl/py.typed", "openclaw_rl/v1/policy_pb2.pyi", "openclaw_rl/client/ring.py"} <= files
+    assert {"openclaw_rl/py.typed", "openclaw_rl/v1/policy_pb2.pyi", "openclaw_rl/v1/openclaw_rl.v1.binpb",
+            "openclaw_rl/client/ring.py"} <= files
     assert not {name for name in files if re.match(r"(tests|tools|clients|servers)/", name)}
     assert list(out.glob("openclaw_rl-*.tar.gz"))
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from openclaw_rl.config import ConfigError
 from openclaw_rl.rpc import errors
@@ -163,11 +164,48 @@ async def test_health_follows_set_serving(server: ComponentServer, channel: grpc
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-    names = {s.name for s in (await call.read()).list_services_response.service}
-    assert {JUDGE, "openclaw_rl.v1.ComponentService", "grpc.health.v1.Health"} <= names
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_resolves_every_symbol_and_has_the_comments(channel: grpc.aio.Channel, version: str) -> None:
+    ask = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString)
+
+    async def answer(**request: Any) -> Any:
+        return await ask(iter([reflection_pb2.ServerReflectionRequest(**request)])).read()
+
+    names = {s.name for s in (await answer(list_services="")).list_services_response.service}
+    itself = {f"grpc.reflection.{each}.ServerReflection" for each in ("v1", "v1alpha")}
+    assert names == {JUDGE, "openclaw_rl.v1.ComponentService", "grpc.health.v1.Health", *itself}
+    for symbol in (JUDGE, f"{JUDGE}.Judge", "openclaw_rl.v1.Vote", "openclaw_rl.v1.Vote.score",
+                   "openclaw_rl.v1.ACK_STATUS_ACCEPTED", *names, *(f"{name}.ServerReflectionInfo" for name in itself)):
+        found = await answer(file_containing_symbol=symbol)
+        assert found.file_descriptor_response.file_descriptor_proto, f"{symbol}: {found}"
+    method = await answer(file_containing_symbol=f"{JUDGE}.Judge")
+    files = [descriptor_pb2.FileDescriptorProto.FromString(content)
+             for content in method.file_descriptor_response.file_descriptor_proto]
+    assert {name for file in files for name in file.dependency} <= {file.name for file in files}
+    [service] = [file for file in files for each in file.service if f"{file.package}.{each.name}" == JUDGE]
+    at = [method.name for method in service.service[0].method].index("Judge")
+    [comment] = [place.leading_comments for place in service.source_code_info.location if place.path == [6, 0, 2, at]]
+    assert comment.strip()
+    by_name = await answer(file_by_filename=service.name)
+    assert by_name.file_descriptor_response == method.file_descriptor_response
+    for missing in ({"file_containing_symbol": f"{JUDGE}.Nothing"}, {"file_by_filename": "nothing.proto"},
+                    {"all_extension_numbers_of_type": "nothing"},
+                    {"file_containing_extension": {"containing_type": JUDGE, "extension_number": 1}}):
+        assert (await answer(**missing)).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+    assert (await answer()).error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+
+@pytest.mark.parametrize("rpc", ["Judge", "JudgeTransitions", "WatchJudgements"])
+async def test_bytes_that_are_no_message(channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture,
+                                         rpc: str) -> None:
+    with caplog.at_level(logging.WARNING), pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.stream_stream(f"/{JUDGE}/{rpc}")(iter([b"\xff" * 9])).read()
+    error = errors.from_rpc_error(caught.value)
+    assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    assert "9 bytes are not a message" in error.message and not caplog.records
 
 
 async def test_a_port_in_use_is_named(server: ComponentServer, home: Home) -> None:

@@ -12,6 +12,8 @@ from tools.generation.pinned import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOS = ROOT / "protos"
+#: In the package, whose reflection serves it.
+DESCRIPTOR_SET = "openclaw_rl.v1.binpb"
 GO, TYPESCRIPT, RUST = (ROOT / "clients" / name for name in ("go", "typescript", "rust"))
 
 
@@ -100,17 +102,15 @@ def rust(out: Path) -> None:
 
 
 def descriptors(out: Path) -> None:
-    run(environment() / "buf", "build", "protos", "--path", "protos/openclaw_rl", "--exclude-source-info",
-        "--as-file-descriptor-set", "-o", out / "openclaw_rl.v1.binpb")
+    run(environment() / "buf", "build", "protos", "--path", "protos/openclaw_rl", "--as-file-descriptor-set", "-o",
+        out / DESCRIPTOR_SET)
 
 
 def reference(out: Path) -> None:
-    source = out / "with_comments.binpb"
-    run(environment() / "buf", "build", "protos", "--path", "protos/openclaw_rl", "--as-file-descriptor-set", "-o",
-        source)
-    run(environment() / "python", "-m", "generation.reference", source, out,
+    descriptors(out)
+    run(environment() / "python", "-m", "generation.reference", out / DESCRIPTOR_SET, out,
         env={"PYTHONPATH": f"{ROOT / 'tools'}:{ROOT}"})
-    source.unlink()
+    (out / DESCRIPTOR_SET).unlink()
 
 
 TARGETS = {
@@ -118,6 +118,6 @@ TARGETS = {
     "go": Target(GO / "gen", ("**/*.go",), go),
     "typescript": Target(TYPESCRIPT / "src/gen", ("**/*.ts",), typescript),
     "rust": Target(RUST / "src/gen", ("**/*",), rust),
-    "descriptors": Target(PROTOS, ("*.binpb",), descriptors),
+    "descriptors": Target(ROOT / "openclaw_rl/v1", ("*.binpb",), descriptors),
     "reference": Target(PROTOS / "reference", ("*.md",), reference),
 }
