@@ -17,10 +17,12 @@ from openclaw_rl.serving.heartbeat import SessionHeartbeat
 from openclaw_rl.serving.interfaces import ChatCall, End, Event, Origin, RequestContext
 from openclaw_rl.serving.latency import Latency
 from openclaw_rl.serving.rates import RateMeter
+from openclaw_rl.serving.long_input import PromptLimits
 from openclaw_rl.serving.token_policy import Policy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.serving.validation import check_id
 from openclaw_rl.sessions.index import ConversationIndex
+from openclaw_rl.sessions.fingerprint import Digests, both_digests
 from openclaw_rl.v1 import turn_pb2
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,11 @@ class ChatService:
 
     def mark_ready(self, policy: Policy) -> None:
         """Accept requests."""
+    @property
+    def prompt_limits(self) -> PromptLimits | None:
+        """What no prompt can exceed; None where that is not known."""
+        return self._policy.prompt_limits if self._policy else None
+
         self._policy, self.state = policy, ""
 
     async def drain(self, grace: float) -> None:
@@ -77,20 +84,25 @@ class ChatService:
             logger.warning("%d responses are cut short", self.running)
 
     def open(self, origin: Origin, options: turn_pb2.TurnOptions, messages: list[turn_pb2.ChatMessage],
-             metadata: dict[str, str], choices: int = 1) -> RequestContext:
+             metadata: dict[str, str], choices: int = 1, digests: Digests | None = None) -> RequestContext:
         """Accept a request: find its session and give it ids.
 
         Raises:
             MeshError: UNAVAILABLE, not ready; INVALID_ARGUMENT, an option is out of range.
+        Args:
+            digests: of the messages. Of a long conversation they are computed beside the event loop (`off_loop`).
+
         """
         self._ready()
         check_id("session_id", options.session_id)
         check_id("turn_type", options.turn_type)
-        session, source = self._session(origin, options, messages)
+        digests = digests or both_digests(messages)
+        session, source = self._session(origin, options, messages, digests)
         self._recorder.count("requests")
         self.meter.tick()
         context = RequestContext(turn_id=new_id("turn_"), session_id=session, session_source=source, options=options,
-                                 origin=origin, metadata=metadata, requested_at=time.time(), open_choices=choices)
+                                 origin=origin, metadata=metadata, requested_at=time.time(), open_choices=choices,
+                                 digests=digests)
         request_spans.opened(origin.span, context.turn_id, context.session_id)
         return context
 
@@ -174,11 +186,11 @@ class ChatService:
             raise errors.unavailable(self.state, retry_after=2.0)
         return self._policy
 
-    def _session(self, origin: Origin, options: turn_pb2.TurnOptions, messages: list[turn_pb2.ChatMessage]
-                 ) -> tuple[str, turn_pb2.SessionSource.ValueType]:
+    def _session(self, origin: Origin, options: turn_pb2.TurnOptions, messages: list[turn_pb2.ChatMessage],
+                 digests: Digests) -> tuple[str, turn_pb2.SessionSource.ValueType]:
         if options.session_id:
             return options.session_id, turn_pb2.SESSION_SOURCE_CLIENT
-        if known := self._index.match(origin.client, messages):
+        if known := self._index.match(origin.client, messages, digests):
             return known, turn_pb2.SESSION_SOURCE_INFERRED
         return new_id("ses_"), turn_pb2.SESSION_SOURCE_NEW
 
@@ -215,5 +227,5 @@ class ChatService:
         if self._recorder.forgot(turn):
             return None
         if response.content or response.tool_calls:
-            self._index.remember(origin.client, context.session_id, call.messages, response)
+            self._index.remember(origin.client, context.session_id, call.messages, response, context.digests)
         return turn

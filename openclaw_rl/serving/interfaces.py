@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from opentelemetry.trace import Span
 
+from openclaw_rl.sessions.fingerprint import Digests
 from openclaw_rl.v1 import turn_pb2
 
 
@@ -104,6 +105,7 @@ class RequestContext:
     metadata: dict[str, str]
     requested_at: float  #: seconds since the epoch
     open_choices: int = 1  #: choices that have not ended yet
+    digests: Digests | None = None  #: of its messages; None: not computed yet
 
     def choice_id(self, index: int) -> str:
         """The turn id of a choice; the first choice has the request's own."""

@@ -6,7 +6,6 @@ output into a `Transcript` as it comes, so that a response that is cut short is 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -24,6 +23,7 @@ from openclaw_rl.serving.engines.interface import (
     TokenEngine,
 )
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, SampledToken, Start
+from openclaw_rl.serving.long_input import PromptLimits, context_too_long, off_loop
 from openclaw_rl.serving.text.detokenizer import Detokenizer, StopTexts
 from openclaw_rl.serving.text.hermes_tools import ToolParser
 from openclaw_rl.serving.text.parsers import NamedToolParser, Parsers, ReasoningSplitter
@@ -32,7 +32,6 @@ from openclaw_rl.serving.validation import check_sampling, check_version
 from openclaw_rl.v1 import common_pb2, turn_pb2
 
 BUILT_IN = Parsers()
-_LONG_TEXT = 20_000  # characters; tokenizing more on the event loop would hold up running streams
 
 
 @dataclass(slots=True)
@@ -82,6 +81,11 @@ class Policy(Protocol):
         """The active policy version."""
         ...
 
+    @property
+    def prompt_limits(self) -> PromptLimits | None:
+        """What no prompt can exceed; None where that is not known."""
+        ...
+
     def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
         """Fill in the defaults of sampling parameters.
 
@@ -113,6 +117,10 @@ class TokenPolicy:
     @property
     def version(self) -> int:
         return self.engine.active_version
+
+    @property
+    def prompt_limits(self) -> PromptLimits:
+        return PromptLimits(self.engine.info.context_length, self.template.token_bytes)
 
     def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:
         filled = turn_pb2.SamplingParams(temperature=self._temperature, top_p=1.0, max_tokens=self._max_tokens)
@@ -196,9 +204,6 @@ class TokenPolicy:
         kind = call.extra.get("response_format")
         if isinstance(kind, dict) and kind.get("type", "text") != "text":
             raise errors.invalid("response_format", kind.get("type"), "text: this model can't be held to a format")
-        for i, message in enumerate(call.messages):
-            if any(part.WhichOneof("part") == "image_url" for part in message.parts):
-                raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
         limit = self.engine.info.context_length
         if call.prompt is not None:
             text = call.prompt
@@ -210,10 +215,13 @@ class TokenPolicy:
             size = sum(message.ByteSize() for message in call.messages) + sum(tool.ByteSize() for tool in call.tools)
 
             def make() -> Prompt:
+                for i, message in enumerate(call.messages):
+                    if any(part.WhichOneof("part") == "image_url" for part in message.parts):
+                        raise errors.invalid(f"messages[{i}].content", "image_url", "text: this model sees no images")
                 return self.template.chat(call.messages, call.tools, call.tool_choice, limit)
 
         try:
-            prompt = await asyncio.to_thread(make) if size > _LONG_TEXT else make()
+            prompt = await off_loop(size, make)
         except TooLong as error:
             raise self._too_long(call, error.least, limit, "at least ") from None
         if not prompt.ids:
@@ -240,10 +248,8 @@ class TokenPolicy:
 
     @staticmethod
     def _too_long(call: ChatCall, tokens: int, limit: int, about: str = "") -> errors.MeshError:
-        text = (f"This model's maximum context length is {limit} tokens. However, your {_prompt_field(call)} resulted "
-                f"in {about}{tokens} tokens. Please reduce the length of the {_prompt_field(call)}.")
-        return errors.MeshError(errors.CATALOGUE["CONTEXT_TOO_LONG"][0], "CONTEXT_TOO_LONG", text,
-                                violations=[(_prompt_field(call), f"{about}{tokens} tokens; at most {limit - 1}")])
+        field_name = _prompt_field(call)
+        return context_too_long(limit, f"{field_name} resulted in {about}{tokens} tokens", field_name)
 
 
 class _Reader:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 import orjson
 
@@ -20,8 +21,23 @@ DIGEST_BYTES = 16
 _START = b"\0" * DIGEST_BYTES
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 #: Reasoning that chat templates, and so many clients, leave out of the history.
-_REASONING = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_REASONING = re.compile(r"\s*<(think|thinking|reasoning)>")
 _NUMBER = re.compile(r"\d+")
+_PIECE = 2**16
+
+
+class Digests(NamedTuple):
+    """Digests of a conversation's messages."""
+
+    prefixes: list[bytes]  #: see `prefix_digests`
+    messages: list[bytes]  #: of each message by itself, wherever it stands
+
+    def followed_by(self, response: turn_pb2.ChatMessage) -> Digests:
+        """The digests of the conversation with an assistant's message more; costs no more than that message."""
+        canonical = _canonical(response)
+        before = self.prefixes[-1] if self.prefixes else _START
+        return Digests([*self.prefixes, blake2b(before + canonical, digest_size=DIGEST_BYTES).digest()],
+                       [*self.messages, blake2b(canonical, digest_size=DIGEST_BYTES).digest()])
 
 
 def is_instruction(message: turn_pb2.ChatMessage) -> bool:
@@ -45,13 +61,11 @@ def prefix_digests(messages: Sequence[turn_pb2.ChatMessage]) -> list[bytes]:
     BLAKE2b (16 bytes) over the one before it and the canonical message. Tool results that follow one another count in
     any order: parallel calls end when they end, and clients sort their results anew.
     """
-    return both_digests(messages)[0]
+    return both_digests(messages).prefixes
 
 
-def both_digests(
-    messages: Sequence[turn_pb2.ChatMessage], owner: bytes = b""
-) -> tuple[list[bytes], list[bytes]]:
-    """`prefix_digests` of the messages, and the `message_digest` of each, for the price of the former.
+def both_digests(messages: Sequence[turn_pb2.ChatMessage], owner: bytes = b"") -> Digests:
+    """`prefix_digests` of the messages, and the digest of each by itself, for the price of the former.
 
     With an `owner` (at most 64 bytes) they are other ones than with another owner or none.
     """
@@ -71,12 +85,7 @@ def both_digests(
             digest = blake2b(digest + canonical, digest_size=DIGEST_BYTES, key=owner).digest()
         digests.append(digest)
         singles.append(single)
-    return digests, singles
-
-
-def message_digest(message: turn_pb2.ChatMessage) -> bytes:
-    """Digest of one message by itself, wherever it stands."""
-    return blake2b(_canonical(message), digest_size=DIGEST_BYTES).digest()
+    return Digests(digests, singles)
 
 
 def request_digest(
@@ -108,8 +117,10 @@ def _instruction(text: str) -> bytes:
 def _canonical(message: turn_pb2.ChatMessage) -> bytes:
     role = message.role or "assistant"  # a response may leave it out
     text = text_of(message)
-    if role == "assistant" and text.lstrip().startswith("<"):
-        text = _REASONING.sub("", text)
+    if role == "assistant" and (begin := _REASONING.match(text)):
+        # Not a single expression over all of it, which would hold the interpreter's lock meanwhile.
+        end = text.find(f"</{begin[1]}>", begin.end())
+        text = text if end < 0 else text[end + len(begin[1]) + 3:]
     fields = _field(role) + _field(_squeeze(text))
     for part in message.parts:
         if part.image_url:
@@ -120,8 +131,11 @@ def _canonical(message: turn_pb2.ChatMessage) -> bytes:
 
 
 def _squeeze(text: str) -> str:
-    # Without any white space: then it does not matter how text parts are joined or lines are ended.
-    return "".join(text.split())
+    # Without any white space: then it does not matter how text parts are joined or lines are ended. In pieces, since
+    # one call holds the interpreter's lock to its end.
+    if len(text) <= _PIECE:
+        return "".join(text.split())
+    return "".join("".join(text[at:at + _PIECE].split()) for at in range(0, len(text), _PIECE))
 
 
 def _field(text: str) -> bytes:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
-from openclaw_rl.sessions.fingerprint import DIGEST_BYTES, message_digest, prefix_digests, text_of
+from openclaw_rl.sessions.fingerprint import DIGEST_BYTES, Digests, both_digests, text_of
 from openclaw_rl.v1 import turn_pb2
 
 #: Entries that are kept; a turn makes one or two.
@@ -46,12 +46,15 @@ class ConversationIndex:
         return len(self._sessions)
 
     def remember(
-        self, client: str, session_id: str, messages: Sequence[turn_pb2.ChatMessage], response: turn_pb2.ChatMessage
+        self, client: str, session_id: str, messages: Sequence[turn_pb2.ChatMessage], response: turn_pb2.ChatMessage,
+        digests: Digests | None = None
     ) -> None:
-        """Note that `client`'s request `messages` of `session_id` was answered with `response`."""
-        keys = [_key(b"c", client, prefix_digests([*messages, response])[-1])]
+        """Note that `client`'s request `messages` of `session_id` was answered with `response`. `digests`: those of
+        the messages, where they are known."""
+        known_digests = (digests or both_digests(messages)).followed_by(response)
+        keys = [_key(b"c", client, known_digests.prefixes[-1])]
         if messages and _long(messages[-1], response):
-            keys.append(_exchange(client, messages[-1], response))
+            keys.append(_exchange(client, *known_digests.messages[-2:]))
         with self._lock:
             for key in keys:
                 known = self._sessions.get(key, session_id)
@@ -60,16 +63,18 @@ class ConversationIndex:
                 self._unsaved[key] = self._sessions[key]
             self._shrink()
 
-    def match(self, client: str, messages: Sequence[turn_pb2.ChatMessage]) -> str | None:
+    def match(self, client: str, messages: Sequence[turn_pb2.ChatMessage],
+              digests: Digests | None = None) -> str | None:
         """The session whose conversation `messages` continues: the one with the longest prefix that ends in a response
-        of ours, else the one that all of its long exchanges are of. None when there is none, or more than one."""
-        digests = prefix_digests(messages)
+        of ours, else the one that all of its long exchanges are of. None when there is none, or more than one.
+        `digests`: those of the messages, where they are known."""
+        digests = digests or both_digests(messages)
         with self._lock:
-            for message, digest in zip(reversed(messages), reversed(digests), strict=True):
+            for message, digest in zip(reversed(messages), reversed(digests.prefixes), strict=True):
                 if message.role == "assistant" and (key := _key(b"c", client, digest)) in self._sessions:
                     self._sessions.move_to_end(key)
                     return self._sessions[key]
-            found = {self._sessions[key] for key in _exchanges(client, messages) if key in self._sessions}
+            found = {self._sessions[key] for key in _exchanges(client, messages, digests) if key in self._sessions}
         return found.pop() if len(found) == 1 else None
 
     def forget(self, session_id: str) -> int:
@@ -99,13 +104,13 @@ class ConversationIndex:
             self._unsaved.pop(key, None)
 
 
-def _exchanges(client: str, messages: Sequence[turn_pb2.ChatMessage]) -> Iterator[bytes]:
+def _exchanges(client: str, messages: Sequence[turn_pb2.ChatMessage], digests: Digests) -> Iterator[bytes]:
     """Keys of the long exchanges in a request, the latest first."""
     looked = 0
     for i in range(len(messages) - 1, 0, -1):
         before, message = messages[i - 1], messages[i]
         if message.role == "assistant" and before.role in ("user", "tool") and _long(before, message):
-            yield _exchange(client, before, message)
+            yield _exchange(client, *digests.messages[i - 1:i + 1])
             looked += 1
             if looked == _MOST_EXCHANGES:
                 return
@@ -116,8 +121,9 @@ def _long(message: turn_pb2.ChatMessage, response: turn_pb2.ChatMessage) -> bool
     return answer >= LONG_ANSWER and answer + len(text_of(message)) >= LONG_EXCHANGE
 
 
-def _exchange(client: str, message: turn_pb2.ChatMessage, response: turn_pb2.ChatMessage) -> bytes:
-    return _key(b"x", client, message_digest(message) + message_digest(response))
+def _exchange(client: str, message: bytes, response: bytes) -> bytes:
+    """The key of an exchange, from the digests of its messages."""
+    return _key(b"x", client, message + response)
 
 
 def _key(kind: bytes, client: str, digest: bytes) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from openclaw_rl.rpc.errors import MeshError, from_rpc_error
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.chat_service import ChatService
+from openclaw_rl.serving.entrypoints.grpc import servicer
 from openclaw_rl.serving.entrypoints.grpc.servicer import PolicyServicer
 from openclaw_rl.serving.event_recorder import SCHEMA, TurnRecorder
 from openclaw_rl.serving.text.template import ChatTemplate
@@ -25,6 +27,7 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import environment_pb2, policy_pb2, policy_pb2_grpc, turn_pb2
 from tests.serving.stub import EOS, StubEngine
+from tests.support.loop import held_at_most
 
 
 class Rig:
@@ -196,6 +199,27 @@ async def test_bad_requests_name_the_field(rig: Rig, request_: object, field: st
     error = await refused(method(request_))  # type: ignore[operator]
     assert (error.code, error.violations[0][0]) == (grpc.StatusCode.INVALID_ARGUMENT, field)
     assert rig.recorded() == []
+
+
+@pytest.mark.parametrize(("rpc", "make", "field"), [
+    ("Chat", lambda: chat(metadata={"a": "word " * 600_000}), "messages"),
+    ("Chat", lambda: policy_pb2.ChatRequest(messages=[*chat().messages] * 3_000), "messages"),
+    ("Generate", lambda: policy_pb2.GenerateRequest(prompt_ids=[5] * 1_000_000), "prompt_ids"),
+    ("Score", lambda: policy_pb2.ScoreRequest(token_ids=[5] * 1_000_000), "token_ids")],
+    ids=["bytes", "messages", "tokens", "score"])
+async def test_what_can_not_fit_is_refused_unread(rig: Rig, monkeypatch: pytest.MonkeyPatch, rpc: str,
+                                                  make: Callable[[], Any], field: str) -> None:
+    def unread(*_: object) -> None:
+        raise AssertionError("a request that can't fit was read")
+
+    rig.ready()
+    monkeypatch.setattr(servicer, "check_messages", unread)
+    monkeypatch.setattr(TokenPolicy, "_check_ids", unread)
+    request = make()
+    with held_at_most(0.1):
+        error = await refused(getattr(rig.stub, rpc)(request))
+    assert (error.reason, error.violations[0][0]) == ("CONTEXT_TOO_LONG", field)
+    assert not rig.engine.prompts and not rig.recorded()
 
 
 async def test_versions_can_be_pinned(rig: Rig) -> None:

@@ -27,7 +27,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None, str]] = [
     ({}, "messages", "Missing required parameter"),
     ({"messages": None}, "messages", "Missing required parameter"),
     ({"messages": []}, "messages", "at least one message"),
-    ({"messages": ASK * 10_001}, "messages", "at most 10000"),
+    ({"messages": ASK * 10_001}, "messages", "maximum context length"),
     ({"messages": ASK, "tools": [TOOL] * 1001}, "tools", "at most 1000"),
     ({"messages": "hi"}, "messages", "an array, but got a string"),
     ({"messages": ["hi"]}, "messages[0]", "an object"),

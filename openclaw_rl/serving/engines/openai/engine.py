@@ -23,6 +23,7 @@ from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, WeightsError
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, Start
+from openclaw_rl.serving.long_input import off_loop
 from openclaw_rl.serving.text.detokenizer import WholePairs
 from openclaw_rl.serving.text.openai_json import message_json, tool_json
 from openclaw_rl.serving.token_policy import Transcript
@@ -86,6 +87,11 @@ class UpstreamPolicy:
         """The active version."""
         return self.active_version
 
+    @property
+    def prompt_limits(self) -> None:
+        """Only the API knows."""
+        return None
+
     async def stop(self) -> None:
         """Close the connections."""
         await self._client.close()
@@ -142,7 +148,9 @@ class UpstreamPolicy:
             raise errors.failed_precondition(
                 "NO_WEIGHTS", f"{self._model} is an API model: it continues no text or tokens; use chat completions")
         check_version(self.version, call)
-        version, request = self.active_version, self._request(call, self._text)
+        version, instructions = self.active_version, self._text
+        size = sum(message.ByteSize() for message in call.messages)
+        request = await off_loop(size, lambda: self._request(call, instructions))
         seconds = self._retry_seconds if call.seconds is None else min(self._retry_seconds, call.seconds)
         stream: Any = None
         try:

@@ -15,8 +15,10 @@ from openclaw_rl.rpc.auth.callers import client_of
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.grpc.weights_service import WeightsService
 from openclaw_rl.serving.interfaces import ChatCall, End, Origin, RequestContext, SampledToken, Start, version_limits
+from openclaw_rl.serving.long_input import off_loop
 from openclaw_rl.serving.token_policy import TokenPolicy
 from openclaw_rl.serving.validation import check_messages, check_tool_choice, check_tools
+from openclaw_rl.sessions.fingerprint import Digests, both_digests
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc, turn_pb2
 from openclaw_rl.weights.identity import TRAINER_KEY
 
@@ -38,13 +40,24 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def Chat(self, request: policy_pb2.ChatRequest,
                    context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.ChatResponse]:
-        messages, tools = list(request.messages), list(request.tools)
-        check_messages(messages)
-        check_tools(tools)
-        call = ChatCall(**version_limits(request.turn), messages=messages, tools=tools, sampling=request.sampling,
-                        tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining(),
-                        parallel_tool_calls=request.parallel_tool_calls or not request.HasField("parallel_tool_calls"))
-        async with self._opened(context, "Chat", request.turn, messages, dict(request.metadata)) as opened, \
+        size = request.ByteSize()
+        if (limits := self._service.prompt_limits) is not None:
+            limits.check_request(size)
+            limits.check_messages(len(request.messages))
+
+        def read() -> tuple[ChatCall, Digests]:
+            check_messages(request.messages)
+            check_tools(request.tools)
+            messages, tools = list(request.messages), list(request.tools)
+            return ChatCall(
+                **version_limits(request.turn), messages=messages, tools=tools, sampling=request.sampling,
+                tool_choice=check_tool_choice(request.tool_choice, tools), seconds=context.time_remaining(),
+                parallel_tool_calls=request.parallel_tool_calls or not request.HasField("parallel_tool_calls")
+            ), both_digests(messages)
+
+        call, digests = await off_loop(size, read)
+        async with self._opened(context, "Chat", request.turn, call.messages, dict(request.metadata),
+                                digests) as opened, \
                 aclosing(self._service.run(opened, call)) as events:
             async for event in events:
                 if isinstance(event, Start):
@@ -60,6 +73,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def Generate(self, request: policy_pb2.GenerateRequest,
                        context: grpc.aio.ServicerContext) -> AsyncIterator[policy_pb2.GenerateResponse]:
+        self._check_tokens("prompt_ids", len(request.prompt_ids))
         options = turn_pb2.TurnOptions()
         options.CopyFrom(request.turn)
         if not options.session_id:
@@ -80,6 +94,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             raise errors.unavailable(self._service.state, retry_after=2.0)
         if self.scorer is None:
             raise errors.failed_precondition("NO_WEIGHTS", "the policy is an API model: it scores no tokens")
+        self._check_tokens("token_ids", len(request.token_ids))
         logprobs, version = await self.scorer.score(
             list(request.token_ids), request.version if request.HasField("version") else None)
         return policy_pb2.ScoreResponse(logprobs=logprobs, version=version)
@@ -120,13 +135,14 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     @asynccontextmanager
     async def _opened(self, context: grpc.aio.ServicerContext, method: str, options: turn_pb2.TurnOptions,
-                      messages: list[turn_pb2.ChatMessage], metadata: dict[str, str]) -> AsyncIterator[RequestContext]:
+                      messages: list[turn_pb2.ChatMessage], metadata: dict[str, str], digests: Digests | None = None
+                      ) -> AsyncIterator[RequestContext]:
         """Open a request and trace it to its end, in the trace that the caller's metadata names."""
         span = request_spans.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
         status = "CANCELLED"
         try:
             origin = _origin(context, f"grpc.{method.lower()}", options, span)
-            yield self._service.open(origin, options, messages, metadata)
+            yield self._service.open(origin, options, messages, metadata, digests=digests)
             status = "OK"
         except errors.MeshError as error:
             status = error.code.name
@@ -136,6 +152,11 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             raise
         finally:
             request_spans.answered(span, status)
+
+    def _check_tokens(self, field: str, count: int) -> None:
+        """Refuse more tokens than can fit, before a list is made of them."""
+        if (limits := self._service.prompt_limits) is not None:
+            limits.check_tokens(count, field)
 
     def _weights(self) -> WeightsService:
         if self.weights is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.access import Access
 from openclaw_rl.serving.entrypoints.openai.errors import ApiError
@@ -24,9 +24,9 @@ from openclaw_rl.serving.entrypoints.openai.pipeline import Endpoint, Exchange, 
 from openclaw_rl.serving.entrypoints.openai.replies import ChatReply, CompletionReply
 from openclaw_rl.serving.entrypoints.openai.requests import ApiRequest, parse_chat, parse_completion, parse_feedback
 from openclaw_rl.serving.interfaces import Origin, RequestContext
+from openclaw_rl.serving.long_input import off_loop
 
 _DRAIN_FACTOR = 8  # an oversized body is read up to this multiple of the limit
-_LONG_BODY = 2**18  # bytes; parsing more on the event loop would hold up running streams
 
 
 def create_app(service: ChatService, client_digest: Callable[[str, str, str], str], access: Access | None = None,
@@ -67,14 +67,14 @@ class _Api:
         self._started = int(time.time())
 
     async def chat(self, exchange: Exchange) -> None:
-        asked = await self._parsed(exchange, parse_chat)
+        asked = await self._parsed(exchange, parse_chat, "messages")
         context = self._open(exchange, asked, "chat.completions")
         reply = ChatReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
                           len(asked.calls), asked.n, asked.logprobs, asked.include_usage)
         await exchange.run(Generation(self._service, self._metrics, exchange, context, asked, reply).run())
 
     async def completions(self, exchange: Exchange) -> None:
-        asked = await self._parsed(exchange, parse_completion)
+        asked = await self._parsed(exchange, parse_completion, "prompt")
         context = self._open(exchange, asked, "completions")
         reply = CompletionReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
                                 len(asked.calls), asked.n, asked.logprobs, asked.include_usage, echo=asked.echo)
@@ -101,30 +101,53 @@ class _Api:
             return _json({"ok": True})
         return _json({"ok": False, "detail": self._service.state}, 503, {"Retry-After": "2"})
 
-    async def _parsed(self, exchange: Exchange, parse: Callable[[dict[str, Any], Any], ApiRequest]) -> ApiRequest:
-        body = await self._body(exchange.request)
+    async def _parsed(self, exchange: Exchange, parse: Callable[..., ApiRequest], prompt: str) -> ApiRequest:
+        """Read and parse a request; `prompt` names the field that is most of it."""
+        limits = self._service.prompt_limits
 
-        def work() -> ApiRequest:
-            return parse(parse_object(body), exchange.request.headers)
+        def check(size: int) -> None:
+            if limits is not None:
+                limits.check_request(size, prompt)
 
-        return await asyncio.to_thread(work) if len(body) > _LONG_BODY else work()
+        body = await self._body(exchange.request, check)
+        return await off_loop(len(body), lambda: parse(parse_object(body), exchange.request.headers, limits))
 
-    async def _body(self, request: Request) -> bytearray:
+    async def _body(self, request: Request, check: Callable[[int], None] = lambda _: None) -> bytearray:
+        """Read the body.
+
+        Args:
+            check: called with its size in bytes, once that is known; raises to refuse it.
+        """
         if (encoding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
             raise ApiError(415, f"The body's Content-Encoding {encoding[:40]!r} is not taken: send it as it is.",
                            param="Content-Encoding", code="unsupported_encoding")
         limit, body, size = self._most_bytes, bytearray(), 0
+        declared = request.headers.get("content-length", "")
+        refused = self._refused(int(declared), check) if declared.isdecimal() else None
+        if refused is not None and request.headers.get("expect", "").lower() == "100-continue":
+            raise refused  # the client waits, and sends nothing then
         async for part in request.stream():
             size += len(part)
-            if size <= limit:
+            refused = self._refused(size, check) or refused
+            if refused is None:
                 body += part
+            # Else it is drained for a while: few clients look at a response before they have sent it all.
             elif size > _DRAIN_FACTOR * limit:
                 break
-        # An oversized body is drained for a while: few clients look at a response before they have sent it all.
-        if size > limit:
-            raise ApiError(413, f"The request's body is larger than {limit} bytes, the most that is taken.",
-                           code="request_too_large", headers={"Connection": "close"})
+        if refused is not None:
+            raise refused
         return body
+
+    def _refused(self, size: int, check: Callable[[int], None]) -> ApiError | MeshError | None:
+        """The error for a body of so many bytes, or more; None where it may be read."""
+        if size > self._most_bytes:
+            return ApiError(413, f"The request's body is larger than {self._most_bytes} bytes, the most that is taken.",
+                            code="request_too_large", headers={"Connection": "close"})
+        try:
+            check(size)
+        except MeshError as error:
+            return error
+        return None
 
     def _open(self, exchange: Exchange, asked: ApiRequest, api: str) -> RequestContext:
         if asked.model is not None:
@@ -132,7 +155,8 @@ class _Api:
         caller = exchange.admitted
         origin = Origin(client=self._digest(caller.shown, caller.address, asked.user), payer=caller.client, api=api,
                         span=exchange.span)
-        context = self._service.open(origin, asked.options, asked.calls[0].messages, asked.metadata, len(asked.calls))
+        context = self._service.open(origin, asked.options, asked.calls[0].messages, asked.metadata, len(asked.calls),
+                                     asked.digests)
         exchange.context = context
         return context
 

@@ -12,7 +12,9 @@ from openclaw_rl.serving.entrypoints.openai.errors import ApiError, missing, wro
 from openclaw_rl.serving.entrypoints.openai.fields import Fields
 from openclaw_rl.serving.entrypoints.openai.messages import parse_messages, parse_tools
 from openclaw_rl.serving.interfaces import ChatCall, version_limits
+from openclaw_rl.serving.long_input import PromptLimits
 from openclaw_rl.serving.validation import check_tool_choice
+from openclaw_rl.sessions.fingerprint import Digests, both_digests
 from openclaw_rl.v1 import turn_pb2
 
 MOST_CHOICES = 8
@@ -34,17 +36,25 @@ class ApiRequest:
     metadata: dict[str, str] = field(default_factory=dict)
     logprobs: bool = False
     echo: list[str] = field(default_factory=list)  #: text completions: the prompt to repeat before each choice
+    digests: Digests | None = None  #: of the first call's messages
 
 
-def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
+def parse_chat(data: dict[str, Any], headers: Mapping[str, str], limits: PromptLimits | None = None) -> ApiRequest:
     """Parse the body of /v1/chat/completions.
+
+    Args:
+        limits: of the model, so that what can't fit is not read.
 
     Raises:
         ApiError, MeshError: 400 naming the field, its value and what is allowed.
     """
     fields = Fields(data)
     request = _common(fields, headers)
-    messages = parse_messages(fields.array("messages", required=True) or [])
+    items = fields.array("messages", required=True) or []
+    if limits is not None:
+        limits.check_messages(len(items))
+    messages = parse_messages(items)
+    request.digests = both_digests(messages)
     tools = parse_tools(fields.array("tools") or [])
     sampling = _sampling(fields)
     request.logprobs = fields.flag("logprobs") or False
@@ -66,7 +76,8 @@ def parse_chat(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
     return request
 
 
-def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiRequest:
+def parse_completion(data: dict[str, Any], headers: Mapping[str, str],
+                     limits: PromptLimits | None = None) -> ApiRequest:
     """Parse the body of /v1/completions: a prompt of text or token ids, or several of them.
 
     Raises:
@@ -96,6 +107,7 @@ def parse_completion(data: dict[str, Any], headers: Mapping[str, str]) -> ApiReq
         request.echo += [prompt if echo and isinstance(prompt, str) else ""] * request.n
     if len(request.calls) > MOST_CHOICES:
         raise wrong_value("prompt", f"{len(request.calls)} responses", f"at most {MOST_CHOICES} prompts times n")
+    request.digests = both_digests(request.calls[0].messages)
     return request
 
 
