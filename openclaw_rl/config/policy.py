@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from openclaw_rl.config.base import EMBEDDED_MODEL, Component, Float, Int, Port, Section
 
@@ -58,6 +59,12 @@ class PolicyServerConfig(Component):
     api_keys: list[str] = []
     """Bearer keys accepted by the HTTP API, in addition to OPENCLAW_RL_API_KEYS (comma-separated). Without any key the
     API is open (on loopback only)."""
+    names: list[str] = []
+    """Host names that the HTTP API is reached by besides `host` and this machine's own, such as a proxy's. Without any
+    key, requests under other names are rejected, as protection against DNS rebinding."""
+    cors_origins: list[str] = []
+    """Origins of web pages that may use the HTTP API from a browser, such as https://chat.example.org; requests of
+    other pages are rejected."""
     workers: Int = Field(1, ge=1)
     """Number of engine processes (engine `sglang`; the embedded engine is always one)."""
     sglang: SglangConfig = SglangConfig()
@@ -79,3 +86,12 @@ class PolicyServerConfig(Component):
     """Versions kept on disk for rollback, besides the base model and the active one."""
     weights_from: str | None = None
     """HOST:PORT of a policy server to copy versions from (relay); default: the trainer delivers them."""
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, origins: list[str]) -> list[str]:
+        for i, origin in enumerate(origins):
+            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin.lower()):
+                raise ValueError(f"entry {i + 1}, {origin!r}, is not an origin: SCHEME://HOST or SCHEME://HOST:PORT, "
+                                 "such as https://chat.example.org; each is named, there is no wildcard")
+        return [origin.lower() for origin in origins]

@@ -7,7 +7,6 @@ from here, none inline but NiceGUI's own, which carry a number that is new for e
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -20,7 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from openclaw_rl.dashboard.access import Access
 from openclaw_rl.dashboard.i18n import chosen, texts
-from openclaw_rl.runtime.identity import is_loopback
+from openclaw_rl.rpc.auth.web_pages import STATUS, HostNames, host_name, validate_host, validate_site
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -47,7 +46,7 @@ class Guard:
         own = () if access.loopback else (socket.gethostname(), socket.getfqdn())
         names = tuple(names)
         self._named = bool(names)
-        self._names = {name.lower().rstrip(".") for name in (*names, *own)}
+        self._hosts = HostNames.of((*names, *own), access.loopback, "dashboard.names")
         self.cookie = cookie_name(port)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -88,16 +87,12 @@ class Guard:
 
     def _refused(self, scope: MutableMapping[str, Any], headers: Headers, cookies: dict[str, str]) -> Response | None:
         """Why a request isn't taken, as a response; None when it is."""
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        rejection = (validate_host(headers) or self._hosts.validate(host)
+                     or validate_site(headers, scope.get("method", ""), self._secure))
+        if rejection is not None:
+            return PlainTextResponse(f"{rejection.message}\n", STATUS[rejection.code])
         name = host_name(host)
-        if len(headers.getlist("host")) != 1 or not self.known(name):
-            return PlainTextResponse(f"The dashboard is not known by the name {host[:200]!r}. Open it by an address of "
-                                     "this machine, or add the name to dashboard.names.\n", 421)
-        if origin is not None and not self._own(origin, host):
-            return PlainTextResponse("Cross-site request rejected.\n", 403)
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not (
-                headers.get("sec-fetch-mode") == "navigate" and scope.get("method") == "GET"):
-            return PlainTextResponse("Cross-site request rejected.\n", 403)
         client = scope.get("client") or ("", 0)
         proxied = self._named or any(name in headers for name in ("forwarded", "x-forwarded-for", "x-real-ip", "via"))
         visitor = self._access.visitor(cookies.get(self.cookie, ""), str(client[0]), proxied, name)
@@ -110,21 +105,6 @@ class Guard:
             query = scope.get("query_string", b"").decode("latin-1")
             return RedirectResponse("/login?next=" + quote(path + (f"?{query}" if query else ""), safe=""), 303)
         return PlainTextResponse("A key is required: sign in at /login.\n", 401)
-
-    def known(self, name: str) -> bool:
-        """Whether a host name is ours. An address can't be made to point elsewhere, so any of them may be."""
-        if name in self._names or name == "localhost" or name.endswith(".localhost"):
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return is_loopback(name) or not self._access.loopback
-
-    def _own(self, origin: str, host: str) -> bool:
-        """Whether an origin is a page of ours. Behind a proxy with TLS pages are https while we speak plain text."""
-        schemes = ("https",) if self._secure else ("http", "https")
-        return any(origin.lower() == f"{scheme}://{host.lower()}" for scheme in schemes)
 
     def _harden(self, headers: MutableHeaders, nonce: str, host: str) -> None:
         sockets = f"ws://{host} wss://{host}"
@@ -140,13 +120,6 @@ class Guard:
         headers["cross-origin-resource-policy"] = "same-origin"
         if headers.get("content-type", "").startswith("text/html"):
             headers["cache-control"] = "no-store"
-
-
-def host_name(host: str) -> str:
-    """The name or address in a Host header, without port and brackets, in lower case."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower().rstrip(".") if ":" in host else host.lower().rstrip(".")
 
 
 def cookie_name(port: int) -> str:

@@ -11,7 +11,8 @@ from openclaw_rl.monitoring.mesh import MeshData
 from openclaw_rl.runtime.home import Home
 from tests.dashboard.fakes import FakeMesh
 from tests.dashboard.pages_mesh import PagesMesh
-from tests.dashboard.rig import browse, chromium  # noqa: F401
+from tests.dashboard.rig import browse  # noqa: F401
+from tests.support.browser import chromium  # noqa: F401
 
 
 @pytest.fixture

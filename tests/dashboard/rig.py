@@ -17,11 +17,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from openclaw_rl.runtime.home import Home
-from tests.support.required import left_out
-
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
 
 
 class Served:
@@ -81,20 +76,6 @@ class Watched:
     def sideways(self) -> int:
         """Pixels by which the page is wider than the window."""
         return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
-
-
-@pytest.fixture(scope="module")  # Playwright's event loop runs until it ends, and no other can in this thread
-def chromium() -> Iterator[Any]:
-    """A running Chromium; without one its tests are left out, or fail when nothing may be."""
-    if not Path(CHROMIUM).exists():
-        left_out("chromium is missing; tools/outside-tools installs it")
-    from playwright.sync_api import expect, sync_playwright
-
-    expect.set_options(timeout=30_000)  # the machine may be busy with other things
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from openclaw_rl.runtime.home import COMPONENTS
-from tests.dashboard.rig import Served, browse, chromium  # noqa: F401
+from tests.dashboard.rig import Served, browse  # noqa: F401
 from tests.mesh.mesh import Mesh
+from tests.support.browser import chromium  # noqa: F401
 from tests.support.waiting import until
 
 NAMES = {"policy_server": "Policy server", "env_server": "Environment server", "prm_judge": "Judge",

@@ -114,7 +114,8 @@ async def one_stream(port: int, tokens: int) -> tuple[float, float]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"messages": [{"role": "user", "content": "Tell me about the tides."}], "stream": True,
                        "max_tokens": tokens}).encode()
-    request = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json"
+    request = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+               b"Content-Type: application/json"
                b"\r\nContent-Length: %d\r\n\r\n" % len(body)) + body
     began, first, tail = time.perf_counter(), 0.0, b""
     writer.write(request)

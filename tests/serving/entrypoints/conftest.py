@@ -52,7 +52,8 @@ class Entrypoint:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0)
 
     def http(self, **kwargs: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, verify=False, **kwargs)
+        return httpx.AsyncClient(base_url=self.url, verify=False,
+                                 **{"headers": {"Content-Type": "application/json"}, **kwargs})
 
     def prompt(self, index: int = -1) -> str:
         """The prompt that the engine was given, as text."""

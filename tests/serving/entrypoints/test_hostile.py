@@ -30,13 +30,14 @@ ASK = b'{"messages": [{"role": "user", "content": "Hi"}]}'
 LONG = json.dumps({"messages": [{"role": "user", "content": "x" * 300}], "stream": True,
                    "max_tokens": 150_000}).encode()
 GONE = 'openclaw_requests_total{api="chat.completions",status="499"}'
+FEEDBACK = b"POST /v1/feedback HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 SECONDS = 20.0  # for what takes one; the machine may be busy
 
 
 def post(body: bytes, *headers: bytes, path: bytes = b"/v1/chat/completions") -> bytes:
-    return b"\r\n".join((b"POST " + path + b" HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body), *headers, b"",
-                         body))
+    return b"\r\n".join((b"POST " + path + b" HTTP/1.1", b"Host: x", b"Content-Type: application/json",
+                         b"Content-Length: %d" % len(body), *headers, b"", body))
 
 
 class Server:
@@ -64,7 +65,7 @@ class Server:
                                                  context=self.trust) if tls else http.client.HTTPConnection(
             host, port, timeout=SECONDS, source_address=source)
         with contextlib.closing(connection):
-            connection.request(method, path, body if method == "POST" else None)
+            connection.request(method, path, body if method == "POST" else None, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
 
@@ -142,7 +143,7 @@ def statuses(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("start", [
-    b"GET /", b"GET /healthz HTTP/1.1\r\n", b"POST /v1/feedback HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{", b"\r\n"],
+    b"GET /", b"GET /healthz HTTP/1.1\r\n", FEEDBACK + b"Content-Length: 1000\r\n\r\n{", b"\r\n"],
                          ids=["target", "header", "body", "nothing"])
 def test_slow_requests_end(server: Server, start: bytes) -> None:
     drip = b"\r\n" if start == b"\r\n" else b"x"
@@ -198,7 +199,7 @@ def test_a_body_without_end(server: Server, chunk: bytes) -> None:
         began = time.monotonic()
         got = b""
         with contextlib.suppress(ConnectionError):
-            client.sendall(b"POST /v1/feedback HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            client.sendall(FEEDBACK + b"Transfer-Encoding: chunked\r\n\r\n")
             while time.monotonic() - began < SECONDS:
                 client.sendall(chunk)
         with contextlib.suppress(ConnectionError):
@@ -211,7 +212,7 @@ def test_tiny_requests_by_the_thousand(server: Server) -> None:
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
             with contextlib.suppress(OSError), connect(server.plain) as client:
-                client.sendall(b"GET /nope HTTP/1.1\r\nConnection: close\r\n\r\n")
+                client.sendall(b"GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 answer(client)
 
     threads = [threading.Thread(target=flood) for _ in range(16)]
@@ -255,7 +256,7 @@ def test_one_address_has_so_many_connections(server: Server) -> None:
     finally:
         for client in clients:
             client.close()
-    until(lambda: statuses(say(server.plain, GET.replace(b"Host: x", b"Connection: close"))) == [200])
+    until(lambda: statuses(say(server.plain, GET.replace(b"x", b"x\r\nConnection: close"))) == [200])
 
 
 @pytest.mark.parametrize("reads", [0, 1])
@@ -320,7 +321,7 @@ SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
     b"Content-Length: +5", b"Content-Length: 5, 5", b"Content-Length: -1", b"Content-Length: 0x5",
     b"X: y\r\n Transfer-Encoding: chunked\r\nContent-Length: 5"])
 def test_no_request_is_smuggled_in(server: Server, headers: bytes) -> None:
-    data = (b"POST /v1/feedback HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n\r\n0\r\n\r\n" + SMUGGLED)
+    data = FEEDBACK + headers + b"\r\n\r\n0\r\n\r\n" + SMUGGLED
     with connect(server.plain) as client:
         with contextlib.suppress(ConnectionError):
             client.sendall(data)

@@ -49,6 +49,8 @@ def test_a_cycle_of_request_and_response() -> None:
     assert {"message_event", "transport", "flow", "on_response"} <= parameters.keys()
     for attribute in ("disconnected", "response_started", "response_complete", "message_event"):
         assert f"self.{attribute} = " in source, attribute
+    assert "self.chunked_encoding: bool | None = None" in source and "self.expected_content_length = 0" in source
+    assert "self.scope, self.receive, self.send" in inspect.getsource(RequestResponseCycle.run_asgi)
 
 
 def test_flow_control() -> None:

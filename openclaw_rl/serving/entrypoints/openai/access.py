@@ -79,7 +79,7 @@ class Access:
 
     def unlimited(self, address: str) -> bool:
         """Whether an address is exempt from limits: no key is needed, and it is this machine's."""
-        return self._open() and is_loopback(address)
+        return self.open and is_loopback(address)
 
     def name(self, headers: Mapping[str, str]) -> str:
         """The name in metrics of a refused client: that of a known key, also a revoked one, else ""."""
@@ -110,13 +110,15 @@ class Access:
             if caller.key is not None and ((key := now.get(caller.key.id)) is None or key.revoked is not None):
                 caller.revoked.set()
 
-    def _open(self) -> bool:
+    @property
+    def open(self) -> bool:
+        """Whether no key is needed."""
         return self._ring is None or not (self._closed or self._ring.needed)
 
     def _identify(self, headers: Mapping[str, str], address: str) -> Caller:
         shown = shown_in(headers.get("authorization", ""))
         source = client_address(address)
-        if self._ring is None or self._open():
+        if self._ring is None or self.open:
             return Caller(source, "", shown, address, {}, unlimited=self.unlimited(address))
         try:
             key = _valid_key(self._ring, shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -12,7 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from openclaw_rl.rpc.auth.web_pages import HostNames
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.serving.chat_service import ChatService
 from openclaw_rl.serving.entrypoints.openai.access import Access
@@ -23,6 +25,7 @@ from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.entrypoints.openai.pipeline import Endpoint, Exchange, Handler
 from openclaw_rl.serving.entrypoints.openai.replies import ChatReply, CompletionReply
 from openclaw_rl.serving.entrypoints.openai.requests import ApiRequest, parse_chat, parse_completion, parse_feedback
+from openclaw_rl.serving.entrypoints.openai.site_guard import guarded
 from openclaw_rl.serving.interfaces import Origin, RequestContext
 from openclaw_rl.serving.long_input import off_loop
 
@@ -30,13 +33,15 @@ _DRAIN_FACTOR = 8  # an oversized body is read up to this multiple of the limit
 
 
 def create_app(service: ChatService, client_digest: Callable[[str, str, str], str], access: Access | None = None,
-               metrics: Metrics | None = None) -> Starlette:
+               metrics: Metrics | None = None, *, hosts: HostNames | None = None, origins: Iterable[str] = (),
+               secure: bool = False) -> ASGIApp:
     """Build the application.
 
     Args:
         service: runs the requests.
         client_digest: an opaque name for (key, address, user).
         access: authentication and limits; default none.
+        hosts, origins, secure: see `SiteGuard`.
     """
     access, metrics = access or Access(), metrics or Metrics()
     api = _Api(service, client_digest, access.limits.body, metrics)
@@ -47,7 +52,7 @@ def create_app(service: ChatService, client_digest: Callable[[str, str, str], st
     def get(path: str, name: str, handler: Handler) -> Route:
         return Route(path, Endpoint(access, metrics, name, "read", handler), methods=["GET"])
 
-    return Starlette(exception_handlers={HTTPException: _no_route}, routes=[
+    app = Starlette(exception_handlers={HTTPException: _no_route}, routes=[
         post("/v1/chat/completions", "chat.completions", api.chat, generates=True),
         post("/v1/completions", "completions", api.completions, generates=True),
         post("/v1/feedback", "feedback", api.feedback),
@@ -56,6 +61,7 @@ def create_app(service: ChatService, client_digest: Callable[[str, str, str], st
         get("/metrics", "metrics", api.metrics),
         Route("/healthz", api.health, methods=["GET"]),
     ])
+    return guarded(app, hosts, lambda: access.open, origins, secure, metrics.refused)
 
 
 class _Api:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal
@@ -136,6 +136,8 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            self.cycle.send = _without_chunks(self.cycle)  # type: ignore[assignment, method-assign]
         self._open.append(self.cycle)
         self._await("body")
 
@@ -243,6 +245,25 @@ class Connection(HttpToolsProtocol):
             self.transport.write_eof()  # and keep reading: closing at once could discard the response
         else:
             self.transport.close()
+
+
+def _without_chunks(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """`cycle.send` for HTTP/1.0, which has no chunks (RFC 9112, 6.1): the end of the connection ends a response of
+    unknown length, which may be a stream all the same. nginx asks so by default."""
+    send, unbounded = cycle.send, False
+
+    async def sending(message: Any) -> None:
+        nonlocal unbounded
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            unbounded = b"content-length" not in names
+            if unbounded:
+                cycle.chunked_encoding = False
+        elif unbounded:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return sending
 
 
 class _Flow(FlowControl):

@@ -20,6 +20,7 @@ from openclaw_rl.serving.entrypoints.openai.app import create_app
 from openclaw_rl.serving.entrypoints.openai.http import HttpServer
 from openclaw_rl.serving.entrypoints.openai.https import Certificate
 from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
+from openclaw_rl.serving.entrypoints.openai.site_guard import host_names
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +47,16 @@ class HttpEntrypoint:
         self._access = Access(self._ring, limits, closed=not identity.is_loopback(settings.host))
         self._http = None if mounted else HttpServer(
             settings.host, settings.port, self._certificate.context if self._certificate else None, limits.connections)
+        # Of a mounted application, only the program that it is part of knows the names.
+        self._hosts = None if mounted and not settings.names else host_names(settings.host, settings.names)
+        self._origins = settings.cors_origins
         self._watching: asyncio.Task[None] | None = None
         self.address = self._http.address if self._http else ""  #: http://HOST:PORT or https://HOST:PORT
 
     def start(self, service: ChatService, client_digest: Callable[[str, str, str], str], metrics: Metrics) -> ASGIApp:
         """Serve, and return the application; see `create_app`."""
-        app = create_app(service, client_digest, self._access, metrics)
+        app = create_app(service, client_digest, self._access, metrics, hosts=self._hosts, origins=self._origins,
+                         secure=self._certificate is not None)
         if self._http is not None:
             self._http.start(app, metrics.refused, self._access.unlimited)
         self._watching = asyncio.create_task(self._access.monitor_keys(), name="revoked keys")
