@@ -72,10 +72,12 @@ def _gauge(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def of_registry(registry: CollectorRegistry) -> tuple[Figures, Figures]:
-    """Return counters and gauges of a Prometheus registry; histograms as buckets, sum and count."""
+    """Return counters and gauges of a Prometheus registry. Histograms have instruments of their own (`gen_ai`)."""
     counts: Figures = {}
     gauges: Figures = {}
     for family in registry.collect():
+        if family.type == "histogram":
+            continue
         target = gauges if family.type == "gauge" else counts
         for sample in family.samples:
             if not sample.name.endswith("_created"):

@@ -13,6 +13,8 @@ SPANS = "openclaw.policy.version.spans"  #: which version made which response to
 FATE = "openclaw.sample.fate"  #: "pending", "trained" or "dropped"
 REASON = "openclaw.sample.reason"
 
+BACKGROUND = "openclaw.background"  #: whether a request was one without urgency
+
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
 CONVERSATION = "gen_ai.conversation.id"
@@ -22,6 +24,7 @@ RESPONSE_ID = "gen_ai.response.id"
 FINISH_REASONS = "gen_ai.response.finish_reasons"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+TOKEN_TYPE = "gen_ai.token.type"  #: "input" or "output"
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 
@@ -36,3 +39,10 @@ ERROR = "error.type"
 RECORD, NEXT_STATE, EVALUATE, VOTE, SAMPLE, TRAIN, DROPPED = (
     "turn record", "next state", "evaluate", "vote", "sample", "train", "sample dropped")
 STEP, SYNC, STAGE, ACTIVATE = "train step", "weight sync", "stage version", "activate version"
+
+_COMPLETIONS = {"completions", "grpc.generate"}
+
+
+def operation(api: str) -> str:
+    """`gen_ai.operation.name` of an entrypoint's API."""
+    return "text_completion" if api in _COMPLETIONS else "chat"

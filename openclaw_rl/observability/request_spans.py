@@ -16,7 +16,6 @@ from openclaw_rl.v1.common_pb2 import TraceContext, VersionSpan
 _FINISHED = {turn_pb2.FINISH_REASON_STOP: "stop", turn_pb2.FINISH_REASON_LENGTH: "length",
              turn_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls", turn_pb2.FINISH_REASON_CANCELLED: "cancelled",
              turn_pb2.FINISH_REASON_ERROR: "error"}
-_COMPLETIONS = {"completions", "grpc.generate"}
 
 
 @guarded
@@ -80,7 +79,7 @@ def generated(request: Span | None, *, turn_id: str, session_id: str, api: str, 
     parent = context.of_span(request) if request is not None else None
     own = prompt_tokens is not None
     attributes: dict[str, Any] = {
-        names.OPERATION: "text_completion" if api in _COMPLETIONS else "chat",
+        names.OPERATION: names.operation(api),
         names.PROVIDER: "openclaw_rl" if own else "openai",
         names.REQUEST_MODEL: model, names.RESPONSE_MODEL: model, names.RESPONSE_ID: turn_id,
         names.CONVERSATION: session_id, names.SESSION: session_id, names.TURN: turn_id, names.VERSION: version,

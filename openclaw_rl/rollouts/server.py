@@ -127,8 +127,8 @@ class StatusBoard:
         tracker, stats = self._tracker, self._outbox.stats()
         result = component_pb2.ComponentStatus(
             state=component_pb2.COMPONENT_STATE_RUNNING, policy_version=tracker.policy_version, outboxes=[stats],
-            counters={name: tracker.counters[name] for name in COUNTERS})
-        result.counters["sessions_open"] = tracker.sessions_open
+            counters={name: tracker.counters[name] for name in COUNTERS},
+            gauges={"sessions_open": tracker.sessions_open})
         raised = [*self._problems(), ("no_trainable_turns", tracker.trainability.problem),
                   quarantine_alarm("events", tracker.quarantine.count, tracker.quarantine.last),
                   *outbox_alarms(stats, "prm_judge", self._outbox.last_rejected)]

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 
 from openclaw_rl.observability import request_spans
+from openclaw_rl.observability.gen_ai import Generation
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import new_id, now, to_timestamp
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.event_recorder import TurnRecorder
 from openclaw_rl.serving.heartbeat import SessionHeartbeat
-from openclaw_rl.serving.interfaces import ChatCall, End, Event, Origin, RequestContext
+from openclaw_rl.serving.interfaces import ChatCall, End, Event, Origin, RequestContext, Start
 from openclaw_rl.serving.latency import Latency
-from openclaw_rl.serving.rates import RateMeter
 from openclaw_rl.serving.long_input import PromptLimits
+from openclaw_rl.serving.rates import RateMeter
 from openclaw_rl.serving.token_policy import Policy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.serving.validation import check_id
-from openclaw_rl.sessions.index import ConversationIndex
 from openclaw_rl.sessions.fingerprint import Digests, both_digests
+from openclaw_rl.sessions.index import ConversationIndex
 from openclaw_rl.v1 import turn_pb2
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class ChatService:
         self.meter = RateMeter()  #: of requests
         self.latency = Latency()
         self.queue: FairQueue | None = None  #: admission to an engine with a limited number of slots
+        self.on_ended: Callable[[Generation], None] = lambda _: None  #: called with every generation that has ended
         self._policy: Policy | None = None
         self._recorder, self._heartbeat = recorder, heartbeat
         self._index = index if index is not None else ConversationIndex()
@@ -66,13 +68,13 @@ class ChatService:
         """The active policy version; 0 before there is a policy."""
         return self._policy.version if self._policy else 0
 
-    def mark_ready(self, policy: Policy) -> None:
-        """Accept requests."""
     @property
     def prompt_limits(self) -> PromptLimits | None:
         """What no prompt can exceed; None where that is not known."""
         return self._policy.prompt_limits if self._policy else None
 
+    def mark_ready(self, policy: Policy) -> None:
+        """Accept requests."""
         self._policy, self.state = policy, ""
 
     async def drain(self, grace: float) -> None:
@@ -87,11 +89,11 @@ class ChatService:
              metadata: dict[str, str], choices: int = 1, digests: Digests | None = None) -> RequestContext:
         """Accept a request: find its session and give it ids.
 
-        Raises:
-            MeshError: UNAVAILABLE, not ready; INVALID_ARGUMENT, an option is out of range.
         Args:
             digests: of the messages. Of a long conversation they are computed beside the event loop (`off_loop`).
 
+        Raises:
+            MeshError: UNAVAILABLE, not ready; INVALID_ARGUMENT, an option is out of range.
         """
         self._ready()
         check_id("session_id", options.session_id)
@@ -115,6 +117,9 @@ class ChatService:
         policy = self._ready()
         transcript = Transcript()
         settled = False
+        began, failure = time.perf_counter(), "cancelled"
+        first: float | None = None  # seconds to the first token
+        end: End | None = None
         self.running += 1
         self._idle.clear()
         try:
@@ -128,8 +133,10 @@ class ChatService:
                     await stack.enter_async_context(self.queue.slot(payer, context.options.background))
                 events = await stack.enter_async_context(aclosing(policy.chat(call, transcript)))
                 async for event in events:
-                    if isinstance(event, End):
-                        settled = True
+                    if isinstance(event, Start):
+                        first = time.perf_counter() - began
+                    elif isinstance(event, End):
+                        settled, end, failure = True, event, ""
                         self._note_latency(context, transcript)
                         turn = self._settle(context, call, choice, transcript, event.finish_reason)
                         if turn is not None:
@@ -142,6 +149,7 @@ class ChatService:
                     self._recorder.turn_now(turn)
             raise
         except Exception as error:
+            failure = error.reason if isinstance(error, errors.MeshError) else "INTERNAL"
             self._recorder.count("failed")
             if not settled:
                 # Refused before its first token: no response, so no turn; the client is told.
@@ -157,6 +165,9 @@ class ChatService:
             self.running -= 1
             if not self.running:
                 self._idle.set()
+            self.on_ended(Generation(
+                context.origin.api, time.perf_counter() - began, first, end.prompt_tokens if end else 0,
+                end.completion_tokens if end else 0, failure, context.options.background))
 
     async def feedback(self, feedback: turn_pb2.Feedback) -> str:
         """Record feedback on a turn or session; returns its id.

@@ -106,7 +106,10 @@ class PolicyComponent(Component):
 
     async def start(self) -> None:
         resources = self.runtime.resources
-        app = self._http.start(self._turns, client_digest, Metrics(self._board.gauges, self._board.alarms))
+        metrics = Metrics(self._board.gauges, self._board.alarms, self._board.engine_counters, model=self._turns.model,
+                          provider="openclaw_rl" if self._api is None else "openai")
+        self._turns.on_ended = metrics.generations.ended
+        app = self._http.start(self._turns, client_digest, metrics)
         if self.mounted:
             self.application = self._in_runtime(app)
         else:

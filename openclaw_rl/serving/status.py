@@ -34,7 +34,7 @@ class StatusReporter:
         status = component_pb2.ComponentStatus(
             state=component_pb2.COMPONENT_STATE_RUNNING if service.ready else component_pb2.COMPONENT_STATE_STARTING,
             detail="; ".join(filter(None, [service.state, self._pin(), self._source(), self._workers()])),
-            counters=recorder.counters, gauges=self.gauges(), outboxes=[stats])
+            counters={**recorder.counters, **self._engine().counters}, gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
             *(("state_damaged", problem) for problem in self._store.problems),
             *(("versions_damaged", problem) for problem in self.problems),
@@ -46,6 +46,10 @@ class StatusReporter:
         if service.ready:
             status.policy_version = service.version
         return status
+
+    def engine_counters(self) -> dict[str, int]:
+        """Counts of the engine since its start, by name."""
+        return dict(self._engine().counters)
 
     def alarms(self) -> list[str]:
         """Names of the active alarms."""

@@ -81,8 +81,7 @@ class StatusReport:
     def _counters(self) -> dict[str, int]:
         counts = self._store.counters.all()
         return {"samples_accepted": counts.get(Counter.ACCEPTED, 0), "samples_trained": counts.get(Counter.TRAINED, 0),
-                "samples_pending": self._pending(), "updates": counts.get(Counter.UPDATES, 0),
-                "steps_skipped": counts.get(Counter.STEPS_SKIPPED, 0),
+                "updates": counts.get(Counter.UPDATES, 0), "steps_skipped": counts.get(Counter.STEPS_SKIPPED, 0),
                 **{str(name): counts.get(name, 0) for name in _GROUPS}}
 
     def _gauges(self, paused: bool) -> dict[str, float]:

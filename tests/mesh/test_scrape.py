@@ -13,7 +13,7 @@ def test_the_dashboard_s_metrics_are_told(mesh: Mesh) -> None:
     told = mesh.cli("metrics", "--once")
     names = exported(told, httpx.get(f"{mesh.url}/metrics", trust_env=False).text)
     assert not metrics() - names - LATER
-    assert {"openclaw_requests_total", "openclaw_tokens_total"} <= names
+    assert {"openclaw_requests_total", "gen_ai_client_token_usage_sum"} <= names
     assert 'openclaw_environment_capacity{component="env_server",environment="terminal"' in told
     assert told.count("openclaw_up{") == 4 and "} 0.0" not in "".join(
         line for line in told.splitlines() if line.startswith("openclaw_up{"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.metrics.export import Histogram, MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
+from openclaw_rl.observability.gen_ai import Generation
 from openclaw_rl.observability.metrics import MetricsExport, observe_status, reporting
 from openclaw_rl.observability.state import Telemetry, current
 from openclaw_rl.runtime import runtime
@@ -21,6 +23,7 @@ class Keeper(MetricExporter):
         super().__init__()
         self.points: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self.monotonic: set[str] = set()
+        self.histograms: dict[str, tuple[str, list[tuple[dict[str, str], int, float]]]] = {}
 
     def export(self, metrics_data: Any, timeout_millis: float = 0, **kwargs: Any) -> MetricExportResult:
         for resource in metrics_data.resource_metrics:
@@ -28,6 +31,10 @@ class Keeper(MetricExporter):
                 for metric in scope.metrics:
                     if getattr(metric.data, "is_monotonic", False):
                         self.monotonic.add(metric.name)
+                    if isinstance(metric.data, Histogram):
+                        self.histograms[metric.name] = metric.unit, [
+                            (dict(point.attributes), point.count, point.sum) for point in metric.data.data_points]
+                        continue
                     for point in metric.data.data_points:
                         self.points[metric.name, tuple(sorted(point.attributes.items()))] = point.value
         return MetricExportResult.SUCCESS
@@ -59,9 +66,10 @@ async def test_the_same_numbers(keeper: Keeper) -> None:
         return status
 
     observe_status(read)
-    metrics = Metrics(lambda: {"qps": 1.5})
-    metrics.answered("chat.completions", 200, 0.2)
-    metrics.tokens({"prompt_tokens": 10, "completion_tokens": 4})
+    metrics = Metrics(lambda: {"qps": 1.5}, counters=lambda: {"engine_tokens": 9}, model="stub")
+    metrics.answered("chat.completions", 200)
+    metrics.generations.ended(Generation("chat.completions", 2.5, 0.5, 10, 5))
+    metrics.generations.ended(Generation("grpc.generate", 0.2, None, 0, 0, "CONTEXT_TOO_LONG", True))
     await asyncio.to_thread(current().metrics.collect)
     points = keeper.points
     assert points["openclaw.turns_main", ()] == 5 and points["openclaw.pending", ()] == 2.5
@@ -73,10 +81,25 @@ async def test_the_same_numbers(keeper: Keeper) -> None:
     assert {"openclaw.turns_main", "openclaw.dropped", "openclaw_requests_total"} <= keeper.monotonic
     assert "openclaw.pending" not in keeper.monotonic
     told = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
-            for line in metrics.text().decode().splitlines() if not line.startswith("#")}
+            for line in metrics.text()[0].decode().splitlines() if line.startswith("openclaw_")}
     exported = {name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}" if labels else ""): value
                 for (name, labels), value in points.items() if not name.startswith("openclaw.")}
     assert exported == {name: value for name, value in told.items() if "_created" not in name}
+    common = {"gen_ai.provider.name": "openclaw_rl", "gen_ai.request.model": "stub", "gen_ai.response.model": "stub"}
+    chat = {**common, "gen_ai.operation.name": "chat", "openclaw.background": "false"}
+    failed = {**common, "gen_ai.operation.name": "text_completion", "openclaw.background": "true",
+              "error.type": "CONTEXT_TOO_LONG"}
+    assert keeper.histograms == {
+        "gen_ai.server.request.duration": ("s", [(chat, 1, 2.5), (failed, 1, 0.2)]),
+        "gen_ai.server.time_to_first_token": ("s", [(chat, 1, 0.5)]),
+        "gen_ai.server.time_per_output_token": ("s", [(chat, 1, 0.5)]),
+        "gen_ai.client.token.usage": ("{token}", [({**chat, "gen_ai.token.type": "input"}, 1, 10),
+                                                  ({**chat, "gen_ai.token.type": "output"}, 1, 5)])}
+    shown = metrics.text()[0].decode()
+    for name, count in (("gen_ai_server_request_duration_seconds", 2), ("gen_ai_client_token_usage", 2),
+                        ("gen_ai_server_time_to_first_token_seconds", 1),
+                        ("gen_ai_server_time_per_output_token_seconds", 1)):
+        assert f"# TYPE {name} histogram" in shown and len(re.findall(rf"^{name}_count", shown, re.M)) == count
 
 
 

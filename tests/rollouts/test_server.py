@@ -109,7 +109,7 @@ async def test_turns_reach_the_judge_over_a_restart(home: Home) -> None:
             assert found.state == component_pb2.COMPONENT_STATE_RUNNING
             assert dict(found.counters) == {"turns_main": 2, "turns_side": 0, "turns_unknown": 0, "retries": 0,
                                             "transitions_sent": 2, "feedback_ignored": 0, "total_interactions": 2,
-                                            "sessions_open": 0, "leases": 0, "leases_expired": 0, "steps": 0,
+                                            "leases": 0, "leases_expired": 0, "steps": 0,
                                             "sandboxes_lost": 0, "episodes_done": 0, "episodes_broken": 0}
             assert found.policy_version == 4
     assert [line.split("] ", 2)[2] for path in home.logs.glob("rl_trace_*") for line in path.read_text().splitlines()
@@ -155,7 +155,7 @@ async def test_an_idle_session_is_reaped(home: Home) -> None:
     async with judging(judge) as address, serving(home, address, session_timeout=0.2) as channel:
         await record(channel, turn("t1", [user("hi")], "hello"))
         await eventually(lambda: judge.got)
-        assert (await status(channel)).counters["sessions_open"] == 0
+        assert (await status(channel)).gauges["sessions_open"] == 0
 
 
 async def test_nothing_trainable_is_degraded(home: Home) -> None:

@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "servers" / "observability"
 DASHBOARD = FOLDER / "grafana" / "dashboards" / "openclaw-rl.json"
 #: Figures that there are none of before a step was made, or before anybody asked for anything.
 LATER = {"openclaw_loss", "openclaw_kl", "openclaw_grad_norm", "openclaw_staleness", "openclaw_dropped_total",
-         "openclaw_alarm", "openclaw_tokens_total", "openclaw_requests_total"}
+         "openclaw_alarm", "openclaw_requests_total"}
 
 
 def dashboard() -> dict[str, Any]:
@@ -31,7 +31,8 @@ def expressions() -> list[str]:
 
 def metrics() -> set[str]:
     """Names of all metrics that are asked for."""
-    return {name for query in expressions() for name in re.findall(r"\bopenclaw_\w+", query)}
+    queries = (re.sub(r"by \([^)]*\)|\{[^}]*\}", "", query) for query in expressions())
+    return {name for query in queries for name in re.findall(r"\b(?:openclaw|gen_ai)_\w+", query)}
 
 
 def exported(*texts: str) -> set[str]:

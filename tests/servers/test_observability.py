@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from openclaw_rl.config import EnvServerConfig
+from openclaw_rl.observability.gen_ai import Generation
 from openclaw_rl.observability.prometheus import MeshCollector
 from openclaw_rl.reward.queue import COUNTERS as JUDGE_COUNTERS
 from openclaw_rl.rollouts.environments.factory import configured_environments
@@ -31,7 +34,8 @@ SCHEMA = Path(__file__).with_name("grafana_dashboard.schema.json")
 
 
 def environment_status(folder: Path) -> ComponentStatus:
-    told = ComponentStatus(name="env_server", counters=dict.fromkeys([*ENVIRONMENT_COUNTERS, "sessions_open"], 1))
+    told = ComponentStatus(name="env_server", counters=dict.fromkeys(ENVIRONMENT_COUNTERS, 1),
+                           gauges={"sessions_open": 1})
     status.add_to_status(LeasePool(configured_environments(EnvServerConfig(), Home(folder))), told)
     return told
 
@@ -52,10 +56,9 @@ def told(folder: Path) -> str:
 
 def at_the_door() -> str:
     door = Metrics(lambda: {"qps": 1})
-    door.answered("chat.completions", 200, 0.2)
-    door.first_token(0.1)
-    door.tokens({"prompt_tokens": 1, "completion_tokens": 1})
-    return door.text().decode()
+    door.answered("chat.completions", 200)
+    door.generations.ended(Generation("chat.completions", 0.2, 0.1, 1, 2))
+    return door.text()[0].decode()
 
 
 async def test_every_metric_is_exported(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_a_broken_dashboard_is_told(tmp_path: Path) -> None:
 def test_queries_are_whole(query: Any) -> None:
     for opening, closing in ("()", "{}", "[]"):
         assert query.count(opening) == query.count(closing)
-    assert query.count('"') % 2 == 0 and "openclaw_" in query
+    assert query.count('"') % 2 == 0 and re.search("(openclaw|gen_ai)_", query)
 
 
 def test_prometheus_scrapes_the_default_ports() -> None:
@@ -138,6 +141,10 @@ async def test_the_command_serves_them(tmp_path: Path) -> None:
         assert url.startswith("http://127.0.0.1:")
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
         assert 'openclaw_up{component="env_server",host=""} 0.0' in text
+        for headers, status in (({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403)):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                await asyncio.to_thread(urllib.request.urlopen, urllib.request.Request(url, headers=headers), None, 30)
+            assert caught.value.code == status
     finally:
         process.terminate()
         await process.wait()

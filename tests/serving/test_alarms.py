@@ -94,7 +94,7 @@ async def test_status_and_metrics_tell_the_alarms(tmp_path: Path, template: Chat
     board = StatusReporter(rig.turns, rig.recorder, rig.outbox, rig.store)
     board.engine = rig.engine
     metrics = Metrics(board.gauges, board.alarms)
-    assert b'openclaw_component_degraded{component="policy_server"} 0.0' in metrics.text()
+    assert b'openclaw_component_degraded{component="policy_server"} 0.0' in metrics.text()[0]
     await rig.ask()
     rig.outbox._oldest = time.time() - 400
     status = board.status()
@@ -102,7 +102,7 @@ async def test_status_and_metrics_tell_the_alarms(tmp_path: Path, template: Chat
     [alarm] = status.alarms
     assert alarm.name == "turns_waiting"
     assert "1 turns wait on disk for env_server, the oldest for 7 min" in status.detail
-    text = metrics.text()
+    text = metrics.text()[0]
     assert b'openclaw_component_degraded{component="policy_server"} 1.0' in text
     assert b'openclaw_alarm{component="policy_server",name="turns_waiting"} 1.0' in text
     rig.store.close()

@@ -119,7 +119,7 @@ async def test_min_samples_make_a_version(tmp_path: Path, model: Path) -> None:
             ("b", pb.SAMPLE_FATE_TRAINED, 1, 1), ("a", pb.SAMPLE_FATE_TRAINED, 1, -1)]
         status = rig.status
         assert status.state == component_pb2.COMPONENT_STATE_RUNNING
-        assert dict(status.counters) == {"samples_accepted": 2, "samples_trained": 2, "samples_pending": 0,
+        assert dict(status.counters) == {"samples_accepted": 2, "samples_trained": 2,
                                          "updates": 1, "steps_skipped": 0, "groups_whole": 0, "groups_incomplete": 0,
                                          "groups_dropped": 0, "groups_alike": 0}
         assert status.gauges["loss"] == 0.5
@@ -390,7 +390,7 @@ async def test_a_stop_does_not_wait_for_a_step_to_end(tmp_path: Path, model: Pat
         await rig.submit(make_sample("a"), make_sample("b"))
         await eventually(lambda: rig.status.gauges["training"] == 1)
     async with trainer(tmp_path, model, min_samples=9) as rig:
-        assert rig.status.counters["samples_pending"] == 2
+        assert rig.status.gauges["pending"] == 2
 
 
 def _wait(condition: Callable[[], bool]) -> None:

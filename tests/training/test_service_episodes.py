@@ -24,7 +24,7 @@ async def test_groups_make_a_version_and_status_tells_what_is_waited_for(tmp_pat
         assert rig.status.detail == "has 0 of 2 groups; group g waits for 1 of 2 episodes"
         await rig.submit(step_of("a", 2, outcome=1.0))
         await eventually(lambda: rig.status.detail.startswith("has 1 of 2 groups, trains on what there is in "))
-        assert rig.status.counters["samples_pending"] == 3
+        assert rig.status.gauges["pending"] == 3
         await rig.submit(step_of("c", group="h", outcome=1.0), step_of("d", group="h", outcome=0.0),
                          make_sample("user", 1))
         await eventually(lambda: rig.publisher.offered == [1])

@@ -80,12 +80,12 @@ async def main(args: argparse.Namespace) -> None:
             await run(engine, 2, 8)
             idle = await run(engine, args.requests, args.tokens)
             folders = [variant(base, root / f"v{i}", 1 + i / 1000) for i in range(1, args.updates + 1)]
-            made = engine.status().gauges["tokens_total"]
+            made = engine.status().counters["engine_tokens"]
             busy = asyncio.create_task(run(engine, args.requests, args.tokens))
             pauses = []
             for version, folder in enumerate(folders, 1):
                 wanted = made + args.requests * args.tokens * version // (args.updates + 2)
-                while engine.status().gauges["tokens_total"] < wanted and not busy.done():  # noqa: ASYNC110
+                while engine.status().counters["engine_tokens"] < wanted and not busy.done():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
                 await engine.stage(version, folder)
                 pauses.append(round((await engine.activate(version)).ms))

@@ -119,7 +119,8 @@ class WorkerInfo:
 class EngineStatus:
     """How an engine is."""
 
-    gauges: Mapping[str, float] = field(default_factory=dict)  #: and counters: running, waiting, tokens_total, ...
+    gauges: Mapping[str, float] = field(default_factory=dict)  #: running, waiting, tokens_per_s, ...
+    counters: Mapping[str, int] = field(default_factory=dict)  #: since the start: engine_tokens, ...
     workers: Sequence[WorkerInfo] = ()  #: empty for an engine that has none
     alarms: Sequence[tuple[str, str]] = ()  #: (name, message); an empty message is none
 

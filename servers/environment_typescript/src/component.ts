@@ -78,12 +78,11 @@ export class Component {
       counters: {
         ...Object.fromEntries(COUNTERS.map((name) => [name, 0n])),
         ...store.counters(),
-        sessions_open: BigInt(sessions),
         leases: BigInt(pool.counts.leases),
         leases_expired: BigInt(pool.counts.leases_expired),
         steps: BigInt(pool.counts.steps),
       },
-      gauges: { leases_running: pool.running.length, leases_waiting: pool.waitingCount },
+      gauges: { sessions_open: sessions, leases_running: pool.running.length, leases_waiting: pool.waitingCount },
       outboxes: [
         {
           name: "transitions",

@@ -44,7 +44,8 @@ impl Board {
         let desk = &self.desk;
         let active = desk.versions.active();
         let delivery = desk.delivery().stats();
-        let counters: HashMap<String, i64> = desk.counters().into_iter().collect();
+        let mut counters: HashMap<String, i64> = desk.counters().into_iter().collect();
+        counters.insert("api_retries".into(), desk.upstream.retries() as i64);
         let oldest = self.store.oldest().filter(|_| delivery.pending > 0);
         let gauges = [
             ("qps", self.rate(counters.get("requests").copied().unwrap_or(0))),
@@ -52,7 +53,6 @@ impl Board {
             ("tokens_per_s", 0.0),
             ("version", active.version as f64),
             ("playbook_entries", active.entries as f64),
-            ("api_retries", desk.upstream.retries() as f64),
         ];
         let alarms = self.alarms(&delivery, oldest);
         let state = if *self.phase.borrow() != Phase::Serving {

@@ -103,12 +103,12 @@ async def test_requests_join_and_leave_in_the_middle(engine: EmbeddedEngine) -> 
 
 async def test_a_cancelled_request_leaves_at_once(engine: EmbeddedEngine) -> None:
     task = asyncio.create_task(ids(engine, PROMPTS[0], Sampling(temperature=2, seed=3, max_tokens=900)))
-    await eventually(lambda: engine.status().gauges["tokens_total"] > 2)
+    await eventually(lambda: engine.status().counters["engine_tokens"] > 2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await eventually(lambda: engine.status().gauges["running"] == 0)
-    assert engine.status().gauges["tokens_total"] < 900
+    assert engine.status().counters["engine_tokens"] < 900
 
 
 async def test_an_abandoned_iterator_is_cleaned_up(engine: EmbeddedEngine) -> None:
@@ -116,7 +116,7 @@ async def test_an_abandoned_iterator_is_cleaned_up(engine: EmbeddedEngine) -> No
         break
     gc.collect()
     await eventually(lambda: engine.status().gauges["running"] == 0)
-    assert engine.status().gauges["tokens_total"] < 900
+    assert engine.status().counters["engine_tokens"] < 900
 
 
 async def test_a_long_prompt_does_not_hold_up_the_others(engine: EmbeddedEngine, held: SimpleNamespace) -> None:

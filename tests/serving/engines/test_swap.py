@@ -22,7 +22,7 @@ LONG = Sampling(temperature=2, seed=4, max_tokens=400)
 async def test_a_running_response_goes_on_with_the_new_weights(engine: EmbeddedEngine, other: Path) -> None:
     before, _ = await engine.score([1, 2, 3])
     responses = [asyncio.create_task(tokens(engine, [i + 1], LONG)) for i in range(4)]
-    await eventually(lambda: engine.status().gauges["tokens_total"] > 20)
+    await eventually(lambda: engine.status().counters["engine_tokens"] > 20)
     await engine.stage(1, other)
     assert engine.active_version == 0
     pause = await engine.activate(1)

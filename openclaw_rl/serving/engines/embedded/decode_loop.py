@@ -105,7 +105,7 @@ class DecodeLoop:
         #: Slot i belongs to active[i]: decoding requests first, then at most one whose prompt is incomplete, then at
         #: most one background request that it has overtaken.
         self._active: list[Request] = []
-        self._counts = {"requests_total": 0, "tokens_total": 0, "prompt_tokens_total": 0, "steps_total": 0}
+        self._counts = {"engine_requests": 0, "engine_tokens": 0, "engine_prompt_tokens": 0, "engine_steps": 0}
         self._recent: deque[tuple[float, int]] = deque()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -134,7 +134,7 @@ class DecodeLoop:
                 self._waiting.append(request)
             else:  # ahead of background requests
                 self._waiting.insert(self._live_waiting(), request)
-            self._counts["requests_total"] += 1
+            self._counts["engine_requests"] += 1
             self._changed.notify()
 
     def _live_waiting(self) -> int:
@@ -156,12 +156,17 @@ class DecodeLoop:
             self._swaps.append(_Swap(version, weights, finished))
             self._changed.notify()
 
-    def stats(self) -> dict[str, float]:
-        """Gauges and counters; see EngineStatus."""
+    @property
+    def counters(self) -> dict[str, int]:
+        """See EngineStatus."""
+        return dict(self._counts)
+
+    def gauges(self) -> dict[str, float]:
+        """See EngineStatus."""
         now = time.monotonic()
         recent = [(at, count) for at, count in list(self._recent) if at > now - _RATE_SECONDS]
         span = max(now - recent[0][0], 1.0) if recent else 1.0
-        return {"running": len(self._active), "waiting": len(self._waiting), **self._counts,
+        return {"running": len(self._active), "waiting": len(self._waiting),
                 "tokens_per_s": sum(count for _, count in recent) / span,
                 "cache_tokens": sum(request.length for request in list(self._active))}
 
@@ -214,7 +219,7 @@ class DecodeLoop:
             for request in [request for request, _ in pieces] or decoding:
                 request.send(EngineError(f"the engine failed: {type(error).__name__}"))
                 self._leave(request)
-        self._counts["steps_total"] += 1
+        self._counts["engine_steps"] += 1
         self._flush()
 
     def _pieces(self, budget: int) -> list[tuple[Request, Piece]]:
@@ -259,7 +264,7 @@ class DecodeLoop:
         drawing, rows, row = list(decoding), list(range(len(decoding))), len(decoding)
         ended: list[Request] = []
         for request, piece in pieces:
-            self._counts["prompt_tokens_total"] += len(piece.tokens)
+            self._counts["engine_prompt_tokens"] += len(piece.tokens)
             request.done += len(piece.tokens)
             if request.sampling is None:
                 self._score(request, piece, logits[row:row + piece.outputs])
@@ -305,7 +310,7 @@ class DecodeLoop:
 
     def _count(self, tokens: int) -> None:
         now = time.monotonic()
-        self._counts["tokens_total"] += tokens
+        self._counts["engine_tokens"] += tokens
         self._recent.append((now, tokens))
         while self._recent[0][0] < now - _RATE_SECONDS:
             self._recent.popleft()

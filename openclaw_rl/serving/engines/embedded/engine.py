@@ -179,8 +179,9 @@ class EmbeddedEngine:
 
     def status(self) -> EngineStatus:
         """Gauges and counters; see Engine.status."""
-        gauges = self._decoding.stats() if self._decoding else {}
-        return EngineStatus(gauges | {"staged": len(self._staged)})
+        decoding = self._decoding
+        gauges = decoding.gauges() if decoding else {}
+        return EngineStatus(gauges | {"staged": len(self._staged)}, decoding.counters if decoding else {})
 
     def _running(self) -> DecodeLoop:
         if not self._decoding:

@@ -130,7 +130,7 @@ class UpstreamPolicy:
 
     def status(self) -> EngineStatus:
         """Instructions in the active playbook, retried requests, and whether the API fails; see Engine.status."""
-        return EngineStatus({"playbook_entries": float(len(self._active.entries)), "api_retries": float(self.retries)},
+        return EngineStatus({"playbook_entries": float(len(self._active.entries))}, {"api_retries": self.retries},
                             alarms=[("api_failing", self.problem)])
 
     def fill(self, sampling: turn_pb2.SamplingParams) -> turn_pb2.SamplingParams:

@@ -70,7 +70,7 @@ class SglangEngine:
         self._pool = Pool(workers, settings.max_batch, max(settings.max_waiting, settings.max_batch * len(workers)),
                           settings.sglang.start_timeout)
         self._staged: dict[int, tuple[Checkpoint, Any]] = {}
-        self._counts = {"requests_total": 0, "tokens_total": 0, "continued_total": 0}
+        self._counts = {"engine_requests": 0, "engine_tokens": 0, "engine_continued": 0}
         self._recent: deque[float] = deque()
 
     @property
@@ -111,7 +111,7 @@ class SglangEngine:
         most = min(sampling.max_tokens, room)
         so_far: list[int] = []
         losses = 0
-        self._counts["requests_total"] += 1
+        self._counts["engine_requests"] += 1
         while True:
             if so_far and so_far[-1] in stop_ids:
                 yield Finished("stop")  # only the final message was lost
@@ -135,7 +135,7 @@ class SglangEngine:
                 self._manager.report_lost(worker, str(error))
                 if losses > _LOSSES:
                     raise EngineError(f"one response lost {losses} workers; the last one: {error}") from error
-                self._counts["continued_total"] += 1
+                self._counts["engine_continued"] += 1
                 logger.warning("A response continues from token %d on another worker: %s", len(so_far), error)
             finally:
                 self._pool.release(worker)
@@ -187,7 +187,8 @@ class SglangEngine:
 
     def status(self) -> EngineStatus:
         """Gauges, workers, and an alarm for each worker that is out; see Engine.status."""
-        return EngineStatus(self._gauges(), [worker.info() for worker in self._manager.workers],
+        return EngineStatus(self._gauges(), {**self._counts, "worker_restarts": self._manager.restarts},
+                            [worker.info() for worker in self._manager.workers],
                             [("engine_worker_out", problem) for problem in self._manager.problems()])
 
     def _gauges(self) -> dict[str, float]:
@@ -196,10 +197,9 @@ class SglangEngine:
             self._recent.popleft()
         span = max(now - self._recent[0], 1.0) if self._recent else 1.0
         workers = self._manager.workers
-        return {"running": sum(worker.running for worker in workers), "waiting": self._pool.waiting, **self._counts,
+        return {"running": sum(worker.running for worker in workers), "waiting": self._pool.waiting,
                 "tokens_per_s": len(self._recent) / span, "staged": len(self._staged), "workers": len(workers),
-                "workers_serving": sum(worker.serving for worker in workers),
-                "worker_restarts_total": self._manager.restarts}
+                "workers_serving": sum(worker.serving for worker in workers)}
 
     async def _acquire(self, session: str, ids: Sequence[int]) -> Worker:
         while True:
@@ -213,7 +213,7 @@ class SglangEngine:
         self._pool.dispatch()
 
     def _count(self) -> None:
-        self._counts["tokens_total"] += 1
+        self._counts["engine_tokens"] += 1
         self._recent.append(time.monotonic())
 
     def _check_ids(self, ids: Sequence[int]) -> None:

@@ -77,14 +77,14 @@ class _Api:
         context = self._open(exchange, asked, "chat.completions")
         reply = ChatReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
                           len(asked.calls), asked.n, asked.logprobs, asked.include_usage)
-        await exchange.run(Generation(self._service, self._metrics, exchange, context, asked, reply).run())
+        await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
 
     async def completions(self, exchange: Exchange) -> None:
         asked = await self._parsed(exchange, parse_completion, "prompt")
         context = self._open(exchange, asked, "completions")
         reply = CompletionReply(context.turn_id, context.session_id, self._service.model, int(context.requested_at),
                                 len(asked.calls), asked.n, asked.logprobs, asked.include_usage, echo=asked.echo)
-        await exchange.run(Generation(self._service, self._metrics, exchange, context, asked, reply).run())
+        await exchange.run(Generation(self._service, exchange, context, asked, reply).run())
 
     async def models(self, exchange: Exchange) -> Response:
         return _json({"object": "list", "data": [self._model()]})
@@ -100,7 +100,8 @@ class _Api:
         return _json({"object": "feedback", "feedback_id": await self._service.feedback(feedback)})
 
     async def metrics(self, exchange: Exchange) -> Response:
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+        text, content_type = self._metrics.text(exchange.request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
 
     async def health(self, request: Request) -> Response:
         if self._service.ready:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from openclaw_rl.serving.chat_service import ChatService
-from openclaw_rl.serving.entrypoints.openai.metrics import Metrics
 from openclaw_rl.serving.entrypoints.openai.pipeline import Exchange
-from openclaw_rl.serving.entrypoints.openai.replies import DONE, ChatReply, usage
+from openclaw_rl.serving.entrypoints.openai.replies import DONE, ChatReply
 from openclaw_rl.serving.entrypoints.openai.requests import ApiRequest
 from openclaw_rl.serving.interfaces import End, Event, RequestContext, Start
 
@@ -23,9 +21,9 @@ class Generation:
         reply: writes its bodies.
     """
 
-    def __init__(self, service: ChatService, metrics: Metrics, exchange: Exchange, context: RequestContext,
-                 asked: ApiRequest, reply: ChatReply) -> None:
-        self._service, self._metrics, self._exchange = service, metrics, exchange
+    def __init__(self, service: ChatService, exchange: Exchange, context: RequestContext, asked: ApiRequest,
+                 reply: ChatReply) -> None:
+        self._service, self._exchange = service, exchange
         self._context, self._asked, self._reply = context, asked, reply
 
     async def run(self) -> None:
@@ -58,14 +56,12 @@ class Generation:
     async def _begin(self, version: int) -> None:
         """The first token has come."""
         self._exchange.version = version
-        self._metrics.first_token(time.perf_counter() - self._exchange.began)
         if self._asked.stream:
             await self._start(b"text/event-stream; charset=utf-8",
                               # Proxies must not buffer.
                               [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")])
 
     async def _finish(self, ends: list[End]) -> None:
-        self._metrics.tokens(usage(ends, self._asked.n))
         if self._asked.stream:
             tail = self._reply.usage_chunk(ends) + DONE if self._asked.include_usage else DONE
         else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -40,14 +39,13 @@ class Exchange:
     Attributes:
         caller: who sent the request.
         span: the request's span; None when it is not traced.
-        began: `time.perf_counter()` at its arrival.
         context: set once the chat service has accepted it.
         status: HTTP status of the outcome; `CLIENT_GONE` until there is one.
         version: the policy version that answered; None for other requests.
     """
 
     def __init__(self, request: Request, send: Send, span: Span | None) -> None:
-        self.request, self.span, self.began = request, span, time.perf_counter()
+        self.request, self.span = request, span
         self.caller: Caller | None = None
         self.context: RequestContext | None = None
         self.status = CLIENT_GONE
@@ -164,7 +162,7 @@ class Endpoint:
         name = caller.name if caller is not None else self._access.name(exchange.request.headers)
         self._metrics.client(name, status)
         if self._generates or status != 200:
-            self._metrics.answered(self._api, status, time.perf_counter() - exchange.began)
+            self._metrics.answered(self._api, status)
         request_spans.answered(exchange.span, status, exchange.version)
 
 

@@ -88,7 +88,7 @@ async def test_an_update_pauses_in_place_and_reads_the_version_back(make: Make, 
     engine = await make(fakes[0])
     before = len(fakes[0].calls)
     responses = [asyncio.create_task(respond(engine, [i + 1], 100)) for i in range(8)]
-    await eventually(lambda: engine.status().gauges["tokens_total"] > 40)
+    await eventually(lambda: engine.status().counters["engine_tokens"] > 40)
     await engine.stage(3, other)
     pause = await engine.activate(3)
     assert engine.active_version == 3 and pause.steps == 1
@@ -156,7 +156,7 @@ async def test_a_refused_update_leaves_the_old_version_and_no_response_fails(
         make: Make, fakes: list[FakeSglang], other: Path, refused: str) -> None:
     engine = await make(fakes[0])
     running = asyncio.create_task(respond(engine, [1], 100))
-    await eventually(lambda: engine.status().gauges["tokens_total"] > 3)
+    await eventually(lambda: engine.status().counters["engine_tokens"] > 3)
     fakes[0].refuse[refused] = 1
     await engine.stage(1, other)
     with pytest.raises(WeightsError, match=r"version 1 is not active.*shapes do not fit"):
@@ -203,7 +203,7 @@ async def test_a_response_goes_on_elsewhere_when_its_worker_dies(make: Make, fak
     engine = await make(*fakes)
     responses = [asyncio.create_task(respond(engine, [i], 60, session=f"s{i}")) for i in range(6)]
     await eventually(lambda: fakes[0].running > 0 and fakes[1].running > 0
-                     and engine.status().gauges["tokens_total"] > 30)
+                     and engine.status().counters["engine_tokens"] > 30)
     await fakes[0].stop()
     for i, response in enumerate(await asyncio.gather(*responses)):
         assert [token.id for token in response] == [i + 1 + at for at in range(60)]  # none lost, none twice
@@ -219,7 +219,7 @@ async def test_a_response_waits_for_the_only_worker_to_come_back(make: Make, fak
     engine = await make(fakes[0])
     fakes[0].break_after = 5
     assert [token.id for token in await respond(engine, [0], 12)] == list(range(1, 13))
-    assert engine.status().gauges["continued_total"] == 1
+    assert engine.status().counters["engine_continued"] == 1
 
 
 async def test_a_server_that_somebody_else_updates_is_taken_out(make: Make, fakes: list[FakeSglang]) -> None:

@@ -105,12 +105,12 @@ async def test_a_chat_streams_and_agrees_with_the_embedded_engine(engine: Sglang
 async def test_eight_responses_go_on_through_updates(engine: SglangEngine, newer: Path, folder: Path) -> None:
     prompts = [[1, 504, 260, 3575, 282 + i] for i in range(8)]
     before = await engine.score(prompts[0])
-    made = engine.status().gauges["tokens_total"]
+    made = engine.status().counters["engine_tokens"]
     responses = [asyncio.create_task(respond(engine, prompt, 60, temperature=1.0)) for prompt in prompts]
 
     def all_running() -> bool:
-        gauges = engine.status().gauges
-        return gauges["tokens_total"] > made + 24 and gauges["running"] == 8
+        status = engine.status()
+        return status.counters["engine_tokens"] > made + 24 and status.gauges["running"] == 8
 
     await eventually(all_running, 60)
     await engine.stage(1, newer)
@@ -130,9 +130,9 @@ async def test_a_killed_server_comes_back_with_the_active_version(engine: Sglang
         await engine.activate(1)
     ids = [1, 504, 260, 3575, 282]
     score = await engine.score(ids)
-    made = engine.status().gauges["tokens_total"]
+    made = engine.status().counters["engine_tokens"]
     running = asyncio.create_task(respond(engine, ids, 40, temperature=1.0))
-    await eventually(lambda: engine.status().gauges["tokens_total"] > made + 3, 60)
+    await eventually(lambda: engine.status().counters["engine_tokens"] > made + 3, 60)
     process = engine._manager.workers[0].process
     assert process and process.pid
     os.kill(process.pid, signal.SIGKILL)

@@ -72,7 +72,7 @@ async def test_a_process_that_hangs_is_started_anew(tiny: Path, tmp_path: Path, 
     try:
         process: Any = engine._manager.workers[0].process
         running = asyncio.create_task(respond(engine, [1], 80))
-        await eventually(lambda: engine.status().gauges["tokens_total"] > 3)
+        await eventually(lambda: engine.status().counters["engine_tokens"] > 3)
         process.server.hangs = True
         assert len(await asyncio.wait_for(running, 20)) == 80
         assert process.starts == 2 and engine.status().workers[0].state == "serving"

@@ -69,7 +69,6 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
         .setPolicyVersion(versions.head()).setHost(host).setDetail(trainer.missing())
         .putCounters("samples_accepted", store.number("accepted"))
         .putCounters("samples_trained", store.number("trained"))
-        .putCounters("samples_pending", waiting.total())
         .putCounters("updates", store.number("updates"))
         .putCounters("steps_skipped", store.number("steps_skipped"))
         .putGauges("pending", waiting.total()).putGauges("rebuilding", waiting.again()).putGauges("open_streams", streams.count())
