@@ -266,6 +266,7 @@ class _Component:
 
         Args:
             config: for a mesh that does not run yet: a configuration or its file; default the home's config.yaml.
+            timeout: seconds without any progress after which the start is given up.
 
         Raises:
             StartError: it can't be started; the text says why.

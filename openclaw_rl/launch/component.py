@@ -91,8 +91,11 @@ def main(argv: list[str] | None = None) -> int:
         config = load_config(args.config or (home.config_file if home.config_file.exists() else None))
         home.create()
     except (ConfigError, OSError) as error:
-        notify.failed(str(error))
-        print(f"{args.name} can't run: {error}", file=sys.stderr)
+        from openclaw_rl.rpc.component_run import reason
+
+        why = reason(args.name, error)
+        notify.failed(why)
+        print(f"{args.name} can't run: {why}", file=sys.stderr)
         return 2
     configure_logging(config.log_level)
     return run(args.name, config, home)

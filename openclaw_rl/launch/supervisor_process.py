@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 _STANDBY = 'read -r word && exit 0; sleep 1; exec "$@"'
 #: Seconds between two starts of a standby that ends by itself.
 _STANDBY_PAUSE = 1.0
+#: And between two tries where there can be none, such as in an image without a shell.
+_NO_STANDBY_PAUSE = 60.0
 
 
 class SupervisorProcess:
@@ -152,6 +154,7 @@ class SupervisorProcess:
                         stdin=subprocess.PIPE, cwd=self._home.root, start_new_session=True)
             except OSError as error:
                 logger.error("the standby can't be started: %s", error)
+                self._stopping.wait(_NO_STANDBY_PAUSE)
             else:
                 self._save()
                 self._standby.wait()

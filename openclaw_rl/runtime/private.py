@@ -15,10 +15,10 @@ _MOST_FILES = 200_000
 
 
 class NotPrivate(PermissionError):
-    """Other users can read the folder, and that can't be changed; the text says why and what to do."""
+    """Other users can read the folder, and that can't be changed; `strerror` says why and what to do."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(errno.EPERM, why)
+    def __init__(self, folder: Path, why: str) -> None:
+        super().__init__(errno.EPERM, why, str(folder))
 
 
 def close(folder: Path, known: Collection[str]) -> None:
@@ -34,24 +34,25 @@ def close(folder: Path, known: Collection[str]) -> None:
     if there.st_uid == 0 != os.geteuid() and not there.st_mode & 0o002:
         return  # a volume, as Kubernetes mounts it for us; root sees all anyway, and what we put into it is closed
     if there.st_uid != os.geteuid():
-        raise NotPrivate(f"it belongs to {_user(there.st_uid)} and you are {_user(os.geteuid())}, so another user "
-                         "could read every conversation; set OPENCLAW_RL_HOME to a folder of yours, such as one in it")
+        raise NotPrivate(folder, f"it belongs to {_user(there.st_uid)} and you are {_user(os.geteuid())}, so "
+                         "another user could read every conversation; set OPENCLAW_RL_HOME to a folder of yours, such "
+                         "as one in it")
     if not there.st_mode & 0o077:
         return
     mode = f"mode {there.st_mode & 0o7777:04o}"
     names = {entry.name for entry in folder.iterdir()}
     shared = folder in (Path("/"), Path("~").expanduser()) or there.st_mode & stat.S_ISVTX
     if shared or (names and names.isdisjoint(known)):
-        raise NotPrivate(f"other users can enter it ({mode}) and it has other files; set OPENCLAW_RL_HOME to a folder "
-                         "of its own, such as one in it")
+        raise NotPrivate(folder, f"other users can enter it ({mode}) and it has other files; set OPENCLAW_RL_HOME "
+                         "to a folder of its own, such as one in it")
     try:
         folder.chmod(0o700)
     except OSError as error:
-        raise NotPrivate(f"other users can enter it ({mode}), and that can't be changed: {error.strerror}; set "
+        raise NotPrivate(folder, f"other users can enter it ({mode}), and that can't be changed: {error.strerror}; set "
                          "OPENCLAW_RL_HOME to a folder on another file system") from None
     if folder.stat().st_mode & 0o077:
-        raise NotPrivate("its file system lets other users enter it whatever its mode; set OPENCLAW_RL_HOME to a "
-                         "folder on another one")
+        raise NotPrivate(folder, "its file system lets other users enter it whatever its mode; set OPENCLAW_RL_HOME to "
+                         "a folder on another one")
 
 
 def tighten(folder: Path) -> int:

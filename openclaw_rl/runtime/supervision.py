@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-#: Variable with the seconds of `RestartPolicy.start_seconds`; for tests, which can't wait as long.
+#: Variable with the seconds of `RestartPolicy.start_seconds`, with which the pauses grow shorter too; for tests, which
+#: can't wait as long.
 START_VARIABLE = "OPENCLAW_RL_START_SECONDS"
 
 
@@ -35,4 +36,4 @@ class RestartPolicy:
 
     def pause(self, failures: int) -> float:
         """Seconds before the next start, after so many failures in a row."""
-        return min(float(failures), self.longest_pause)
+        return min(failures * min(1.0, self.start_seconds / 5), self.longest_pause)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from typer.testing import CliRunner
@@ -9,6 +12,7 @@ from typer.testing import CliRunner
 from openclaw_rl.cli.commands import app
 from openclaw_rl.launch import status as status_module
 from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
+from openclaw_rl.launch.supervisor import Process
 from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus
 
 SINCE = Timestamp(seconds=1_700_000_000)
@@ -57,3 +61,22 @@ def test_different_versions_in_one_mesh(mesh: MeshReport) -> None:
     assert len(mesh.json()["problems"]) == 1
     mesh["prm_judge"].status.package_version = "0.4.0"  # type: ignore[union-attr]
     assert mesh.json()["problems"] == []
+
+
+@pytest.mark.parametrize(("process", "state", "detail"), [
+    (Process("trainer", "BACKOFF", None, 0, 1, "no model", True, ""), "STARTING",
+     "ended and is started again: no model"),
+    (Process("trainer", "STARTING", 7, 0, 2, "no model", False, ""), "STARTING",
+     "since 0 s; it ended before: no model"),
+    (Process("trainer", "BACKOFF", None, 0, 3, "no model", True, ""), "DEGRADED", "has ended 3 times as soon as it was "
+     "started; it is tried again after growing pauses (`openclaw-rl local-start` tries at once): no model"),
+    (Process("trainer", "STARTING", 7, 0, 0, "", False, "loading the model"), "STARTING",
+     "loading the model; since 0 s"),
+    (Process("trainer", "RUNNING", 7, 0, 0, "", False, ""), "DEGRADED",
+     "does not answer; see `openclaw-rl logs trainer`"),
+    (Process("trainer", "EXITED", None, 0, 0, "", False, ""), "STOPPED",
+     "was asked to end; `openclaw-rl local-start` starts it again")],
+    ids=["pausing", "again", "often", "starting", "silent", "asked"])
+def test_one_that_does_not_answer(process: Process, state: str, detail: str) -> None:
+    process = replace(process, since=time.time())
+    assert status_module._silent("trainer", process, True) == (state, detail)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,21 @@ def test_a_step_makes_a_version_of_its_turns(rig: Rig) -> None:
     assert manifest.digest and manifest.digest != base.digest
     assert rig.learner.versions.verify(1)
     assert (rig.store.versions.head, rig.pending) == (1, [])
+
+
+def test_a_step_tells_what_it_is_busy_with(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def telling(real: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **options: Any) -> Any:
+            told.append(rig.learner.stage)
+            return real(*args, **options)
+        return method
+
+    for name in ("step", "save"):
+        monkeypatch.setattr(FakeBackend, name, telling(getattr(FakeBackend, name)))
+    rig.version("a", "b")
+    assert told == ["training on 2 samples", "writing version 1"]
 
 
 def test_the_base_model_is_version_0(rig: Rig) -> None:
