@@ -74,6 +74,7 @@ class Database:
         self.problems: list[str] = []
         self._lock = threading.RLock()
         self._reader_lock = threading.RLock()
+        self._rewriting = threading.Lock()
         self._upkeep_lock = threading.Lock()  # of the connection that checkpoints, and of the log's descriptor
         self._owner = 0  # the thread that is in a transaction
         self._after_commit: list[Callable[[], None]] = []
@@ -189,13 +190,15 @@ class Database:
 
     def rewrite(self) -> None:
         """Replace the file by a copy of what is in it, so that no byte of deleted rows is left, and its size is that of
-        its content. It blocks, about a second for 100 MB; writers and readers wait only for the swap at its end.
+        its content. It blocks, about a second for 100 MB; writers and readers wait only for the swap at its end. One
+        that is called meanwhile waits for it, and then rewrites again: rows may have gone since it began.
 
         Raises:
             StorageError: the disk is full, or another process holds the file; it is as it was.
         """
         try:
-            rewrite(self.path, self._on_writer, self._swap)
+            with self._rewriting:
+                rewrite(self.path, self._on_writer, self._swap)
         except (sqlite3.Error, OSError) as error:
             raise StorageError.of(self.path, error) from error
 

@@ -127,6 +127,30 @@ def test_all_changes_of_the_meantime_are_in_it(database: Database, tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"state.db", "other"}
 
 
+def test_several_at_once_follow_one_another(database: Database) -> None:
+    """Two forgettings at once: the second, which could not begin, took the first one's triggers away, so that what
+    was written meanwhile was lost with the swap."""
+    fill(database, 3000, 2000)
+    failures: list[BaseException] = []
+
+    def rewrite() -> None:
+        try:
+            database.rewrite()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=rewrite) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    written = 0
+    while any(thread.is_alive() for thread in threads):
+        with database.transaction() as db:
+            db.execute("INSERT INTO names VALUES (?, ?)", (f"m{written}", written))
+        written += 1
+    assert not failures
+    assert len(content(database.path)["names"]) == written > 1
+
+
 def test_it_goes_on_as_before(database: Database) -> None:
     fill(database, 100, 100)
     with database.transaction() as db:
