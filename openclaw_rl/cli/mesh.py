@@ -163,7 +163,9 @@ def status(as_json: Json = False) -> None:
         lines = (f"policy version {_known(mesh.policy_version)}",
                  "turns: " + ", ".join(f"{_known(n)} {name}" for name, n in turns.items()),
                  "samples: " + ", ".join(f"{_known(samples[k])} {k}" for k in ("accepted", "trained", "pending"))
-                 + f"; dropped: {dropped}")
+                 + f"; dropped: {dropped}",
+                 "samples in the last hour: " + ", ".join(
+                     f"{_known(None if n is None else round(n))} {name}" for name, n in samples["per_hour"].items()))
         out.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
         for c in mesh.components:
             for box in c.status.outboxes if c.status else ():

@@ -117,7 +117,8 @@ class TrainerConfig(Component):
     min_samples: Int = Field(4, ge=1)
     """Number of samples with a nonzero score or a hint that starts a step at once; neutral ones are included."""
     max_batch: Int = Field(16, ge=1)
-    """Maximum samples per step."""
+    """Maximum samples per step. While more wait than would be taken before they are stale, this and the two limits
+    below grow up to fourfold."""
     max_per_session: Int = Field(4, ge=1)
     """Maximum samples of one session per step; others wait for later steps."""
     max_per_branch: Int = Field(4, ge=1)

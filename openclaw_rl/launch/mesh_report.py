@@ -111,6 +111,8 @@ class MeshReport:
             "samples": {
                 **{name: self.counter("trainer", f"samples_{name}") for name in ("accepted", "trained", "pending")},
                 "dropped": dict(sorted(trainer.dropped.items())) if trainer is not None else {},
+                "per_hour": {name: self.gauge("trainer", f"{name}_per_hour")
+                             for name in ("accepted", "trained", "dropped")},
             },
             **beside,
         }

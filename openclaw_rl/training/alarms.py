@@ -9,6 +9,7 @@ from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.runtime.alarms import Alarms, Raised, duration, quarantine_alarm
+from openclaw_rl.training.buffer import backlog
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.training.tables.reasons import DropReason, Fate, VersionState
 from openclaw_rl.v1 import component_pb2, policy_pb2
@@ -19,6 +20,8 @@ ALARM_TOKENS = 128
 WAITING_INTERVALS, WAITING_SECONDS = 10, 3600.0
 #: The newest samples, when none of so many can be learned from.
 NEWEST = 50
+#: Samples dropped as stale within an hour, and their share of these and those that were trained on, that are too many.
+STALE, STALE_SHARE = 10, 0.1
 #: Steps skipped, and versions rejected, one after the other.
 IN_A_ROW = 3
 
@@ -56,7 +59,8 @@ class TrainerAlarms:
         self._alarms.report(status, [
             *(("state_damaged", text) for text in self._store.problems),
             ("cannot_train", f"can't train: {problem}" * bool(problem)),
-            ("steps_skipped", self._skipping()), ("samples_waiting", self._waiting(paused, missing)), *self._useless(),
+            ("steps_skipped", self._skipping()), ("samples_waiting", self._waiting(paused, missing)),
+            ("samples_stale", self._stale()), *self._useless(),
             ("logprobs_apart", self._apart(metrics)), ("versions_rejected", self._rejected()),
             *self._policy(policy, line), quarantine_alarm("samples", quarantine.count, quarantine.last), *more])
 
@@ -76,6 +80,19 @@ class TrainerAlarms:
                 f"min_samples ({self._config.min_samples}) counts only those with a score or a hint, of one session at "
                 f"most max_per_session ({self._config.max_per_session}) and of one branch max_per_branch "
                 f"({self._config.max_per_branch}); lower min_samples, or `openclaw-rl train-now`")
+
+    def _stale(self) -> str:
+        """Samples that were lost since more came than steps take."""
+        hour, config = self._store.counters.last_hour(), self._config
+        stale = hour.dropped.get(DropReason.STALE, 0)
+        if stale < STALE or stale < STALE_SHARE * (stale + hour.trained):
+            return ""
+        return (f"{stale} samples were dropped as stale within the last hour, {hour.trained} were trained on and "
+                f"{hour.accepted} came: more come than steps take, though a step may grow to {backlog.MOST} times "
+                f"max_batch ({config.max_batch}), and of one session to {backlog.MOST} times max_per_session "
+                f"({config.max_per_session}). Raise these, or components.trainer.max_staleness "
+                f"({config.max_staleness}); samples that came late, since the judge or the trainer was away, are lost "
+                "to max_staleness alone")
 
     def _useless(self) -> list[Raised]:
         """Newest samples that can't be learned from."""

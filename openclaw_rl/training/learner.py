@@ -283,7 +283,7 @@ class Learner:
         step leaves unused."""
         free_memory()
         head = self._store.versions.head
-        newest = sorted(v.manifest.version for v in self._store.versions.all())[-self._keep - 1:]
+        newest = self._store.versions.newest_numbers(self._keep + 1)
         self.files.prune(head, {head, *newest, *needed})
 
     def usable(self) -> set[int]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.observability import turn_spans as traces
@@ -58,7 +58,7 @@ class TrainerService:
         self._monitor = RegressionMonitor(
             RegressionDetector(config.watch, store.versions, store.scores, store.state), store.versions, policy,
             self.events)
-        self.delivery = Delivery(store.database, store.versions, self._monitor, self.events, make_publisher)
+        self.delivery = Delivery(store, self._monitor, self.events, make_publisher, self._undone)
         alarms = TrainerAlarms(config, store)
         self.loop = TrainingLoop(config, store, learner, self._scheduler, self.events, self.delivery, alarms)
         self._report = StatusReport(store, learner, self._scheduler, self.loop, self.delivery, self._monitor, alarms)
@@ -151,6 +151,15 @@ class TrainerService:
                          version=done.base, turn_ids=sorted(done.target.turn_ids))
         self.loop.wake()
         return done
+
+    async def _undone(self, versions: Collection[int]) -> None:
+        """Delete what is left of versions that never will be served, and give up a step that builds on them; the next
+        one takes their samples."""
+        try:
+            await asyncio.to_thread(self._learner.delete, versions)
+        except OSError as error:
+            logger.warning("the files of versions %s can't be deleted: %s", ", ".join(map(str, versions)), error)
+        self.loop.wake()
 
     async def _policy_now(self) -> policy_pb2.PolicyState | None:
         """What the policy server has. While it does not answer, what it had when it last reported: that is not after

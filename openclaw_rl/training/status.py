@@ -84,11 +84,17 @@ class StatusReport:
                 "updates": counts.get(Counter.UPDATES, 0), "steps_skipped": counts.get(Counter.STEPS_SKIPPED, 0),
                 **{str(name): counts.get(name, 0) for name in _GROUPS}}
 
+    def _rates(self) -> dict[str, float]:
+        """Samples in and out within the last hour, or since the start."""
+        hour = self._store.counters.last_hour()
+        return {"accepted_per_hour": float(hour.accepted), "trained_per_hour": float(hour.trained),
+                "dropped_per_hour": float(sum(hour.dropped.values()))}
+
     def _gauges(self, paused: bool) -> dict[str, float]:
         # After a restart: what the last step measured.
         newest = None if self._loop.metrics else self._store.versions.newest()
         figures = self._loop.metrics if newest is None else newest.manifest.metrics
         return {"training": float(self._loop.training), "pending": float(self._pending()),
-                "updates_per_hour": self._loop.updates_per_hour(),
+                "updates_per_hour": self._loop.updates_per_hour(), **self._rates(),
                 "rebuilding": float(self._store.samples.rebuilding()), "paused": float(paused),
                 **{gauge: figures[name] for gauge, name in STEP_GAUGES.items() if name in figures}}

@@ -23,6 +23,7 @@ from openclaw_rl.training.forget import Forgetting, Forgotten
 from openclaw_rl.training.tables import counters, groups, samples, scores, state, versions, voided
 from openclaw_rl.training.tables.counters import Counter, CounterTable
 from openclaw_rl.training.tables.groups import GroupTable
+from openclaw_rl.training.tables.reasons import VersionStatus
 from openclaw_rl.training.tables.samples import SampleTable
 from openclaw_rl.training.tables.scores import ScoreTable
 from openclaw_rl.training.tables.state import StateTable
@@ -101,6 +102,32 @@ class TrainerStore:
             self._groups.close_finished(db, trained=True)
             self.counters.add(db, Counter.TRAINED, len(manifest.turn_ids))
             self.counters.add(db, Counter.UPDATES)
+
+    def go_back(self, head: int, version: int, taken_back: Mapping[int, VersionStatus],
+                never_served: Mapping[int, VersionStatus]) -> None:
+        """Build the next step on another version.
+
+        Args:
+            head: the one that it would build on now.
+            version: the other one.
+            taken_back: versions that are not served any more, and why; a lasting state stands.
+            never_served: versions that were made from these and never will be served, and why. Nobody learns from
+                their turns by them, so the samples wait again, and their manifests name them no more.
+
+        Raises:
+            HeadMoved: `head` is not the head any more: a step has ended. Nothing was changed.
+        """
+        with self.database.transaction() as db:
+            if self.versions.head_of(db) != head:
+                raise HeadMoved
+            self.versions.move_head_in(db, version, taken_back)
+            if not never_served:
+                return
+            self._groups.reopen(db, never_served)
+            there, *_ = self._samples.pend_again(db, never_served, rebuild=False)
+            self.counters.add(db, Counter.TRAINED, -there)
+            for number, status in never_served.items():
+                self.versions.undo(db, number, status)
 
     def oldest(self) -> float | None:
         """Return when that was accepted, or its group ready, which has waited longest for a step, seconds since the

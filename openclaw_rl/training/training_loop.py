@@ -37,6 +37,8 @@ PREPARE = 60.0
 RETRY = 15.0
 #: Neutral samples wait this many intervals, and at most so many of them, for a step to ride along with.
 NEUTRAL_INTERVALS, NEUTRAL_LIMIT = 10, 64
+#: Pause between two looks at what waits, in times of what the first took: samples are accepted meanwhile.
+LOOK_PAUSE = 9
 #: Niceness of the thread that trains: serving goes first.
 NICE = 10
 
@@ -125,7 +127,9 @@ class TrainingLoop:
     async def _tick(self) -> None:
         """Train if a step is due, else wait until one may be."""
         self._wake.clear()
+        began = time.monotonic()
         rebuilding, pending, waiting = await self._store.database.call(self._look)
+        looking = time.monotonic() - began
         # What was taken back for the sake of other turns comes back at once.
         self._scheduler.forced = self._scheduler.forced or rebuilding > 0
         now = time.time()
@@ -144,6 +148,8 @@ class TrainingLoop:
         self.problem = ""
         if not await self._sleep(seconds) and decision.wait is None:
             await self._on_thread(self._learner.release)
+        # Every batch that comes wakes this, and with a large backlog a look takes long.
+        await asyncio.sleep(LOOK_PAUSE * looking)
 
     def _look(self) -> tuple[int, PendingCount, WaitingGroups]:
         """Settle groups and drop what is stale; return what is being rebuilt, and what waits."""

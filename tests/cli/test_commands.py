@@ -122,7 +122,8 @@ def test_status_with_nothing_running() -> None:
                for c in facts["components"])
     assert facts["policy_version"] is None
     assert facts["turns"] == {"main": None, "side": None, "unknown": None}
-    assert facts["samples"] == {"accepted": None, "trained": None, "pending": None, "dropped": {}}
+    assert facts["samples"] == {"accepted": None, "trained": None, "pending": None, "dropped": {},
+                                "per_hour": {"accepted": None, "trained": None, "dropped": None}}
     code, output = run("status")
     assert code == 1 and output.count("STOPPED") == 4 and "`openclaw-rl local-start` starts one" in output
 

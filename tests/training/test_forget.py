@@ -111,7 +111,7 @@ def test_what_is_void_stays_so_whatever_is_told_of_it(rig: Rig) -> None:
     rig.forget("a")
     rig.store.versions.activated(1, 5.0)
     rig.store.versions.note(1, VersionStatus(VersionState.REJECTED, "x"))
-    rig.store.versions.move_head(0, {1: VersionStatus(VersionState.ROLLED_BACK)})
+    rig.store.go_back(rig.store.versions.head, 0, {1: VersionStatus(VersionState.ROLLED_BACK)}, {})
     known = rig.store.versions.get(1)
     assert known is not None and known.status.state is VersionState.VOID and known.activated_at == 5.0
 

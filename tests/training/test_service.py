@@ -41,6 +41,8 @@ class FakePublisher:
     def offer(self, version: int) -> None:
         self.offered.append(version)
 
+    def take_back(self, versions: set[int]) -> None: ...
+
     def status(self) -> dict[str, object]:
         return {"sending": None}
 
@@ -305,6 +307,36 @@ async def test_it_follows_a_rollback_and_back(tmp_path: Path, model: Path) -> No
         await eventually(lambda: rig.publisher.offered[-1] == 4)
         manifest = (await rig.stub.GetVersion(pb.GetVersionRequest(version=4))).version.manifest
         assert manifest.parent == 2
+
+
+async def test_a_rollback_while_a_step_runs_gives_its_samples_back(tmp_path: Path, model: Path) -> None:
+    """The step ended before the trainer heard of the rollback: its version never serves, nobody learned from it."""
+    async with trainer(tmp_path, model) as rig:
+        await make_versions(rig, 3)
+        for version in (1, 2):
+            await rig.service.delivery.on_state(state(version, highest=3))
+        events: list[tuple[int, str]] = []
+        rig.service.events.tell = lambda kind, message, **facts: events.append((kind, message))
+        await rig.service.delivery.on_state(state(1, highest=3, withdrawn=(2,)))
+        made = (await rig.stub.GetVersion(pb.GetVersionRequest(version=3))).version
+        assert made.detail == ("rejected: it was made from version 2, which was taken back meanwhile; its 2 samples "
+                               "wait for another step")
+        assert not made.manifest.turn_ids, "or two versions would name them"
+        rejected = weights_pb2.WeightRejected(version=3, message="it was trained from version 2")
+        await rig.service.delivery.on_rejected(3, rejected)  # the policy server says so too
+        assert [message for kind, message in events if kind == pb.TRAINING_EVENT_KIND_VERSION_REJECTED] == [
+            made.detail.removeprefix("rejected: ")], "once"
+        assert (await rig.stub.GetVersion(pb.GetVersionRequest(version=2))).version.detail == "rolled back"
+        offered = rig.publisher.offered.copy()
+        rig.service.delivery.offer(3)
+        assert rig.publisher.offered == offered, "it is offered no more"
+        await eventually(lambda: rig.store.versions.head == 4)
+        again = (await rig.stub.GetVersion(pb.GetVersionRequest(version=4))).version.manifest
+        assert (again.parent, sorted(again.turn_ids)) == (1, ["3a", "3b"])
+        samples = (await rig.stub.ListSamples(pb.ListSamplesRequest(turn_ids=["1a", "2a", "3a"]))).samples
+        assert [sample.version for sample in samples] == [1, 2, 4]
+        assert rig.status.counters["samples_trained"] == 6
+        assert 3 not in rig.learner.versions.versions(), "what it learned is deleted"
 
 
 async def test_a_rollback_to_what_cannot_be_built_on_goes_to_the_version_before(tmp_path: Path, model: Path) -> None:

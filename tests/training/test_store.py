@@ -159,6 +159,7 @@ def test_a_file_of_before_is_taken_over(tmp_path: Path) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig())
     store.intake.accept([make_sample(f"t{i}") for i in range(5)])
     with store.database.transaction() as db:
+        db.execute("DROP INDEX pending_of")
         for column in ("session", "sampled_from", "branch"):
             db.execute(f"ALTER TABLE samples DROP COLUMN {column}")
     store.close()

@@ -13,6 +13,7 @@ from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.storage.checksum import sound
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.quarantine import Quarantine
+from openclaw_rl.training.buffer import backlog
 from openclaw_rl.training.buffer.groups import EpisodeGroups
 from openclaw_rl.training.buffer.turns import turn_id
 from openclaw_rl.training.buffer.validation import NOT_OF_EPISODE, validate_sample
@@ -81,19 +82,31 @@ class SampleBuffer:
 
         At most `limit`, each kind oldest first: those with a signal, then at most as many neutral ones, which cost as
         much time and bring little. Of one branch there are at most `max_per_branch`, and of all branches of one session
-        at most `max_per_session`; the oldest with a signal first. One that is stale, or damaged, is dropped.
+        at most `max_per_session`; the oldest with a signal first. More of them while so many wait that they would be
+        stale before their turn; see backlog.py. One that is stale, or damaged, is dropped.
         """
         self.drop_stale()
-        signals = self._next(limit, signal=True)
-        return signals + self._next(min(len(signals), limit - len(signals)), signal=False)
+        found = self.limits(limit)
+        signals = self._next(found, found.samples, signal=True)
+        return signals + self._next(found, min(len(signals), limit - len(signals)), signal=False)
 
-    def _next(self, limit: int, *, signal: bool) -> list[turn_pb2.Sample]:
-        while True:
-            rows = self._samples.next_batch(self._config.max_per_session, self._config.max_per_branch, limit,
-                                            signal=signal)
+    def limits(self, limit: int) -> backlog.StepLimits:
+        """Return the limits of the next step on users' turns, which usually takes `limit` samples."""
+        with self._database.reading() as db:
+            rows = self._samples.waiting()
+            left = {version: max(self._config.max_staleness + 1 - self._versions.age(db, version), 1)
+                    for version in {row["sampled_from"] for row in rows} - {None}}
+        return backlog.limits(self._config, limit, (backlog.Waiting(
+            row["session"], row["branch"], left.get(row["sampled_from"], self._config.max_staleness + 1), row["count"])
+            for row in rows))
+
+    def _next(self, limits: backlog.StepLimits, limit: int, *, signal: bool) -> list[turn_pb2.Sample]:
+        while limit > 0:
+            rows = self._samples.next_batch(limits, limit, signal=signal)
             samples = self.read(rows)
             if len(samples) == len(rows):
                 return list(samples.values())
+        return []
 
     def read(self, rows: Sequence[sqlite3.Row]) -> dict[str, turn_pb2.Sample]:
         """Return the samples of rows by turn; those that are damaged are quarantined and dropped."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.runtime.alarms import Raised
-from openclaw_rl.storage.database import Database
 from openclaw_rl.training.events import Events
 from openclaw_rl.training.release.regression_monitor import RegressionMonitor
+from openclaw_rl.training.store import HeadMoved, TrainerStore
 from openclaw_rl.training.tables.reasons import VersionState, VersionStatus
-from openclaw_rl.training.tables.versions import VersionTable
 from openclaw_rl.v1 import policy_pb2, trainer_pb2, weights_pb2
 from openclaw_rl.weights.store import VersionStore
 from openclaw_rl.weights.transfer.replicas import Replicas
@@ -22,24 +22,36 @@ logger = logging.getLogger(__name__)
 _E = trainer_pb2
 
 
+@dataclass(frozen=True, slots=True)
+class _Consequences:
+    """What follows from a state of the policy server."""
+
+    offer: int | None = None  #: a version to offer
+    base: int | None = None  #: the version that training went back to
+    undone: Mapping[int, VersionStatus] = field(default_factory=dict)  #: versions that never will be served, and why
+
+
 class Delivery:
     """Offers versions and follows the policy server: after a rollback the next version builds on the active one.
 
     Args:
-        database, table: the trainer's, and its versions.
+        store: samples and versions.
         monitor: told what the policy server answers with.
         events: told of what happens to versions.
         make_publisher: makes the publisher of the versions, once there is a place for them; None: none is published.
+        undone: called with versions that never will be served; their samples wait again.
 
     Attributes:
         publisher: to all policy servers; None before `start`.
         policy: what the mesh's own policy server has; None until it was heard from.
     """
 
-    def __init__(self, database: Database, table: VersionTable, monitor: RegressionMonitor, events: Events,
-                 make_publisher: Callable[[Delivery, VersionStore], Replicas] | None) -> None:
-        self._database = database
-        self._table, self._monitor, self._events, self._make_publisher = table, monitor, events, make_publisher
+    def __init__(self, store: TrainerStore, monitor: RegressionMonitor, events: Events,
+                 make_publisher: Callable[[Delivery, VersionStore], Replicas] | None,
+                 undone: Callable[[Collection[int]], Awaitable[None]]) -> None:
+        self._store, self._database, self._table = store, store.database, store.versions
+        self._monitor, self._events, self._make_publisher, self._on_undone = monitor, events, make_publisher, undone
+        self._undone: set[int] = set()  # versions that never will be served
         self._weights: VersionStore | None = None
         self.publisher: Replicas | None = None
         self.policy: policy_pb2.PolicyState | None = None
@@ -60,8 +72,8 @@ class Delivery:
     # Of versions
 
     def offer(self, version: int) -> None:
-        """Offer a version to all policy servers."""
-        if self.publisher is not None:
+        """Offer a version to all policy servers, unless one of them went back meanwhile to before it was made."""
+        if self.publisher is not None and version not in self._undone:
             self.publisher.offer(version)
 
     def take_back(self, versions: set[int]) -> None:
@@ -100,14 +112,21 @@ class Delivery:
         """Follow the mesh's own policy server."""
         self.policy = state
         self._monitor.answers(state)
-        offer, base = await self._database.call(self._follow, state)
-        if offer is not None:
-            self.offer(offer)
-        if base is not None:
-            self._events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {base}", version=base)
+        found = await self._database.call(self._follow, state)
+        if found.offer is not None:
+            self.offer(found.offer)
+        if found.undone:
+            self.take_back(set(found.undone))
+            for version, status in found.undone.items():
+                logger.error("version %d was made in vain: %s", version, status.detail)
+                self._events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, status.detail, version=version)
+            await self._on_undone(found.undone)
+        if found.base is not None:
+            self._events.tell(_E.TRAINING_EVENT_KIND_ROLLED_BACK, f"training goes on from version {found.base}",
+                              version=found.base)
 
-    def _follow(self, state: policy_pb2.PolicyState) -> tuple[int | None, int | None]:
-        """Return a version to offer, and the one that training went back to; None each where there is none."""
+    def _follow(self, state: policy_pb2.PolicyState) -> _Consequences:
+        """Note what the policy server has, and return what follows from it."""
         self._table.raise_highest(state.highest_version)
         head, active = self._table.head, state.active_version
         self._table.activated(active, state.activated_at.ToNanoseconds() / 1e9)
@@ -120,18 +139,41 @@ class Delivery:
         if head > active and not void:
             newest = self._table.get(head)
             offered = newest is not None and newest.status.state is not VersionState.REJECTED and self.keeps(head)
-            return (head if offered else None), None
+            return _Consequences(offer=head if offered else None)
         if active == head or not (void or (usable and active > head)):
-            return None, None
+            return _Consequences()
         # Never on from what was taken back: the policy server would refuse all that is made from it.
         base = active if usable else next((v for v in line if v not in void and self._is_usable(v)), 0)
-        taken_back = {*state.withdrawn_versions, *((head,) if void else ())}
-        self._table.move_head(base, {
-            version: self._monitor.detector.took_back(version) or VersionStatus(VersionState.ROLLED_BACK)
-            for version in taken_back})
+        above = line[:max((line.index(version) for version in void), default=0)]
+        undone = self._in_vain(above, void)
+        try:
+            self._store.go_back(head, base, {
+                version: self._monitor.detector.took_back(version) or VersionStatus(VersionState.ROLLED_BACK)
+                for version in {*state.withdrawn_versions, *above} - undone.keys()}, undone)
+        except HeadMoved:  # a step ended just now: its version is to be judged too
+            return self._follow(state)
+        self._undone |= undone.keys()
         logger.info("the policy server went from version %d to %d; training continues from version %d", head, active,
                     base)
-        return None, base
+        return _Consequences(base=base, undone=undone)
+
+    def _in_vain(self, line: Sequence[int], void: set[int]) -> dict[int, VersionStatus]:
+        """The versions that were made from one that was taken back before that was known here, and never served; and
+        why they never will be.
+
+        Args:
+            line: versions that were made from the oldest one that was taken back, newest first.
+            void: those that were taken back.
+        """
+        found: dict[int, VersionStatus] = {}
+        for version in line:
+            known = self._table.get(version)
+            if version not in void and known is not None and known.activated_at is None:
+                count = len(known.manifest.turn_ids)
+                found[version] = VersionStatus(VersionState.REJECTED, (
+                    f"it was made from version {max(v for v in void if v < version)}, which was taken back meanwhile; "
+                    f"its {count} sample{'s wait' if count != 1 else ' waits'} for another step"))
+        return found
 
     def _is_usable(self, version: int) -> bool:
         known = self._table.get(version)
@@ -146,6 +188,8 @@ class Delivery:
 
     async def on_rejected(self, version: int, rejected: weights_pb2.WeightRejected) -> None:
         """Note that the mesh's own policy server will not take a version."""
+        if version in self._undone:
+            return  # all was said already
         logger.error("the policy server rejected version %d: %s", version, rejected.message)
         await self._database.call(self._table.note, version, VersionStatus(VersionState.REJECTED, rejected.message))
         self._events.tell(_E.TRAINING_EVENT_KIND_VERSION_REJECTED, rejected.message, version=version)

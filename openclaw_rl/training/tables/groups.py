@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS episodes (
 CREATE INDEX IF NOT EXISTS episodes_of_group ON episodes (group_id);
 """
 
+#: Condition of the index: SQLite takes it only for a statement that has it.
+_UNFINISHED = "state <> 'closed'"
 #: Closed groups that are remembered, to tell samples that come late.
 KEEP_GROUPS = 20_000
 
@@ -102,16 +104,18 @@ class GroupTable:
 
     def open(self, db: sqlite3.Connection) -> list[Group]:
         """Return the open groups, in the order in which they came."""
-        return _groups(db.execute("SELECT * FROM episode_groups WHERE state = 'open' ORDER BY rowid"))
+        return _groups(db.execute(f"SELECT * FROM episode_groups WHERE state = 'open' AND {_UNFINISHED} ORDER BY"
+                                  " rowid"))
 
     def ready(self, db: sqlite3.Connection) -> list[Group]:
         """Return the groups that a step can take, those first that are ready for longest."""
-        return _groups(db.execute("SELECT * FROM episode_groups WHERE state = 'ready' ORDER BY ready_at, rowid"))
+        return _groups(db.execute(f"SELECT * FROM episode_groups WHERE state = 'ready' AND {_UNFINISHED} ORDER BY"
+                                  " ready_at, rowid"))
 
     def oldest_ready(self) -> float | None:
         """Return since when the first group is ready, seconds since the epoch."""
         at: float | None = self._database.query("SELECT MIN(ready_at) AS at FROM episode_groups WHERE state = 'ready'"
-                                                )[0]["at"]
+                                                f" AND {_UNFINISHED}")[0]["at"]
         return at
 
     # Episodes

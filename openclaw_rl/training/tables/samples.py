@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.storage.checksum import add_columns, crc
 from openclaw_rl.storage.database import Database
+from openclaw_rl.training.buffer.backlog import StepLimits
 from openclaw_rl.training.tables.reasons import Drop, DropReason, Fate
 
 SCHEMA = """
@@ -29,7 +30,10 @@ EPISODE_COLUMNS = {"group_id": "TEXT", "episode_id": "TEXT", "step": "INTEGER", 
 _NEW_COLUMNS = {"session": "TEXT NOT NULL DEFAULT ''", "sampled_from": "INTEGER", "branch": "TEXT NOT NULL DEFAULT ''",
                 "crc": "INTEGER", "content": "INTEGER", "again": "INTEGER NOT NULL DEFAULT 0", **EPISODE_COLUMNS}
 #: On columns that files of earlier releases get first.
-_INDEX = "CREATE INDEX IF NOT EXISTS samples_of_group ON samples (group_id, episode_id, step) WHERE group_id NOT NULL"
+_INDEXES = ("CREATE INDEX IF NOT EXISTS samples_of_group ON samples (group_id, episode_id, step) WHERE group_id NOT"
+            " NULL", "CREATE INDEX IF NOT EXISTS pending_of ON samples (sampled_from) WHERE fate = 'pending'")
+#: The samples that wait. The index is named since SQLite would rather read all fates than sort what waits.
+_PENDING = "samples INDEXED BY pending WHERE fate = 'pending'"
 
 #: Columns that a status is made of: not the payload, which may be large.
 _STATUS = "turn_id, fate, version, reason, score, accepted_at, advantage"
@@ -84,8 +88,10 @@ class SampleTable:
             add_columns(db, "samples", _NEW_COLUMNS)
             # A sample without a session is one of its own; the same of a branch.
             for name in ("session", "branch"):
-                db.execute(f"UPDATE samples SET {name} = turn_id WHERE {name} = '' AND fate = 'pending'")
-            db.execute(_INDEX)
+                db.execute(f"UPDATE samples INDEXED BY pending SET {name} = turn_id WHERE {name} = '' AND fate ="
+                           " 'pending'")
+            for statement in _INDEXES:
+                db.execute(statement)
 
     # As samples come
 
@@ -146,8 +152,12 @@ class SampleTable:
         db.executemany("UPDATE samples SET advantage = ?, reward = ? WHERE turn_id = ?",
                        [(advantage, reward, turn_id) for turn_id, (advantage, reward) in values.items()])
 
-    def pend_again(self, db: sqlite3.Connection, versions: Collection[int]) -> tuple[int, int, int]:
-        """Make the samples of versions that were taken back pending again, however stale they are.
+    def pend_again(self, db: sqlite3.Connection, versions: Collection[int], *, rebuild: bool = True
+                   ) -> tuple[int, int, int]:
+        """Make the samples of versions that were taken back pending again.
+
+        Args:
+            rebuild: at once, however stale they are; else they wait as they did before.
 
         Returns:
             How many there are, how many of these a step can learn from, and how many others can't come back since their
@@ -157,8 +167,9 @@ class SampleTable:
         there, signals, lost = db.execute(
             f"SELECT COUNT(payload), COUNT(payload) FILTER (WHERE {self._learnable}), COUNT(*) - COUNT(payload) FROM"
             f" samples WHERE {trained}", list(versions)).fetchone()
-        db.execute("UPDATE samples SET fate = 'pending', version = NULL, attempts = 0, sampled_from = NULL, again = 1"
-                   f" WHERE {trained} AND payload NOT NULL", list(versions))
+        now = ", sampled_from = NULL, again = 1" if rebuild else ""
+        db.execute(f"UPDATE samples SET fate = 'pending', version = NULL, attempts = 0{now} WHERE {trained} AND payload"
+                   " NOT NULL", list(versions))
         return there, signals, lost
 
     # Deleting
@@ -200,48 +211,53 @@ class SampleTable:
             " oldest, IFNULL(SUM(total - MIN(takes, :session)), 0) AS held FROM (SELECT SUM(count) AS total,"
             " SUM(MIN(count, :branch)) AS takes, SUM(MIN(signals, :branch)) AS signals, MIN(oldest) AS oldest FROM"
             f" (SELECT session, COUNT(*) AS count, COUNT(*) FILTER (WHERE {self._signal}) AS signals, MIN(accepted_at)"
-            f" FILTER (WHERE {self._signal}) AS oldest FROM samples WHERE fate = 'pending' AND group_id IS NULL"
+            f" FILTER (WHERE {self._signal}) AS oldest FROM {_PENDING} AND group_id IS NULL"
             " GROUP BY session, branch) GROUP BY session)", {"session": per_session, "branch": per_branch})[0]
         return PendingCount(row["total"], row["signal"], row["oldest"], row["held"])
 
-    def next_batch(self, per_session: int, per_branch: int, limit: int, *, signal: bool) -> list[sqlite3.Row]:
-        """Return turn, payload and CRC of the samples that a step takes next, oldest first.
+    def waiting(self) -> list[sqlite3.Row]:
+        """Return session, branch, sampled_from and count of users' samples that the algorithm learns from."""
+        return self._database.query(f"SELECT session, branch, sampled_from, COUNT(*) AS count FROM {_PENDING} AND"
+                                    f" group_id IS NULL AND ({self._signal}) GROUP BY session, branch, sampled_from")
+
+    def next_batch(self, limits: StepLimits, limit: int, *, signal: bool) -> list[sqlite3.Row]:
+        """Return turn, payload and CRC of the samples that a step takes next.
 
         Args:
-            per_session: samples of one session at most, those with a signal first.
-            per_branch: the same of one branch.
+            limits: of one session and of one branch; those with a signal first. And the order, else oldest first.
             limit: samples at most.
             signal: those that the algorithm learns from; else the neutral ones.
         """
+        order, within = ("-seq" if newest else "seq" for newest in (limits.newest, limits.newest_of_session))
         return self._database.query(
             f"WITH ranked AS (SELECT seq, session, NOT ({self._signal}) AS neutral, ROW_NUMBER() OVER (PARTITION BY"
-            f" session, branch ORDER BY NOT ({self._signal}), seq) AS in_branch FROM samples WHERE fate = 'pending' AND"
-            " group_id IS NULL), taken AS (SELECT seq AS place, neutral AS kind, ROW_NUMBER() OVER (PARTITION BY"
-            " session ORDER BY neutral, seq) AS in_session FROM ranked WHERE in_branch <= ?) SELECT turn_id, payload,"
-            " crc FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND kind = ? ORDER BY seq LIMIT ?",
-            (per_branch, per_session, not signal, limit))
+            f" session, branch ORDER BY NOT ({self._signal}), {within}) AS in_branch FROM {_PENDING} AND"
+            " group_id IS NULL), taken AS (SELECT seq AS place, neutral AS kind, ROW_NUMBER() OVER"
+            f" (PARTITION BY session ORDER BY neutral, {within}) AS in_session FROM ranked WHERE in_branch <= ?) SELECT"
+            " turn_id, payload, crc FROM samples JOIN taken ON seq = place WHERE in_session <= ? AND kind = ? ORDER BY"
+            f" {order} LIMIT ?", (limits.per_branch, limits.per_session, not signal, limit))
 
     def neutral(self) -> list[tuple[str, float]]:
         """Return turn and time of acceptance (seconds since the epoch) of the neutral samples, newest first."""
         return [(row["turn_id"], row["accepted_at"]) for row in self._database.query(
-            "SELECT turn_id, accepted_at FROM samples WHERE fate = 'pending' AND group_id IS NULL AND"
-            f" NOT ({self._signal}) ORDER BY seq DESC")]
+            f"SELECT turn_id, accepted_at FROM {_PENDING} AND group_id IS NULL AND NOT ({self._signal}) ORDER BY seq"
+            " DESC")]
 
     def oldest_of_users(self) -> float | None:
         """Return when the oldest sample that waits was accepted, seconds since the epoch."""
-        at: float | None = self._database.query("SELECT MIN(accepted_at) AS at FROM samples WHERE fate = 'pending' AND"
-                                                " group_id IS NULL")[0]["at"]
+        at: float | None = self._database.query(f"SELECT MIN(accepted_at) AS at FROM {_PENDING} AND group_id IS NULL"
+                                                )[0]["at"]
         return at
 
     def pending_of_users(self, db: sqlite3.Connection) -> list[str]:
         """Return the turns of users that wait."""
-        return _turns(db.execute("SELECT turn_id FROM samples WHERE fate = 'pending' AND group_id IS NULL"))
+        return _turns(db.execute(f"SELECT turn_id FROM {_PENDING} AND group_id IS NULL"))
 
     # Reading: all samples
 
     def rebuilding(self) -> int:
         """Count the samples with a signal that are pending again since the version that they trained was taken back."""
-        return int(self._database.query("SELECT COUNT(*) AS n FROM samples WHERE fate = 'pending' AND again AND"
+        return int(self._database.query(f"SELECT COUNT(*) AS n FROM {_PENDING} AND again AND"
                                         f" ({self._learnable})")[0]["n"])
 
     def newest(self, limit: int) -> list[tuple[Fate, DropReason, bool]]:
@@ -254,19 +270,24 @@ class SampleTable:
         """Return turn_id, fate, version, reason, score, accepted_at and advantage of these turns, in this order,
         unknown ones left out; of all pending ones when none are given."""
         if not turn_ids:
-            return self._database.query(f"SELECT {_STATUS} FROM samples WHERE fate = 'pending' ORDER BY seq")
+            return self._database.query(f"SELECT {_STATUS} FROM {_PENDING} ORDER BY seq")
         found = {row["turn_id"]: row for row in self._database.query(
             f"SELECT {_STATUS} FROM samples WHERE turn_id IN ({_marks(turn_ids)})", list(turn_ids))}
         return [found[turn_id] for turn_id in turn_ids if turn_id in found]
 
     def sampled_from(self, db: sqlite3.Connection) -> list[int]:
-        """Return the versions that pending samples are of."""
-        return [row["sampled_from"] for row in db.execute(
-            "SELECT DISTINCT sampled_from FROM samples WHERE fate = 'pending' AND sampled_from NOT NULL")]
+        """Return the versions that pending samples are of, ascending."""
+        following = ("SELECT MIN(sampled_from) FROM samples INDEXED BY pending_of WHERE fate = 'pending' AND"
+                     " sampled_from > ?")
+        found: list[int] = []
+        while (version := db.execute(following, (found[-1] if found else -1,)).fetchone()[0]) is not None:
+            found.append(version)
+        return found
 
     def pending_of_version(self, db: sqlite3.Connection, version: int) -> list[str]:
         """Return the turns of pending samples of a version."""
-        return _turns(db.execute("SELECT turn_id FROM samples WHERE fate = 'pending' AND sampled_from = ?", (version,)))
+        return _turns(db.execute("SELECT turn_id FROM samples INDEXED BY pending_of WHERE fate = 'pending' AND"
+                                 " sampled_from = ?", (version,)))
 
     def of_session(self, db: sqlite3.Connection, session: str) -> list[sqlite3.Row]:
         """Return turn_id, accepted_at and payload of a session's samples."""
@@ -326,15 +347,19 @@ class SampleTable:
 
     def groups_of_versions(self, db: sqlite3.Connection, versions: Collection[int]) -> list[str]:
         """Return the groups with a pending sample of one of these versions."""
+        if not versions:
+            return []
         return [row["group_id"] for row in db.execute(
-            "SELECT DISTINCT group_id FROM samples WHERE fate = 'pending' AND group_id NOT NULL AND sampled_from IN"
-            f" ({_marks(versions)})", list(versions))]
+            "SELECT DISTINCT group_id FROM samples INDEXED BY pending_of WHERE fate = 'pending' AND group_id NOT NULL"
+            f" AND sampled_from IN ({_marks(versions)})", list(versions))]
 
     def groups_trained(self, db: sqlite3.Connection, versions: Collection[int]) -> list[str]:
         """Return the groups that these versions were trained on, as far as their samples can come again."""
+        if not versions:
+            return []
         return [row["group_id"] for row in db.execute(
-            "SELECT DISTINCT group_id FROM samples WHERE fate = 'trained' AND payload NOT NULL AND group_id NOT NULL"
-            f" AND version IN ({_marks(versions)})", list(versions))]
+            "SELECT DISTINCT group_id FROM samples INDEXED BY content WHERE fate = 'trained' AND payload NOT NULL AND"
+            f" group_id NOT NULL AND version IN ({_marks(versions)})", list(versions))]
 
 
 def _marks(values: Collection[object]) -> str:

@@ -131,18 +131,26 @@ class VersionTable:
         """Build the next step on a version."""
         self._state.put(db, Key.HEAD, str(version))
 
-    def move_head(self, version: int, taken_back: Mapping[int, VersionStatus] | None = None) -> None:
-        """Build the next step on another version.
-
-        Args:
-            version: its number.
-            taken_back: versions that are not served any more, and why; a lasting state stands.
-        """
+    def move_head(self, version: int) -> None:
+        """Build the next step on another version."""
         with self._database.transaction() as db:
             self.set_head(db, version)
-            for number, status in (taken_back or {}).items():
-                if self._state_of(db, number) not in _LASTING:
-                    self.set_status(db, number, status)
+
+    def move_head_in(self, db: sqlite3.Connection, version: int, taken_back: Mapping[int, VersionStatus]) -> None:
+        """Build the next step on another version, since some are not served any more: why; a lasting state stands."""
+        self.set_head(db, version)
+        for number, status in taken_back.items():
+            if self._state_of(db, number) not in _LASTING:
+                self.set_status(db, number, status)
+
+    def undo(self, db: sqlite3.Connection, version: int, status: VersionStatus) -> None:
+        """Note that nothing will ever come of a version: it can't be built on, and was trained on no turns."""
+        row = db.execute("SELECT manifest FROM versions WHERE version = ?", (version,)).fetchone()
+        manifest = weights_pb2.VersionManifest.FromString(row["manifest"])
+        del manifest.turn_ids[:]
+        payload = manifest.SerializeToString()
+        db.execute("UPDATE versions SET manifest = ?, crc = ?, lost = 1, detail = ? WHERE version = ?",
+                   (payload, crc(payload), str(status), version))
 
     def raise_highest(self, version: int) -> None:
         """Make the next version's number greater than `version`."""
@@ -228,6 +236,11 @@ class VersionTable:
     def newest(self) -> Version | None:
         """Return the version of the highest number, or None."""
         return next(iter(self._read("ORDER BY version DESC LIMIT 1")), None)
+
+    def newest_numbers(self, limit: int) -> list[int]:
+        """Return the numbers of the newest versions, newest first."""
+        return [row["version"] for row in self._database.query(
+            "SELECT version FROM versions ORDER BY version DESC LIMIT ?", (limit,))]
 
     def newest_statuses(self, limit: int) -> list[tuple[int, VersionStatus]]:
         """Return number and status of the newest versions, newest first."""
