@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.support import plans
 
 TESTS = Path(__file__).parent
 #: Folders in which every test starts the real processes, and the seconds that one may take.
@@ -91,3 +94,12 @@ def pytest_collection_finish() -> None:
     """Keep what is loaded by now out of garbage collection: it stays, and each full collection would walk all of it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_costly_statement() -> Iterator[None]:
+    """Fail when a statement of the package reads more the more is stored, and nobody has said why that is right."""
+    plans.install()
+    yield
+    found = "\n".join(plans.taken())
+    assert not found, f"statements that read more the more is stored (see tests/support/plans.py):\n{found}"

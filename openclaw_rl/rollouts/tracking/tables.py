@@ -2,6 +2,9 @@
 
 A turn that may still be sent to the judge keeps its payload (the serialized Turn); any other has only its summary and
 the two digests by which a later request is found to continue or repeat it.
+
+Statements that run with every turn name their index (INDEXED BY). Without statistics SQLite takes every index for
+equally selective, so that an index added for a listing was once preferred for these, and each turn read all others.
 """
 
 from __future__ import annotations
@@ -94,6 +97,8 @@ OPEN, SENT, NOT_TRAINABLE, SUPERSEDED, REJECTED = (
     environment_pb2.TURN_STATE_OPEN, environment_pb2.TURN_STATE_SENT, environment_pb2.TURN_STATE_NOT_TRAINABLE,
     environment_pb2.TURN_STATE_SUPERSEDED, environment_pb2.TURN_STATE_REJECTED)
 
+#: Condition of main turns, as that of an index must be: without a parameter.
+_MAIN = f"class = {turn_pb2.TURN_CLASS_MAIN}"
 #: Characters of the texts in a summary.
 EXCERPT = 200
 #: Columns without the payload, which may be large.
@@ -112,6 +117,7 @@ def add_missing_columns(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX IF NOT EXISTS turns_leaves ON turns(session) WHERE trail IS NOT NULL")
     db.execute("CREATE INDEX IF NOT EXISTS turns_class ON turns(class)")
     db.execute("CREATE INDEX IF NOT EXISTS turns_version ON turns(version, class)")
+    db.execute(f"CREATE INDEX IF NOT EXISTS turns_main ON turns(session) WHERE {_MAIN}")
 
 
 def touch_session(db: sqlite3.Connection, session: str, now: float) -> None:
@@ -156,34 +162,36 @@ def payload(db: sqlite3.Connection, turn_id: str) -> tuple[bytes | None, bool, s
 
 def answered(db: sqlite3.Connection, session: str, responses: Sequence[bytes]) -> list[sqlite3.Row]:
     """The session's turns with one of these response digests, oldest first."""
-    return db.execute(f"SELECT {SUMMARY} FROM turns WHERE response IN ({','.join('?' * len(responses))}) "
-                      "AND session = ? ORDER BY seq", (*responses, session)).fetchall()
+    return db.execute(f"SELECT {SUMMARY} FROM turns INDEXED BY turns_response WHERE response IN "
+                      f"({','.join('?' * len(responses))}) AND session = ? ORDER BY seq",
+                      (*responses, session)).fetchall()
 
 
 def attempts(db: sqlite3.Connection, session: str, request: bytes) -> list[sqlite3.Row]:
     """The session's main turns with this request, oldest first."""
-    return db.execute(f"SELECT {SUMMARY} FROM turns WHERE request = ? AND session = ? AND class = ? ORDER BY seq",
-                      (request, session, turn_pb2.TURN_CLASS_MAIN)).fetchall()
+    return db.execute(f"SELECT {SUMMARY} FROM turns INDEXED BY turns_request WHERE request = ? AND session = ? AND "
+                      f"{_MAIN} ORDER BY seq", (request, session)).fetchall()
 
 
 def answering(db: sqlite3.Connection, session: str, conversations: Sequence[bytes]) -> list[sqlite3.Row]:
     """The session's main turns that may still be sent and have one of these conversations in their request, oldest
     first, with their payloads."""
     marks = ",".join("?" * len(conversations))
-    return db.execute(f"SELECT {SUMMARY}, conversation, payload, crc FROM turns WHERE conversation IN ({marks}) "
-                      "AND session = ? AND payload IS NOT NULL ORDER BY seq", (*conversations, session)).fetchall()
+    return db.execute(f"SELECT {SUMMARY}, conversation, payload, crc FROM turns INDEXED BY turns_conversation WHERE "
+                      f"conversation IN ({marks}) AND session = ? AND payload IS NOT NULL ORDER BY seq",
+                      (*conversations, session)).fetchall()
 
 
 def leaves(db: sqlite3.Connection, session: str, limit: int) -> list[sqlite3.Row]:
     """The session's latest main turns that no main turn continues, the newest first, with their trails."""
-    return db.execute(f"SELECT {SUMMARY}, trail FROM turns WHERE session = ? AND trail IS NOT NULL ORDER BY seq DESC "
-                      "LIMIT ?", (session, limit)).fetchall()
+    return db.execute(f"SELECT {SUMMARY}, trail FROM turns INDEXED BY turns_leaves WHERE session = ? AND trail IS NOT "
+                      "NULL ORDER BY seq DESC LIMIT ?", (session, limit)).fetchall()
 
 
 def latest(db: sqlite3.Connection, session: str, limit: int) -> list[sqlite3.Row]:
     """Instructions and answers of the session's latest main turns, the newest first."""
-    return db.execute("SELECT instructions, response_text FROM turns WHERE session = ? AND class = ? ORDER BY seq DESC "
-                      "LIMIT ?", (session, turn_pb2.TURN_CLASS_MAIN, limit)).fetchall()
+    return db.execute(f"SELECT instructions, response_text FROM turns INDEXED BY turns_main WHERE session = ? AND "
+                      f"{_MAIN} ORDER BY seq DESC LIMIT ?", (session, limit)).fetchall()
 
 
 def continued(db: sqlite3.Connection, turn_id: str) -> None:
@@ -193,8 +201,8 @@ def continued(db: sqlite3.Connection, turn_id: str) -> None:
 
 def open_turns(db: sqlite3.Connection, session: str) -> list[str]:
     """Ids of the session's turns without a next state, oldest first."""
-    return [row["id"] for row in db.execute("SELECT id FROM turns WHERE session = ? AND payload IS NOT NULL AND "
-                                            "state = ? ORDER BY seq", (session, OPEN))]
+    return [row["id"] for row in db.execute("SELECT id FROM turns INDEXED BY turns_kept WHERE session = ? AND payload "
+                                            "IS NOT NULL AND state = ? ORDER BY seq", (session, OPEN))]
 
 
 def steps(db: sqlite3.Connection, session: str) -> int:
@@ -206,8 +214,8 @@ def steps(db: sqlite3.Connection, session: str) -> int:
 def last_main_turn(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:
     """The session's newest main turn that is not superseded."""
     found: sqlite3.Row | None = db.execute(
-        f"SELECT {SUMMARY} FROM turns WHERE session = ? AND class = ? AND state <> ? "
-        "ORDER BY seq DESC LIMIT 1", (session, turn_pb2.TURN_CLASS_MAIN, SUPERSEDED)).fetchone()
+        f"SELECT {SUMMARY} FROM turns INDEXED BY turns_main WHERE session = ? AND {_MAIN} AND state <> ? "
+        "ORDER BY seq DESC LIMIT 1", (session, SUPERSEDED)).fetchone()
     return found
 
 
@@ -229,7 +237,8 @@ def set_parent(db: sqlite3.Connection, session: str, turn_id: str, parent: str, 
 
 def drop_rivals(db: sqlite3.Connection, winner: str, reason: str) -> None:
     """Supersede the other attempts at the winner's request for good."""
-    db.execute("UPDATE turns SET state = ?, reason = ?, payload = NULL, trail = NULL WHERE (request, session) = "
+    db.execute("UPDATE turns INDEXED BY turns_request SET state = ?, reason = ?, payload = NULL, trail = NULL "
+               "WHERE (request, session) = "
                "(SELECT request, session FROM turns WHERE id = ?) AND id <> ? AND payload IS NOT NULL",
                (SUPERSEDED, reason, winner, winner))
 

@@ -53,14 +53,15 @@ def find(store: Database, request: environment_pb2.ListTurnsRequest, before: int
         conditions += ["seq >= ?", "(request_text GLOB ? OR response_text GLOB ?)"]
         params += [low, *[_pattern(request.text)] * 2]
     classes: list[int | None] = list(dict.fromkeys(request.turn_classes))
+    plain = "+" if request.session_id else ""  # no index on this column: a session's turns are found by the session
     if request.HasField("policy_version"):
-        conditions.append("version = ?")
+        conditions.append(f"{plain}version = ?")
         params.append(request.policy_version)
         classes = classes or list(turn_pb2.TurnClass.values())
     rows: list[sqlite3.Row] = []
     for turn_class in classes or [None]:  # one query each, so that an index yields the rows in order
         own = [] if turn_class is None else [turn_class]
-        where = " AND ".join([*conditions, *(["class = ?"] if own else [])])
+        where = " AND ".join([*conditions, *([f"{plain}class = ?"] if own else [])])
         rows += store.query(f"SELECT {tables.SUMMARY} FROM turns WHERE {where} ORDER BY seq DESC LIMIT ?",
                             (*params, *own, count))
     rows.sort(key=lambda row: -int(row["seq"]))
