@@ -33,6 +33,7 @@ ANSWERS: list[tuple[str, int, str]] = [
     ("\\boxed{-1}", -1, ""),
     ("The answer is \\boxed{1}.", 1, ""),
     ("$\\boxed{ +1 }$ [HINT_START]Use Go.[HINT_END]", 1, "Use Go."),
+    ("\\boxed{1} [HINT_START]Use C.[HINT_END] [HINT_START]Use Go.[HINT_END] and [HINT_END]", 1, "Use Go."),
     ("\\boxed{\\text{bad}}", -1, ""),
     ("[-1]", -1, ""),
     ("I think [0] fits", 0, ""),

@@ -10,8 +10,9 @@ from typing import Any
 from openclaw_rl.reward.interface import VoteError
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.runtime.json import parse_json_prefix
+from openclaw_rl.runtime.tagged import Tagged
 
-_THOUGHT = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_THOUGHTS = Tagged("think", "thinking", "reasoning", ignore_case=True)
 _SAME = str.maketrans({"−": "-", "–": "-", "－": "-", "＋": "+", "：": ":", "１": "1", "０": "0", "【": "[", "】": "]"})
 _WORDS = {
     "good": 1, "positive": 1, "satisfied": 1, "helpful": 1, "correct": 1, "好": 1, "正面": 1, "满意": 1, "正确": 1,
@@ -21,16 +22,16 @@ _WORDS = {
 }
 _WORD = "|".join(sorted(_WORDS, key=len, reverse=True))
 #: A number that is neither part of a longer one nor the start of a list of choices ("-1, 0 or +1").
-_NUMBER = r"[+-]?[01](?:\.0+)?(?![\d.]*\d|\s*(?:/|,|or\b|to\b|或|到|至)\s*[+-]?\d)"
+_NUMBER = r"[+-]?[01](?:\.0++)?(?![\d.]*\d|\s*(?:/|,|or\b|to\b|或|到|至)\s*[+-]?\d)"
 _VALUE = rf"(?:{_NUMBER}|(?:{_WORD})(?![\w]))"
-_BOXED = re.compile(rf"\\boxed\s*\{{\s*(?:\\text\s*\{{)?\s*({_VALUE})\s*\}}", re.IGNORECASE)
+_BOXED = re.compile(rf"\\boxed\s*\{{\s*(?:\\text\s*\{{\s*)?({_VALUE})\s*\}}", re.IGNORECASE)
 _LABELLED = re.compile(
     r"(?:final[ _]score|score|rating|reward|verdict|judge?ment|vote|label|grade|评分|得分|分数|打分|评价|结论|评级)"
     rf"[\s\"'*_`]*(?:is|为|是|:|=|->)+[\s\"'*_`(\[]*({_VALUE})", re.IGNORECASE)
 _BRACKETED = re.compile(rf"\[\s*({_VALUE})\s*\]", re.IGNORECASE)
 _ALONE = re.compile(rf"[\s\"'*_`(\[]*({_VALUE})[\s\"'*_`)\].。!]*", re.IGNORECASE)
-_HINT_LINE = re.compile(r"^[\s*_#-]*(?:hint|提示|建议)[*_]*\s*:[*_ ]*(.+)$", re.IGNORECASE | re.MULTILINE)
-_HINT_MARKED = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
+_HINT_LINE = re.compile(r"^[ \t*_#-]*(?:hint|提示|建议)[*_]*\s*:[*_ ]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_HINT_BEGIN, _HINT_END = "[HINT_START]", "[HINT_END]"
 #: Characters read from the end of a long answer.
 _READ = 20_000
 _NOTHING = {"", "none", "null", "n/a", "na", "empty", "no hint", "-", "无", "没有", "空"}
@@ -59,7 +60,7 @@ def parse(text: str) -> Answer:
     Raises:
         VoteError: there is no score in it.
     """
-    text = _THOUGHT.sub("", well_formed(text)).translate(_SAME).strip()[-_READ:]
+    text = _THOUGHTS.remove(well_formed(text)).translate(_SAME).strip()[-_READ:]
     for data in _objects(text):
         score = next((found for key in _SCORE_KEYS if (found := _score(data.get(key))) is not None), None)
         if score is not None:
@@ -109,8 +110,14 @@ def _first(data: dict[str, Any], keys: tuple[str, ...]) -> str:
 
 
 def _written_hint(text: str) -> str:
-    marked = _HINT_MARKED.findall(text) or _HINT_LINE.findall(text)
-    return _hint(marked[-1]) if marked else ""
+    end = text.rfind(_HINT_END)
+    while end >= 0:  # the last that has a beginning between the end before it and its own
+        before = text.rfind(_HINT_END, 0, end)
+        if (begin := text.find(_HINT_BEGIN, before + 1, end)) >= 0:
+            return _hint(text[begin + len(_HINT_BEGIN):end])
+        end = before
+    lines = _HINT_LINE.findall(text)
+    return _hint(lines[-1]) if lines else ""
 
 
 def _hint(text: str) -> str:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import re
 
+from openclaw_rl.runtime.tagged import Tagged
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 
 #: A longer message is not matched as a whole: frameworks' own are shorter.
 _LONGEST = 8000
 
-_TAGS = ("system-reminder", "system_reminder", "system-notification", "system_notification", "environment_details",
-         "environment_context", "user_instructions", "local-command-caveat", "local-command-stdout", "command-name",
-         "command-message", "command-args", "ide_opened_file", "ide_selection", "ide_diagnostics", "additional_data",
-         "open_and_recently_viewed_files", "task-notification", "session-memory", "relevant-memories",
-         "relevant_memories", "user-prompt-submit-hook", "context_reminder", "teammate-message")
-#: Parts of a message.
-_BLOCKS = re.compile("|".join([
-    rf"<({'|'.join(_TAGS)})\b[^>\n]{{0,200}}>.*?</\1>\n?",
+_TAGGED = Tagged(
+    "system-reminder", "system_reminder", "system-notification", "system_notification", "environment_details",
+    "environment_context", "user_instructions", "local-command-caveat", "local-command-stdout", "command-name",
+    "command-message", "command-args", "ide_opened_file", "ide_selection", "ide_diagnostics", "additional_data",
+    "open_and_recently_viewed_files", "task-notification", "session-memory", "relevant-memories",
+    "relevant_memories", "user-prompt-submit-hook", "context_reminder", "teammate-message",
+    attributes=r"[^>\n]{0,200}", line_end=True)
+#: Other parts of a message.
+_LINES = re.compile("|".join([
     # "Sender (untrusted metadata):" and a block of JSON behind it
     r"^[A-Z][^\n(]{0,60}\(untrusted[^)\n]{0,60}\):[ \t]*\n```(?:json)?\n.*?\n```[ \t]*\n?",
     r"^System: \[[^\]\n]{8,40}\] [^\n]*\n?",
@@ -70,7 +72,7 @@ _WHOLE = re.compile("|".join(f"(?:{pattern})" for pattern in (
 
 def is_framework_text(text: str) -> bool:
     """Whether a text is entirely a framework's, or empty."""
-    left = _BLOCKS.sub("", text).strip()
+    left = _without_blocks(text).strip()
     return not left or (len(left) <= _LONGEST and bool(_WHOLE.fullmatch(left)))
 
 
@@ -82,7 +84,7 @@ def strip_framework_text(message: turn_pb2.ChatMessage) -> turn_pb2.ChatMessage 
         # A tool's result is its own, even an error; only a stand-in for a missing result is the framework's.
         text = text_of(message)
         return None if text.startswith("[") and _WHOLE.fullmatch(text.strip()[:_LONGEST]) else message
-    if not any(_BLOCKS.search(text) or _WHOLE.fullmatch(text.strip()[:_LONGEST]) for text in _texts(message)):
+    if not any(_without_blocks(text) != text or _WHOLE.fullmatch(text.strip()[:_LONGEST]) for text in _texts(message)):
         return message
     left = turn_pb2.ChatMessage()
     left.CopyFrom(message)
@@ -96,8 +98,12 @@ def strip_framework_text(message: turn_pb2.ChatMessage) -> turn_pb2.ChatMessage 
     return left
 
 
+def _without_blocks(text: str) -> str:
+    return _LINES.sub("", _TAGGED.remove(text))
+
+
 def _clean(text: str) -> str:
-    left = _BLOCKS.sub("", text).strip()
+    left = _without_blocks(text).strip()
     return "" if is_framework_text(left) else left
 
 

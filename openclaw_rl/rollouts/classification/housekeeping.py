@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from openclaw_rl.rollouts.classification.housekeeping_patterns import (
-    JSON_TALK,
+    JSON_BEGIN,
+    JSON_END,
     MANNERS,
     OWN_WORDS,
     QUESTION,
@@ -142,8 +143,9 @@ def _cut(text: str) -> str:
 
 def _without_quotes(text: str) -> tuple[str, bool]:
     """Remove quoted conversations from a message; returns the rest, and whether there were any."""
-    words, found = TAGGED.subn("\n", text)
-    words, more = JSON_TALK.subn("\n", words)
+    words = TAGGED.remove(text, "\n")
+    words = _without_json(words)
+    quoted = words != text
     speakers = list(SPEAKER.finditer(words))
     both = any(match["user"] for match in speakers) and any(match["assistant"] for match in speakers)
     if both:
@@ -152,7 +154,15 @@ def _without_quotes(text: str) -> tuple[str, bool]:
         if end < 0:  # no empty line behind it: the last speaker's line ends it
             end = words.find("\n", speakers[-1].end())
         words = f"{words[:begin]}\n{words[end:] if end >= 0 else ''}"
-    return words, bool(found or more or both)
+    return words, quoted or both
+
+
+def _without_json(text: str) -> str:
+    """Remove a conversation that is quoted as JSON: from its beginning to the last end of a list of objects."""
+    if (begin := JSON_BEGIN.search(text)) is None:
+        return text
+    ends = [match.end() for match in JSON_END.finditer(text, begin.end())]
+    return f"{text[:begin.start()]}\n{text[ends[-1]:]}" if ends else text
 
 
 def _without_strings(text: str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from openclaw_rl.runtime.tagged import Tagged
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -215,7 +217,9 @@ QUESTION = _signal("is a question", -0.25, r"[?？]\s*\Z")
 SPEAKER = re.compile(r"^[\s>|\[<(*#\"'-]{0,8}(?:(?P<user>user|human|用户|人类)"
                      r"|(?P<assistant>assistant|ai|bot|model|response|助手|助理))[\]>)*\"']{0,4}\s{0,2}[:：]",
                      re.IGNORECASE | re.MULTILINE)
-#: A conversation quoted between tags, or as JSON.
-TAGGED = re.compile(r"<(chat_history|conversation|transcript|history|chat|messages|dialogue|chat_log)\b[^>]{0,80}>"
-                    r".*?</\1>", re.IGNORECASE | re.DOTALL)
-JSON_TALK = re.compile(r"\[\s*\{[^\[\]]{0,40}\"role\"\s*:\s*\"(?:user|human|assistant)\".*\}\s*\]", re.DOTALL)
+#: A conversation quoted between tags ...
+TAGGED = Tagged("chat_history", "conversation", "transcript", "history", "chat", "messages", "dialogue", "chat_log",
+                attributes="[^>]{0,80}", ignore_case=True)
+#: ... or as JSON: its beginning, and its end.
+JSON_BEGIN = re.compile(r"\[\s*\{[^\[\]]{0,40}\"role\"\s*:\s*\"(?:user|human|assistant)\"")
+JSON_END = re.compile(r"\}\s*\]")

@@ -28,5 +28,5 @@ def read(feedback: Sequence[turn_pb2.Feedback], request: str, answer: str) -> Ev
     hint = ""
     if score < 0:
         hint = next((evidence.hint for evidence in reversed(readings) if evidence.hint), "")
-        hint = hint or (from_comment(comments[-1]) if comments and not readings[-1].score else "")
+        hint = hint or (from_comment(comments[-1][:words.READ]) if comments and not readings[-1].score else "")
     return Evidence(score, why, hint, certain=True)

@@ -19,8 +19,9 @@ _INSULT = re.compile(
 _COURTESY = re.compile(
     r"^(?:(?:please|pls|hey|hi|hello|dear|ok|okay|well|no|nope|sorry|thanks|thank you|bot|chatgpt|assistant|ai|dude"
     r"|bro)\b[ ,!.]*)+"
-    r"|[ ,]*\b(?:please|pls|plz|thanks|thank you|dude|bro|man)[ .!]*$"
-    r"|^(?:(?:请你?|麻烦你?|拜托|不对|不是|你好|喂)[,， !！。]*)+|[,， ]*(?:谢谢你?|拜托了?)[。!！ ]*$", re.IGNORECASE)
+    r"|(?<![ ,])[ ,]*\b(?:please|pls|plz|thanks|thank you|dude|bro|man)[ .!]*$"
+    r"|^(?:(?:请你?|麻烦你?|拜托|不对|不是|你好|喂)[,， !！。]*)+"
+    r"|(?<![,， ])[,， ]*(?:谢谢你?|拜托了?)[。!！ ]*$", re.IGNORECASE)
 
 
 def compose(signals: Sequence[Signal]) -> str:

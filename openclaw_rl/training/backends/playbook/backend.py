@@ -39,10 +39,10 @@ from openclaw_rl.weights import playbook
 #: Held-out prompts that are asked at the same time.
 _AT_ONCE = 4
 _REFUSAL = re.compile(
-    r"^\W*(?:i'?m sorry|i am sorry|sorry|i apologi[sz]e)?\W*(?:but )?\W*"
+    r"^\W*+(?:i'?m sorry|i am sorry|sorry|i apologi[sz]e)?\W*+(?:but )?\W*+"
     r"(?:i (?:can(?:'|’)?t|cannot|can not|am unable|won'?t)|i'?m (?:unable|not able)"
     r"|as an ai\b.{0,40}\b(?:can't|cannot|unable))"
-    r"|^\W*(?:抱歉|对不起|很抱歉)?\W*我?(?:无法|不能)", re.IGNORECASE)
+    r"|^\W*+(?:抱歉|对不起|很抱歉)?\W*+我?(?:无法|不能)", re.IGNORECASE)
 
 _T = TypeVar("_T")
 
