@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from openclaw_rl.config import Config, PrmJudgeConfig
@@ -49,7 +50,7 @@ class JudgeComponent(Component):
         self.listener = Listener(settings.host, settings.port)
         panel = make_panel(settings)
         self._store = Database(home.component(NAME) / "state.db", config.durability, SCHEMA)
-        resources.callback(self._store.close)
+        resources.push_async_callback(asyncio.to_thread, self._store.close)
         self._samples = Outbox(self._store, "samples")
         self._journal = Journal(home.logs, config.journal)
         resources.callback(self._journal.close)

@@ -74,7 +74,7 @@ class ComponentRun:
                         raise
 
     async def _serve(self, runtime: Runtime) -> None:
-        component = self.component = self._class(runtime, mounted=self._host is not None)
+        component = self.component = await self._make(runtime)
         host, port = component.listener
         server = ComponentServer(component.name, host, port, runtime.home, component.status, component.drain,
                                  self._host, signals=self._process, loop_monitor=runtime.loop_monitor,
@@ -98,6 +98,16 @@ class ComponentRun:
         if getting_ready.done():
             getting_ready.result()
         await serving
+
+    async def _make(self, runtime: Runtime) -> Component:
+        """Make the component on a thread: it opens and checks files, which takes seconds of large ones. What it opened
+        has to be closed, so a stop waits for its end."""
+        making = asyncio.ensure_future(asyncio.to_thread(self._class, runtime, mounted=self._host is not None))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.wait((making,))
+            raise
 
     async def _get_ready(self, runtime: Runtime, component: Component, server: ComponentServer) -> None:
         await component.ready()

@@ -23,6 +23,10 @@ _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 #: Reasoning that chat templates, and so many clients, leave out of the history.
 _REASONING = re.compile(r"\s*<(think|thinking|reasoning)>")
 _NUMBER = re.compile(r"\d+")
+#: What `str.isspace` calls white space, in UTF-8.
+_ASCII_SPACES = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
+_OTHER_SPACES = [char.encode() for char in "\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009"
+                 "\u200a\u2028\u2029\u202f\u205f\u3000"]
 _PIECE = 2**16
 
 
@@ -104,14 +108,14 @@ def request_digest(
         if is_instruction(message):
             digest.update(b"%d,%b" % (i, _instruction(text_of(message))))
     for tool in tools:
-        digest.update(_field(tool.name))
+        digest.update(_field(tool.name.encode()))
     return digest.digest()
 
 
 @lru_cache(maxsize=256)
 def _instruction(text: str) -> bytes:
     """An instruction without its numbers. They are long, and the same ones come again and again."""
-    return _field(_NUMBER.sub("0", _squeeze(text)))
+    return _field(_NUMBER.sub("0", _squeeze(text).decode()).encode())
 
 
 def _canonical(message: turn_pb2.ChatMessage) -> bytes:
@@ -121,25 +125,27 @@ def _canonical(message: turn_pb2.ChatMessage) -> bytes:
         # Not a single expression over all of it, which would hold the interpreter's lock meanwhile.
         end = text.find(f"</{begin[1]}>", begin.end())
         text = text if end < 0 else text[end + len(begin[1]) + 3:]
-    fields = _field(role) + _field(_squeeze(text))
-    for part in message.parts:
-        if part.image_url:
-            fields += _field(part.image_url)
+    fields = [_field(role.encode()), _field(_squeeze(text))]
+    fields += [_field(part.image_url.encode()) for part in message.parts if part.image_url]
     for call in message.tool_calls:
-        fields += _field(call.name) + _canonical_json(call.arguments_json)
-    return fields
+        fields += [_field(call.name.encode()), _canonical_json(call.arguments_json)]
+    return b"".join(fields)
 
 
-def _squeeze(text: str) -> str:
-    # Without any white space: then it does not matter how text parts are joined or lines are ended. In pieces, since
-    # one call holds the interpreter's lock to its end.
-    if len(text) <= _PIECE:
-        return "".join(text.split())
-    return "".join("".join(text[at:at + _PIECE].split()) for at in range(0, len(text), _PIECE))
+def _squeeze(text: str) -> bytes:
+    """A text without any white space: then it does not matter how text parts are joined or lines are ended. That of
+    `"".join(text.split())`, in a tenth of the time, which is most of what a digest of a long text takes. In pieces,
+    since one call holds the interpreter's lock to its end."""
+    if len(text) > _PIECE:
+        return b"".join(_squeeze(text[at:at + _PIECE]) for at in range(0, len(text), _PIECE))
+    data = text.encode().translate(None, _ASCII_SPACES)
+    if not text.isascii():
+        for space in _OTHER_SPACES:
+            data = data.replace(space, b"")
+    return data
 
 
-def _field(text: str) -> bytes:
-    data = text.encode()
+def _field(data: bytes) -> bytes:
     return b"%d:%b" % (len(data), data)
 
 

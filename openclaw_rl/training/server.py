@@ -48,7 +48,7 @@ class TrainerComponent(Component):
         api, keep = uses_api(policy), max(settings.keep_versions, policy.keep_versions)
         check_backend(settings, api)
         store = self._store = TrainerStore(folder / "state.db", config.durability, settings, tokens=not api)
-        resources.callback(store.close)
+        resources.push_async_callback(asyncio.to_thread, store.close)
         learner = make_learner(config, store, folder, home, keep)
         resources.push_async_callback(asyncio.to_thread, learner.release)  # a group of processes ends with it
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.sessions.fingerprint import prefix_digests, request_digest, text_of
+from openclaw_rl.sessions.fingerprint import _squeeze, prefix_digests, request_digest, text_of
 from openclaw_rl.v1.turn_pb2 import ChatMessage, ContentPart, ToolCall, ToolDefinition
 
 
@@ -74,3 +74,11 @@ def test_deeply_nested_arguments_have_a_digest() -> None:
 def test_text_of() -> None:
     assert text_of(msg("user", "a")) == "a"
     assert text_of(msg("user", "a", parts=[ContentPart(image_url="u"), *parts("b", "c")])) == "a\nb\nc"
+
+
+def test_white_space_is_what_python_calls_it() -> None:
+    """Digests are kept in stores, so they stay what they were: of the text without what `str.split` splits at."""
+    spaces = [chr(number) for number in range(0x110000) if chr(number).isspace()]
+    text = "aé漢😀".join(spaces)
+    assert _squeeze(text) == "".join(text.split()).encode()
+    assert _squeeze("\x00\x08\x0e\x1b\x7f\u200b\ufeff a") == "\x00\x08\x0e\x1b\x7f\u200b\ufeffa".encode()
