@@ -138,8 +138,10 @@ class TrainingLoop:
             await self._step(decision.episodes)
             return
         if self._scheduler.paused is None:
-            await self._store.database.call(self._store.samples.drop_neutral,
-                                            now - NEUTRAL_INTERVALS * self._config.update_interval, NEUTRAL_LIMIT)
+            left = await self._store.database.call(self._drop_neutral, now)
+            if left is not None and decision.wait is None and left < IDLE_RELEASE:
+                await self._sleep(left)
+                return
         seconds = IDLE_RELEASE if decision.wait is None else decision.wait
         if decision.wait is not None and decision.wait <= PREPARE:
             await self._on_thread(self._learner.prepare)
@@ -150,6 +152,14 @@ class TrainingLoop:
             await self._on_thread(self._learner.release)
         # Every batch that comes wakes this, and with a large backlog a look takes long.
         await asyncio.sleep(LOOK_PAUSE * looking)
+
+    def _drop_neutral(self, now: float) -> float | None:
+        """Drop the neutral samples that have waited for too long; return the seconds after which the next one has, None
+        when none waits."""
+        patience = NEUTRAL_INTERVALS * self._config.update_interval
+        self._store.samples.drop_neutral(now - patience, NEUTRAL_LIMIT)
+        oldest = self._store.samples.oldest_neutral()
+        return None if oldest is None else max(oldest + patience - now, 0.1)
 
     def _look(self) -> tuple[int, PendingCount, WaitingGroups]:
         """Settle groups and drop what is stale; return what is being rebuilt, and what waits."""

@@ -106,6 +106,15 @@ def _reset() -> None:
     FakeBackend.reset()
 
 
+async def test_a_neutral_sample_does_not_wait_for_the_next_one(tmp_path: Path, model: Path) -> None:
+    """It is let go when its time is over, and not when something else wakes the trainer."""
+    async with trainer(tmp_path, model, update_interval=0.05) as rig:
+        await rig.submit(make_sample("a", 0))
+        await eventually(lambda: not rig.store.samples.statuses([]), 30, "the end of its wait")
+        status, = rig.store.samples.statuses(["a"])
+        assert status.reason.startswith("no signal: ")
+
+
 async def test_min_samples_make_a_version(tmp_path: Path, model: Path) -> None:
     async with trainer(tmp_path, model) as rig:
         assert [ack.status for ack in await rig.submit(make_sample("a"))] == [common_pb2.ACK_STATUS_ACCEPTED]

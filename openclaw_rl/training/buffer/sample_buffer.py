@@ -193,6 +193,10 @@ class SampleBuffer:
             self.drop(old, NO_RIDE)
         return len(old)
 
+    def oldest_neutral(self) -> float | None:
+        """Return when the neutral sample that waits for longest was accepted, seconds since the epoch."""
+        return min((accepted_at for _, accepted_at in self._samples.neutral()), default=None)
+
     def drop_of_users(self, db: sqlite3.Connection) -> list[str]:
         """Drop the samples of users' turns that wait since another algorithm was configured, when the present one
         learns nothing from them; return their turns."""
