@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
 
+from openclaw_rl.rpc import reconnect
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import from_rpc_error
+from openclaw_rl.runtime.backoff import Backoff
 from openclaw_rl.v1 import policy_pb2 as pb
 from openclaw_rl.v1 import policy_pb2_grpc
 from openclaw_rl.weights.transfer import fetch as fetch_module
@@ -89,6 +92,7 @@ async def test_one_that_comes_late_gets_the_newest_alone(tree: Tree) -> None:
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_line_that_breaks_costs_little(tree: Tree, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_module, "CHUNK", CHUNK)
+    monkeypatch.setattr(reconnect, "Backoff", partial(Backoff, 0.01, 0.1))
     chance = random.Random(seed)
     limits = tuple(chance.randrange(SIZE // 20, SIZE // 3) for _ in range(10))
     root = await tree.root()
