@@ -21,6 +21,7 @@ use crate::{
     response::{Event, Response as Making},
     sessions,
     turns::{Desk, Head, Origin},
+    web_pages,
 };
 
 pub fn router(desk: Arc<Desk>) -> Router {
@@ -33,6 +34,7 @@ pub fn router(desk: Arc<Desk>) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .with_state(desk)
+        .layer(axum::middleware::from_fn(web_pages::check))
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {

@@ -26,6 +26,7 @@ mod store;
 mod turns;
 mod upstream;
 mod versions;
+mod web_pages;
 
 use std::{
     io::{self, Write as _},

@@ -19,6 +19,9 @@ impl Door {
     async fn text(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (StatusCode, HeaderMap, String) {
         let method = if body.is_empty() { "GET" } else { "POST" };
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.1));
+        if method == "POST" && !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/json");
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -148,4 +151,30 @@ async fn what_can_not_be_done_is_told_in_openais_shape() {
     assert_eq!((status.as_u16(), &answer["error"]["code"]), (405, &json!("method_not_allowed")));
     let (status, _, answer) = door.json(chat, &[], json!({"messages": "x".repeat(17 << 20)})).await;
     assert_eq!((status.as_u16(), &answer["error"]["code"]), (413, &json!("request_too_large")));
+}
+
+#[tokio::test]
+async fn web_pages_are_kept_out() {
+    let world = World::new().await;
+    let server = world.start();
+    let door = Door::new(&server);
+    let body = json!({"messages": messages()});
+    for (headers, status, code) in [
+        (vec![("origin", "https://evil.example")], 403, "cross_site"),
+        (vec![("origin", "null")], 403, "cross_site"),
+        (vec![("origin", "http://127.0.0.1:1")], 403, "cross_site"),
+        (vec![("sec-fetch-site", "cross-site")], 403, "cross_site"),
+        (vec![("content-type", "text/plain")], 415, "not_json"),
+        (vec![("host", "evil.example")], 421, "unknown_host"),
+        (vec![("host", "localhost"), ("host", "localhost")], 400, "bad_host"),
+    ] {
+        for path in ["/v1/chat/completions", "/v1/feedback"] {
+            let (found, _, answer) = door.json(path, &headers, body.clone()).await;
+            assert_eq!((found.as_u16(), &answer["error"]["code"]), (status, &json!(code)), "{headers:?}: {answer}");
+        }
+    }
+    assert!(world.api.asked.lock().unwrap().is_empty());
+    // Programs: none has an Origin; Node.js says that it fetches.
+    let fetched = [("sec-fetch-mode", "cors"), ("host", "localhost:30000")];
+    assert_eq!(door.json("/v1/chat/completions", &fetched, body).await.0, 200);
 }
