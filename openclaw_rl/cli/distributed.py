@@ -14,8 +14,9 @@ from openclaw_rl.runtime.home import Home
 if TYPE_CHECKING:
     from openclaw_rl.launch.distributed.start import DistributedStart
 
-_mesh = typer.Typer(no_args_is_help=True, help="Use a mesh from machines that it does not run on.", epilog="Example: "
-                    "openclaw-rl mesh export access.yaml, and on the other machine openclaw-rl mesh join access.yaml")
+_mesh = typer.Typer(no_args_is_help=True, help="Use a mesh from machines that it does not run on, and show its id.",
+                    epilog="Example: openclaw-rl mesh export access.yaml, and on the other machine openclaw-rl mesh "
+                    "join access.yaml")
 app.add_typer(_mesh, name="mesh")
 
 
@@ -121,6 +122,19 @@ def _say_what_next(home: Home) -> None:
                   """"stream": true}'""", soft_wrap=True, highlight=False, markup=False)
     out.print("next: openclaw-rl status | chat | turns | versions | logs -f --host HOST | mesh export FILE | stop-all",
               soft_wrap=True, highlight=False, markup=False)
+
+
+@_mesh.command("id", epilog="Example: OPENCLAW_RL_MESH=$(openclaw-rl mesh id) ./judge_go --data ~/judge --trainer "
+               "127.0.0.1:50054")
+def show_id() -> None:
+    """Print the id of the mesh, which is made if it has none.
+
+    Components of another id are refused. Those in another home folder or of another make are given it by the variable
+    OPENCLAW_RL_MESH or by `mesh_id` in their configuration.
+    """
+    from openclaw_rl.rpc import membership
+
+    out.print(membership.id_of(Home.default()), highlight=False, soft_wrap=True)
 
 
 @_mesh.command(epilog="Example: openclaw-rl mesh export access.yaml")

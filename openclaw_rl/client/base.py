@@ -38,6 +38,8 @@ from openclaw_rl.client.calls import (
 from openclaw_rl.rpc import contract, errors
 from openclaw_rl.rpc.auth import current
 from openclaw_rl.rpc.channel import Credentials, connect, sync_connect, with_true_status
+from openclaw_rl.rpc.membership import Membership, confirm, of_client
+from openclaw_rl.runtime import runtime
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc
 
@@ -52,7 +54,8 @@ class _Base:
     component: str
 
     def __init__(self, address: str | None = None, *, component: str | None = None, home: Home | None = None,
-                 credentials: Credentials | None = None, timeout: float | None = TIMEOUT) -> None:
+                 credentials: Credentials | None = None, mesh: str | None = None,
+                 timeout: float | None = TIMEOUT) -> None:
         """
         Args:
             address: HOST:PORT; None takes the running component's own of the mesh in `home`.
@@ -60,17 +63,20 @@ class _Base:
             home: the mesh's folder; default OPENCLAW_RL_HOME or `~/.openclaw-rl`. When its configuration wants TLS,
                 the certificate of `operator` there is used.
             credentials: others than those, such as OutsideCredentials for a bearer key.
+            mesh: id of the mesh that must answer (`openclaw-rl mesh id`); default that of `home`, and any mesh when
+                only an address is given.
             timeout: seconds for unary calls that name none.
 
         Raises:
-            MeshError: UNAVAILABLE, the component isn't running.
-            ConfigError: the certificates can't be used.
+            MeshError: UNAVAILABLE, the component isn't running. WRONG_MESH, with any call: another mesh answers.
+            ConfigError: the certificates or the mesh's id can't be used.
         """
         self._expected = component or self.component
         self.component = self._expected or "the component"
         self.address = address or find(self.component, home)
         self.timeout = timeout
         self._credentials = credentials or current.for_client(home)
+        self._ours = membership(address, home, mesh, credentials)
         self._channel = self._connect(self.address)
         self._stub = self.stub(self._channel)
 
@@ -87,6 +93,17 @@ class _Base:
 
     def _error(self, error: Any) -> errors.MeshError:
         return explained(error, self.component, self.address)
+
+
+def membership(address: str | None, home: Home | None, mesh: str | None, credentials: Credentials | None
+               ) -> Membership | None:
+    """The mesh whose components a client expects: the one that is named, else that of the component that it runs in,
+    or of the home where it looks up addresses; None for any."""
+    if mesh:
+        return Membership(mesh)
+    if address and home is None and not runtime.current().identified:
+        return None
+    return of_client(home, credentials)
 
 
 def find(component: str, home: Home | None = None) -> str:
@@ -116,16 +133,18 @@ class Client(_Base):
     """A blocking client; a context manager."""
 
     def _connect(self, address: str) -> grpc.Channel:
-        return sync_connect(address, self.component, self._credentials)
+        return sync_connect(address, self.component, self._credentials, self._ours)
 
     def _unary(self, rpc: Rpc[Any, Any]) -> UnaryCall[Any, Any]:
         call = getattr(self._stub, rpc.method)
 
         def unary(request: Any = None, /, *, timeout: Timeout = DEFAULT, **fields: Any) -> Any:
             try:
-                return call(rpc.message(request, fields), timeout=self._seconds(timeout))
+                response, made = call.with_call(rpc.message(request, fields), timeout=self._seconds(timeout))
             except grpc.RpcError as error:
                 raise self._error(error) from None
+            self._confirm(made)
+            return response
 
         return unary
 
@@ -143,11 +162,21 @@ class Client(_Base):
 
     def _read(self, call: Any) -> Iterator[Any]:
         try:
+            self._confirm(call)
             yield from call
         except grpc.RpcError as error:
             raise self._error(error) from None
         finally:
             call.cancel()
+
+    def _confirm(self, call: Any) -> None:
+        """Refuse what another mesh says; waits for the headers of a stream.
+
+        Raises:
+            MeshError: WRONG_MESH.
+        """
+        if self._ours is not None:
+            self._ours.check_peer(call.initial_metadata(), "", self.address)
 
     def check(self, *, timeout: Timeout = DEFAULT) -> contract.Report:
         """Ask who answers at the address, and whether it understands this package.
@@ -177,7 +206,7 @@ class AsyncClient(_Base):
     begin when they are first read from."""
 
     def _connect(self, address: str) -> grpc.aio.Channel:
-        return connect(address, self.component, self._credentials)
+        return connect(address, self.component, self._credentials, self._ours)
 
     def _unary(self, rpc: Rpc[Any, Any]) -> AsyncUnaryCall[Any, Any]:
         call = getattr(self._stub, rpc.method)
@@ -186,7 +215,10 @@ class AsyncClient(_Base):
                         timeout: Timeout = DEFAULT,  # noqa: ASYNC109
                         **fields: Any) -> Any:
             try:
-                return await call(rpc.message(request, fields), timeout=self._seconds(timeout))
+                made = call(rpc.message(request, fields), timeout=self._seconds(timeout))
+                response = await made
+                await self._confirm(made)
+                return response
             except grpc.aio.AioRpcError as error:
                 raise self._error(error) from None
 
@@ -208,12 +240,18 @@ class AsyncClient(_Base):
     async def _read(self, begin: Callable[[], Any]) -> AsyncIterator[Any]:
         call = begin()  # not before somebody reads: closing a generator that never began would leave it open
         try:
+            await self._confirm(call)
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
             raise self._error(error) from None
         finally:
             call.cancel()
+
+    async def _confirm(self, call: Any) -> None:
+        """As `Client._confirm`."""
+        if self._ours is not None:
+            await confirm(call, "", self.address, self._ours)
 
     async def check(self, *, timeout: Timeout = DEFAULT) -> contract.Report:  # noqa: ASYNC109
         """As `Client.check`."""

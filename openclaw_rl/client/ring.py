@@ -29,6 +29,7 @@ from openclaw_rl.delivery.validation import validate_id
 from openclaw_rl.rpc.auth import current
 from openclaw_rl.rpc.channel import with_true_status
 from openclaw_rl.rpc.errors import MeshError, invalid_many
+from openclaw_rl.rpc.membership import Membership, of_client
 from openclaw_rl.v1.environment_pb2 import PolicyEvent, RecordTurnsRequest
 from openclaw_rl.v1.environment_pb2_grpc import EnvironmentServiceStub
 from openclaw_rl.v1.judge_pb2 import JudgeTransitionsRequest
@@ -79,6 +80,8 @@ class AsyncDelivery:
             "samples" to a trainer.
         address: HOST:PORT; None takes the running component's own of the mesh in `home`.
         home, credentials: as of the clients (`base.Client`).
+        mesh: id of the mesh that the messages belong to; default that of `home`, also with an address. A component
+            takes no messages of another one, and on plain text none of a sender that names none.
         window: most messages in flight.
         ack_timeout: seconds after which a peer that acknowledges nothing is given up (NO_ACK) and connected to anew.
         on_trouble: called with whatever ends a stream; sending goes on with a new one.
@@ -92,8 +95,8 @@ class AsyncDelivery:
     """
 
     def __init__(self, kind: Kind, address: str | None = None, *, home: Home | None = None,
-                 credentials: Credentials | None = None, window: int = 256, ack_timeout: float = 60.0,
-                 on_trouble: Callable[[MeshError], None] | None = None) -> None:
+                 credentials: Credentials | None = None, mesh: str | None = None, window: int = 256,
+                 ack_timeout: float = 60.0, on_trouble: Callable[[MeshError], None] | None = None) -> None:
         if kind not in _RINGS:
             raise ValueError(f"kind: {kind!r} is not allowed: must be one of {', '.join(_RINGS)}")
         for name, value, least in (("window", window, 1), ("ack_timeout", ack_timeout, 0.001)):
@@ -108,6 +111,7 @@ class AsyncDelivery:
         self._sender = Sender(self._memory, lambda: self.address,  # type: ignore[arg-type]
                               self._opened, self._ring.request, window, ack_timeout=ack_timeout,
                               role=self._ring.component, credentials=credentials or current.for_client(home),
+                              ours=Membership(mesh) if mesh else of_client(home, credentials),
                               on_failure=self._failed)
 
     async def send(self, message: RingMessage) -> None:

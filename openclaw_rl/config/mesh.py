@@ -73,6 +73,10 @@ class Config(Section):
     mode: Literal["local", "local_simulate", "distributed"] = "local"
     """`local` and its alias `local_simulate`: all components on this machine; `distributed`: each on the host named by
     its `host`, started by `distributed-start`."""
+    mesh_id: str | None = Field(None, pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    """Id of the mesh, by which components refuse those of another one; set it where they have several home folders and
+    no certificates. Default: that of the certificates, else one made in the home folder; `openclaw-rl mesh id`
+    prints it. The variable OPENCLAW_RL_MESH takes precedence."""
     session_awareness: SessionAwareness = SessionAwareness()
     components: Components = Components()
     journal: JournalConfig = JournalConfig()

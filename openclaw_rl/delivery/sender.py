@@ -10,8 +10,10 @@ from typing import Any
 
 import grpc
 
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.channel import MAX_MESSAGE, Credentials, connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.rpc.membership import Membership, confirm
 from openclaw_rl.rpc.reconnect import ReconnectingStream
 from openclaw_rl.storage.database import StorageError
 from openclaw_rl.storage.outbox import Outbox, Row
@@ -49,7 +51,7 @@ class Sender:
         on_acked: called with the ids of each settled batch.
         ack_timeout: seconds after which a stream whose oldest message is not answered is given up.
         role: the component that the neighbour must be, by its certificate; "" takes any.
-        credentials: to use in place of this process's.
+        credentials, ours: to use in place of the current component's.
         on_failure: called with what ended a stream, each time.
     """
 
@@ -57,11 +59,12 @@ class Sender:
                  open_stream: Callable[[grpc.aio.Channel], Callable[[], Any]],
                  make_request: Callable[[list[bytes]], Any], window: int = 256, batch: int = 64,
                  on_acked: Callable[[list[str]], None] | None = None, *, ack_timeout: float = 60.0,
-                 role: str = "", credentials: Credentials | None = None,
+                 role: str = "", credentials: Credentials | None = None, ours: Membership | None = None,
                  on_failure: Callable[[MeshError], None] | None = None) -> None:
         self._outbox, self._resolve, self._open_stream, self._make_request = outbox, resolve, open_stream, make_request
         self._window, self._batch, self._on_acked, self._ack_timeout = window, batch, on_acked, ack_timeout
         self._role, self._credentials, self._on_failure = role, credentials, on_failure
+        self._ours = ours or membership.current()
         self._wake = asyncio.Event()
         self._in_flight: dict[str, None] = {}  # ids in the order in which they were sent
         self._head_since = 0.0  # when the oldest of them became the oldest
@@ -101,12 +104,14 @@ class Sender:
             if address is None:
                 raise unavailable("the next component has not started yet")
             try:
-                async with connect(address, self._role, self._credentials) as channel:
+                async with connect(address, self._role, self._credentials, self._ours) as channel:
                     await self._converse(self._open_stream(channel)(), address)
             except StorageError:  # ours, not the neighbour's
                 raise
             except (grpc.RpcError, MeshError) as error:
                 failure = error if isinstance(error, MeshError) else from_rpc_error(error)
+                if self._ours is not None:
+                    self._ours.note(failure)
                 if self._on_failure is not None:
                     self._on_failure(failure)
                 raise MeshError(failure.code, failure.reason, f"{address}: {failure.message}") from error
@@ -121,6 +126,7 @@ class Sender:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await call.wait_for_connection()
+                await confirm(call, self._role, address, self._ours)
         except TimeoutError:
             raise unavailable("it does not answer") from None
         self._outbox.connected = True

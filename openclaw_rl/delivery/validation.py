@@ -18,6 +18,7 @@ class RejectionCode(StrEnum):
     INVALID_ID = "invalid_id"
     OUT_OF_RANGE = "out_of_range"
     WRONG_CLASS = "wrong_class"  #: a turn that is not trained on
+    WRONG_MESH = "wrong_mesh"
     ID_CONFLICT = "id_conflict"  #: the id was used before, for other content
 
 

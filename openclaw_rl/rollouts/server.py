@@ -21,6 +21,7 @@ from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.tracker import SessionTracker
 from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.discovery import resolve
+from openclaw_rl.rpc.membership import current_mesh
 from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms, quarantine_alarm
 from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
@@ -62,7 +63,7 @@ class EnvironmentComponent(Component):
         outbox = Outbox(store, "transitions", on_rejected=lambda *refused: self._tracker.rejected(*refused))
         journal = Journal(home.logs, config.journal)
         resources.callback(journal.close)
-        self._tracker = SessionTracker(store, outbox, journal, config.session_awareness)
+        self._tracker = SessionTracker(store, outbox, journal, config.session_awareness, current_mesh())
         self._sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                               open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
                               make_request=_request, role="prm_judge")

@@ -1,4 +1,5 @@
-"""Channels to other components, encrypted where the current component has a certificate (see `auth.tls`)."""
+"""Channels to other components, encrypted where the current component has a certificate (see `auth.tls`). Their calls
+tell which mesh and component makes them (see `membership`)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,10 @@ from typing import Any, Protocol
 
 import grpc
 
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth import current
+from openclaw_rl.rpc.identified import IdentifiedChannel, SyncIdentifiedChannel
+from openclaw_rl.rpc.membership import Membership
 
 #: Longest message that a server or channel takes, in bytes.
 MAX_MESSAGE = 16 * 2**20
@@ -41,27 +45,34 @@ class Credentials(Protocol):
         ...
 
 
-def connect(address: str, role: str = "", credentials: Credentials | None = None) -> grpc.aio.Channel:
+def connect(address: str, role: str = "", credentials: Credentials | None = None,
+            ours: Membership | None = None) -> grpc.aio.Channel:
     """A channel to HOST:PORT for asyncio. It connects with the first call, and again after a break.
 
     Args:
         role: the component that must be there, by its certificate; "" takes any of the mesh.
         credentials: to use in place of the current component's.
+        ours: likewise; what the calls tell of who makes them.
     """
-    credentials = credentials or current.credentials()
+    credentials, ours = credentials or current.credentials(), ours or membership.current()
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
-    secrets, options = credentials.channel(role)
-    return grpc.aio.secure_channel(address, secrets, options=[*_CLIENT_OPTIONS, *options])
+        channel = grpc.aio.insecure_channel(address, options=_CLIENT_OPTIONS)
+    else:
+        secrets, options = credentials.channel(role)
+        channel = grpc.aio.secure_channel(address, secrets, options=[*_CLIENT_OPTIONS, *options])
+    return channel if ours is None else IdentifiedChannel(channel, ours.metadata)
 
 
-def sync_connect(address: str, role: str = "", credentials: Credentials | None = None) -> grpc.Channel:
+def sync_connect(address: str, role: str = "", credentials: Credentials | None = None,
+                 ours: Membership | None = None) -> grpc.Channel:
     """The same without asyncio."""
-    credentials = credentials or current.credentials()
+    credentials, ours = credentials or current.credentials(), ours or membership.current()
     if credentials is None:
-        return grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
-    secrets, options = credentials.channel(role)
-    return grpc.secure_channel(address, secrets, options=[*_CLIENT_OPTIONS, *options])
+        channel = grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
+    else:
+        secrets, options = credentials.channel(role)
+        channel = grpc.secure_channel(address, secrets, options=[*_CLIENT_OPTIONS, *options])
+    return channel if ours is None else SyncIdentifiedChannel(channel, ours.metadata)
 
 
 class _TrueStatus:

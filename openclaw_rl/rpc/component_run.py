@@ -9,6 +9,7 @@ import os
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.observability import telemetry
 from openclaw_rl.observability.metrics import observe_loop
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth import tls
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.hosted_server import HostServer
@@ -58,9 +59,11 @@ class ComponentRun:
         if self._process:
             os.umask(0o077)  # conversations are nobody else's
         with only_process(self._home, name):
+            credentials = tls.credentials(self._config, self._home, name)
+            trust_domain = credentials.identity.mesh if credentials is not None else ""
             runtime = Runtime(name=name, config=self._config, home=self._home, identified=True,
-                              redactor=redact.of_component(self._config),
-                              credentials=tls.credentials(self._config, self._home, name))
+                              redactor=redact.of_component(self._config), credentials=credentials,
+                              membership=membership.of_component(self._config, self._home, name, trust_domain))
             with activated(runtime, process=self._process):
                 if self._telemetry:
                     await asyncio.to_thread(telemetry.setup, name, self._config.telemetry, self._home)

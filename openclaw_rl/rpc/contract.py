@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from openclaw_rl.v1.component_pb2 import ComponentStatus
 
 #: As in protos/VERSION: MAJOR.MINOR; each release that adds something makes MINOR grow (protos/VERSIONING.md).
-CONTRACT_VERSION = "1.0"
+CONTRACT_VERSION = "1.1"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.errors import MeshError, internal, unavailable, unimplemented
 from openclaw_rl.rpc.messages import new_id
@@ -27,8 +28,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     A `MeshError` goes out as it is. Anything else is a fault: the caller gets INTERNAL with an incident's id, and the
     log the traceback under that id. Cancellation passes.
 
+    A component's server tells its mesh and its name in the initial metadata, and refuses callers of another mesh, see
+    `membership`.
+
     Some clients wait for the initial metadata of a bidirectional stream before they send; so it doesn't wait for the
-    first answer. Handlers of streams must therefore not send initial metadata themselves.
+    first answer. Handlers must therefore not send initial metadata themselves.
 
     gRPC reads the message of a call with one request before it calls a handler; so all handlers are made ones of
     streams, and nothing is read of a caller that may not come in. On the wire the two are the same.
@@ -67,9 +71,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                 raise unavailable("this component has stopped")
             if self.authorizer is not None:
                 admission = self.authorizer.enter(context, method)
+            ours = membership.current()
+            if ours is not None:
+                ours.admit(context.invocation_metadata(), method, certified=self.authorizer is not None)
             if streaming:
                 self._streams.add(task)
-                await context.send_initial_metadata(())
+            if streaming or ours is not None:
+                await context.send_initial_metadata(() if ours is None else ours.metadata)
             yield
         except asyncio.CancelledError:
             if admission is not None and admission.refused is not None:

@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from openclaw_rl.config import ConfigError
 from openclaw_rl.observability import telemetry
 from openclaw_rl.observability.metrics import observe_status
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth import current
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
@@ -294,11 +295,15 @@ class ComponentServer:
             status.secure = True
             status.certificate_expires_at.FromDatetime(self._credentials.expires)
             raised += self._credentials.problems()
+        ours = membership.current()
+        if ours is not None:
+            raised += ours.alarms()
         self._alarms.report(status, raised)
         telemetry.report(status)
         if self._draining:
             status.state = component_pb2.COMPONENT_STATE_DRAINING
         redact.current().message(status)
+        status.mesh_id = ours.mesh if ours is not None else ""  # no secret, whatever it looks like
         return status
 
     def _reachable(self, port: int) -> str:

@@ -33,12 +33,14 @@ class Ambient:
 
     Attributes:
         credentials: for servers and channels, see `rpc.auth.current`; None for plain text.
-        identified: `credentials` is final; else a client looks for the operator's certificate.
+        identified: `credentials` and `membership` are final; else a client looks for those of the operator.
+        membership: in which mesh, see `rpc.membership`; None in none.
         redactor: knows the component's secrets; None knows those of the environment.
         telemetry: see `observability.state`; None is disabled.
     """
 
     credentials: object = None
+    membership: object = None
     identified: bool = False
     redactor: Redactor | None = None
     telemetry: object = None

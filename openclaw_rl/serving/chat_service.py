@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, aclosing
 from openclaw_rl.observability import request_spans
 from openclaw_rl.observability.gen_ai import Generation
 from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.membership import current_mesh
 from openclaw_rl.rpc.messages import new_id, now, to_timestamp
 from openclaw_rl.serving.admission import FairQueue
 from openclaw_rl.serving.event_recorder import TurnRecorder
@@ -230,7 +231,7 @@ class ChatService:
             response=response, finish_reason=reason, tokens=transcript.record(), sampling=call.sampling,
             model=self.model, policy_version=transcript.version if transcript.first_token_at else self.version,
             requested_at=to_timestamp(context.requested_at), finished_at=now(), client=origin.client,
-            metadata=context.metadata, api=origin.api, choice_index=choice, trace=trace)
+            metadata=context.metadata, api=origin.api, choice_index=choice, trace=trace, mesh_id=current_mesh())
         if transcript.first_token_at is not None:
             turn.first_token_at.CopyFrom(to_timestamp(transcript.first_token_at))
         if context.options.HasField("episode"):

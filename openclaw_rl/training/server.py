@@ -8,6 +8,7 @@ from openclaw_rl.config import Config, ConfigError, TrainerConfig
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.rpc.component_run import ComponentRun
 from openclaw_rl.rpc.discovery import resolve
+from openclaw_rl.rpc.membership import current_mesh
 from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime
@@ -47,7 +48,8 @@ class TrainerComponent(Component):
         folder = home.component(NAME)
         api, keep = uses_api(policy), max(settings.keep_versions, policy.keep_versions)
         check_backend(settings, api)
-        store = self._store = TrainerStore(folder / "state.db", config.durability, settings, tokens=not api)
+        store = self._store = TrainerStore(folder / "state.db", config.durability, settings, tokens=not api,
+                                           mesh_id=current_mesh())
         resources.push_async_callback(asyncio.to_thread, store.close)
         learner = make_learner(config, store, folder, home, keep)
         resources.push_async_callback(asyncio.to_thread, learner.release)  # a group of processes ends with it

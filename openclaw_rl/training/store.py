@@ -43,6 +43,7 @@ class TrainerStore:
 
     Args:
         tokens: token ids are trained on, so samples without them can't be; else texts.
+        mesh_id: of the mesh whose turns are trained on; "" trains on those of any.
 
     Attributes:
         intake: takes samples.
@@ -58,7 +59,7 @@ class TrainerStore:
     """
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig,
-                 tokens: bool = True) -> None:
+                 tokens: bool = True, mesh_id: str = "") -> None:
         self.database = Database(path, durability, SCHEMA)
         self.state, self.counters = StateTable(self.database), CounterTable(self.database)
         self.versions = VersionTable(self.database, self.state)
@@ -72,7 +73,7 @@ class TrainerStore:
                                     tokens)
         self.episodes = EpisodeBuffer(self.database, self._groups, self._group_table, self._samples, self.samples)
         self.intake = Intake(self.database, config, self._samples, self._group_table, self.scores, self.counters,
-                             self._groups, self.samples, self._tombstones, tokens)
+                             self._groups, self.samples, self._tombstones, tokens, mesh_id)
 
     @property
     def problems(self) -> list[str]:

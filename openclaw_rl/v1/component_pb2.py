@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eopenclaw_rl/v1/component.proto\x12\x0eopenclaw_rl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"j\n\x0fReadLogsRequest\x12\x12\n\x05lines\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12)\n\x06source\x18\x03 \x01(\x0e\x32\x19.openclaw_rl.v1.LogSourceB\x08\n\x06_lines\"!\n\x10ReadLogsResponse\x12\r\n\x05lines\x18\x01 \x03(\t\"x\n\x10ListSpansRequest\x12\x11\n\ttrace_ids\x18\x01 \x03(\t\x12\x10\n\x08turn_ids\x18\x02 \x03(\t\x12\x13\n\x0bsession_ids\x18\x03 \x03(\t\x12\x18\n\x10trained_versions\x18\x04 \x03(\x03\x12\x10\n\x08versions\x18\x05 \x03(\x03\"\"\n\x11ListSpansResponse\x12\r\n\x05spans\x18\x01 \x03(\t\"s\n\rForgetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08turn_ids\x18\x02 \x03(\t\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12*\n\x06\x62\x65\x66ore\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf3\x01\n\x0e\x46orgetResponse\x12\x10\n\x08turn_ids\x18\x01 \x03(\t\x12<\n\x07removed\x18\x02 \x03(\x0b\x32+.openclaw_rl.v1.ForgetResponse.RemovedEntry\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12\x19\n\x0c\x62\x61se_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nrebuilding\x18\x05 \x01(\x05\x12\x0f\n\x07message\x18\x06 \x01(\t\x1a.\n\x0cRemovedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x0f\n\r_base_version\"Q\n\x05\x41larm\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbe\x01\n\x0bOutboxStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07pending\x18\x02 \x01(\x03\x12\x15\n\rpending_bytes\x18\x03 \x01(\x03\x12-\n\noldest_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x11\n\tdelivered\x18\x06 \x01(\x03\x12\x10\n\x08rejected\x18\x07 \x01(\x03\x12\x12\n\nlast_error\x18\x08 \x01(\t\"\xa2\x06\n\x0f\x43omponentStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.openclaw_rl.v1.ComponentState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x17\n\x0fpackage_version\x18\x06 \x01(\t\x12.\n\nstarted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x0epolicy_version\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12?\n\x08\x63ounters\x18\t \x03(\x0b\x32-.openclaw_rl.v1.ComponentStatus.CountersEntry\x12;\n\x06gauges\x18\n \x03(\x0b\x32+.openclaw_rl.v1.ComponentStatus.GaugesEntry\x12=\n\x07\x64ropped\x18\x0b \x03(\x0b\x32,.openclaw_rl.v1.ComponentStatus.DroppedEntry\x12-\n\x08outboxes\x18\x0c \x03(\x0b\x32\x1b.openclaw_rl.v1.OutboxStats\x12\x14\n\x0chttp_address\x18\r \x01(\t\x12%\n\x06\x61larms\x18\x0e \x03(\x0b\x32\x15.openclaw_rl.v1.Alarm\x12\x0c\n\x04host\x18\x0f \x01(\t\x12\x0e\n\x06secure\x18\x10 \x01(\x08\x12:\n\x16\x63\x65rtificate_expires_at\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x63ontract_version\x18\x12 \x01(\t\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a-\n\x0bGaugesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x11\n\x0f_policy_version\"\x12\n\x10GetStatusRequest\"D\n\x11GetStatusResponse\x12/\n\x06status\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.ComponentStatus\"@\n\x11WatchStatsRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"m\n\x12WatchStatsResponse\x12/\n\x06status\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.ComponentStatus\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"8\n\x0c\x44rainRequest\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x0f\n\rDrainResponse*Y\n\tLogSource\x12\x1a\n\x16LOG_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14LOG_SOURCE_COMPONENT\x10\x01\x12\x16\n\x12LOG_SOURCE_JOURNAL\x10\x02*\xa8\x01\n\x0e\x43omponentState\x12\x1f\n\x1b\x43OMPONENT_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43OMPONENT_STATE_STARTING\x10\x01\x12\x1b\n\x17\x43OMPONENT_STATE_RUNNING\x10\x02\x12\x1c\n\x18\x43OMPONENT_STATE_DEGRADED\x10\x03\x12\x1c\n\x18\x43OMPONENT_STATE_DRAINING\x10\x04\x32\xef\x03\n\x10\x43omponentService\x12P\n\tGetStatus\x12 .openclaw_rl.v1.GetStatusRequest\x1a!.openclaw_rl.v1.GetStatusResponse\x12U\n\nWatchStats\x12!.openclaw_rl.v1.WatchStatsRequest\x1a\".openclaw_rl.v1.WatchStatsResponse0\x01\x12\x44\n\x05\x44rain\x12\x1c.openclaw_rl.v1.DrainRequest\x1a\x1d.openclaw_rl.v1.DrainResponse\x12G\n\x06\x46orget\x12\x1d.openclaw_rl.v1.ForgetRequest\x1a\x1e.openclaw_rl.v1.ForgetResponse\x12O\n\x08ReadLogs\x12\x1f.openclaw_rl.v1.ReadLogsRequest\x1a .openclaw_rl.v1.ReadLogsResponse0\x01\x12R\n\tListSpans\x12 .openclaw_rl.v1.ListSpansRequest\x1a!.openclaw_rl.v1.ListSpansResponse0\x01\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eopenclaw_rl/v1/component.proto\x12\x0eopenclaw_rl.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"j\n\x0fReadLogsRequest\x12\x12\n\x05lines\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12)\n\x06source\x18\x03 \x01(\x0e\x32\x19.openclaw_rl.v1.LogSourceB\x08\n\x06_lines\"!\n\x10ReadLogsResponse\x12\r\n\x05lines\x18\x01 \x03(\t\"x\n\x10ListSpansRequest\x12\x11\n\ttrace_ids\x18\x01 \x03(\t\x12\x10\n\x08turn_ids\x18\x02 \x03(\t\x12\x13\n\x0bsession_ids\x18\x03 \x03(\t\x12\x18\n\x10trained_versions\x18\x04 \x03(\x03\x12\x10\n\x08versions\x18\x05 \x03(\x03\"\"\n\x11ListSpansResponse\x12\r\n\x05spans\x18\x01 \x03(\t\"s\n\rForgetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08turn_ids\x18\x02 \x03(\t\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12*\n\x06\x62\x65\x66ore\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf3\x01\n\x0e\x46orgetResponse\x12\x10\n\x08turn_ids\x18\x01 \x03(\t\x12<\n\x07removed\x18\x02 \x03(\x0b\x32+.openclaw_rl.v1.ForgetResponse.RemovedEntry\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12\x19\n\x0c\x62\x61se_version\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x12\n\nrebuilding\x18\x05 \x01(\x05\x12\x0f\n\x07message\x18\x06 \x01(\t\x1a.\n\x0cRemovedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x0f\n\r_base_version\"Q\n\x05\x41larm\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbe\x01\n\x0bOutboxStats\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07pending\x18\x02 \x01(\x03\x12\x15\n\rpending_bytes\x18\x03 \x01(\x03\x12-\n\noldest_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tconnected\x18\x05 \x01(\x08\x12\x11\n\tdelivered\x18\x06 \x01(\x03\x12\x10\n\x08rejected\x18\x07 \x01(\x03\x12\x12\n\nlast_error\x18\x08 \x01(\t\"\xb3\x06\n\x0f\x43omponentStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x05state\x18\x02 \x01(\x0e\x32\x1e.openclaw_rl.v1.ComponentState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x17\n\x0fpackage_version\x18\x06 \x01(\t\x12.\n\nstarted_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1b\n\x0epolicy_version\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12?\n\x08\x63ounters\x18\t \x03(\x0b\x32-.openclaw_rl.v1.ComponentStatus.CountersEntry\x12;\n\x06gauges\x18\n \x03(\x0b\x32+.openclaw_rl.v1.ComponentStatus.GaugesEntry\x12=\n\x07\x64ropped\x18\x0b \x03(\x0b\x32,.openclaw_rl.v1.ComponentStatus.DroppedEntry\x12-\n\x08outboxes\x18\x0c \x03(\x0b\x32\x1b.openclaw_rl.v1.OutboxStats\x12\x14\n\x0chttp_address\x18\r \x01(\t\x12%\n\x06\x61larms\x18\x0e \x03(\x0b\x32\x15.openclaw_rl.v1.Alarm\x12\x0c\n\x04host\x18\x0f \x01(\t\x12\x0e\n\x06secure\x18\x10 \x01(\x08\x12:\n\x16\x63\x65rtificate_expires_at\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x10\x63ontract_version\x18\x12 \x01(\t\x12\x0f\n\x07mesh_id\x18\x13 \x01(\t\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a-\n\x0bGaugesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x11\n\x0f_policy_version\"\x12\n\x10GetStatusRequest\"D\n\x11GetStatusResponse\x12/\n\x06status\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.ComponentStatus\"@\n\x11WatchStatsRequest\x12+\n\x08interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"m\n\x12WatchStatsResponse\x12/\n\x06status\x18\x01 \x01(\x0b\x32\x1f.openclaw_rl.v1.ComponentStatus\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"8\n\x0c\x44rainRequest\x12(\n\x05grace\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x0f\n\rDrainResponse*Y\n\tLogSource\x12\x1a\n\x16LOG_SOURCE_UNSPECIFIED\x10\x00\x12\x18\n\x14LOG_SOURCE_COMPONENT\x10\x01\x12\x16\n\x12LOG_SOURCE_JOURNAL\x10\x02*\xa8\x01\n\x0e\x43omponentState\x12\x1f\n\x1b\x43OMPONENT_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43OMPONENT_STATE_STARTING\x10\x01\x12\x1b\n\x17\x43OMPONENT_STATE_RUNNING\x10\x02\x12\x1c\n\x18\x43OMPONENT_STATE_DEGRADED\x10\x03\x12\x1c\n\x18\x43OMPONENT_STATE_DRAINING\x10\x04\x32\xef\x03\n\x10\x43omponentService\x12P\n\tGetStatus\x12 .openclaw_rl.v1.GetStatusRequest\x1a!.openclaw_rl.v1.GetStatusResponse\x12U\n\nWatchStats\x12!.openclaw_rl.v1.WatchStatsRequest\x1a\".openclaw_rl.v1.WatchStatsResponse0\x01\x12\x44\n\x05\x44rain\x12\x1c.openclaw_rl.v1.DrainRequest\x1a\x1d.openclaw_rl.v1.DrainResponse\x12G\n\x06\x46orget\x12\x1d.openclaw_rl.v1.ForgetRequest\x1a\x1e.openclaw_rl.v1.ForgetResponse\x12O\n\x08ReadLogs\x12\x1f.openclaw_rl.v1.ReadLogsRequest\x1a .openclaw_rl.v1.ReadLogsResponse0\x01\x12R\n\tListSpans\x12 .openclaw_rl.v1.ListSpansRequest\x1a!.openclaw_rl.v1.ListSpansResponse0\x01\x42\x65\n\x12org.openclaw.rl.v1P\x01ZMgithub.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1;openclawrlv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,10 +42,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMPONENTSTATUS_GAUGESENTRY']._serialized_options = b'8\001'
   _globals['_COMPONENTSTATUS_DROPPEDENTRY']._loaded_options = None
   _globals['_COMPONENTSTATUS_DROPPEDENTRY']._serialized_options = b'8\001'
-  _globals['_LOGSOURCE']._serialized_start=2202
-  _globals['_LOGSOURCE']._serialized_end=2291
-  _globals['_COMPONENTSTATE']._serialized_start=2294
-  _globals['_COMPONENTSTATE']._serialized_end=2462
+  _globals['_LOGSOURCE']._serialized_start=2219
+  _globals['_LOGSOURCE']._serialized_end=2308
+  _globals['_COMPONENTSTATE']._serialized_start=2311
+  _globals['_COMPONENTSTATE']._serialized_end=2479
   _globals['_READLOGSREQUEST']._serialized_start=115
   _globals['_READLOGSREQUEST']._serialized_end=221
   _globals['_READLOGSRESPONSE']._serialized_start=223
@@ -65,25 +65,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OUTBOXSTATS']._serialized_start=863
   _globals['_OUTBOXSTATS']._serialized_end=1053
   _globals['_COMPONENTSTATUS']._serialized_start=1056
-  _globals['_COMPONENTSTATUS']._serialized_end=1858
-  _globals['_COMPONENTSTATUS_COUNTERSENTRY']._serialized_start=1697
-  _globals['_COMPONENTSTATUS_COUNTERSENTRY']._serialized_end=1744
-  _globals['_COMPONENTSTATUS_GAUGESENTRY']._serialized_start=1746
-  _globals['_COMPONENTSTATUS_GAUGESENTRY']._serialized_end=1791
-  _globals['_COMPONENTSTATUS_DROPPEDENTRY']._serialized_start=1793
-  _globals['_COMPONENTSTATUS_DROPPEDENTRY']._serialized_end=1839
-  _globals['_GETSTATUSREQUEST']._serialized_start=1860
-  _globals['_GETSTATUSREQUEST']._serialized_end=1878
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1880
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1948
-  _globals['_WATCHSTATSREQUEST']._serialized_start=1950
-  _globals['_WATCHSTATSREQUEST']._serialized_end=2014
-  _globals['_WATCHSTATSRESPONSE']._serialized_start=2016
-  _globals['_WATCHSTATSRESPONSE']._serialized_end=2125
-  _globals['_DRAINREQUEST']._serialized_start=2127
-  _globals['_DRAINREQUEST']._serialized_end=2183
-  _globals['_DRAINRESPONSE']._serialized_start=2185
-  _globals['_DRAINRESPONSE']._serialized_end=2200
-  _globals['_COMPONENTSERVICE']._serialized_start=2465
-  _globals['_COMPONENTSERVICE']._serialized_end=2960
+  _globals['_COMPONENTSTATUS']._serialized_end=1875
+  _globals['_COMPONENTSTATUS_COUNTERSENTRY']._serialized_start=1714
+  _globals['_COMPONENTSTATUS_COUNTERSENTRY']._serialized_end=1761
+  _globals['_COMPONENTSTATUS_GAUGESENTRY']._serialized_start=1763
+  _globals['_COMPONENTSTATUS_GAUGESENTRY']._serialized_end=1808
+  _globals['_COMPONENTSTATUS_DROPPEDENTRY']._serialized_start=1810
+  _globals['_COMPONENTSTATUS_DROPPEDENTRY']._serialized_end=1856
+  _globals['_GETSTATUSREQUEST']._serialized_start=1877
+  _globals['_GETSTATUSREQUEST']._serialized_end=1895
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1897
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1965
+  _globals['_WATCHSTATSREQUEST']._serialized_start=1967
+  _globals['_WATCHSTATSREQUEST']._serialized_end=2031
+  _globals['_WATCHSTATSRESPONSE']._serialized_start=2033
+  _globals['_WATCHSTATSRESPONSE']._serialized_end=2142
+  _globals['_DRAINREQUEST']._serialized_start=2144
+  _globals['_DRAINREQUEST']._serialized_end=2200
+  _globals['_DRAINRESPONSE']._serialized_start=2202
+  _globals['_DRAINRESPONSE']._serialized_end=2217
+  _globals['_COMPONENTSERVICE']._serialized_start=2482
+  _globals['_COMPONENTSERVICE']._serialized_end=2977
 # @@protoc_insertion_point(module_scope)

@@ -489,6 +489,7 @@ class ComponentStatus(_message.Message):
     SECURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
     CONTRACT_VERSION_FIELD_NUMBER: _builtins.int
+    MESH_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """"policy_server", "env_server", "prm_judge" or "trainer"."""
     state: Global___ComponentState.ValueType
@@ -513,6 +514,8 @@ class ComponentStatus(_message.Message):
     """Version of this contract that the component was built with, MAJOR.MINOR as in protos/VERSION: a client of another
     MAJOR can't use it, one of a newer MINOR does without what was added since. Empty means 1.0.
     """
+    mesh_id: _builtins.str
+    """Id of the mesh that it belongs to; empty when it was given none. See the metadata of calls in common.proto."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
@@ -564,10 +567,11 @@ class ComponentStatus(_message.Message):
         secure: _builtins.bool = ...,
         certificate_expires_at: _timestamp_pb2.Timestamp | None = ...,
         contract_version: _builtins.str = ...,
+        mesh_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "certificate_expires_at", b"certificate_expires_at", "policy_version", b"policy_version", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "address", b"address", "alarms", b"alarms", "certificate_expires_at", b"certificate_expires_at", "contract_version", b"contract_version", "counters", b"counters", "detail", b"detail", "dropped", b"dropped", "gauges", b"gauges", "host", b"host", "http_address", b"http_address", "name", b"name", "outboxes", b"outboxes", "package_version", b"package_version", "pid", b"pid", "policy_version", b"policy_version", "secure", b"secure", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version", "address", b"address", "alarms", b"alarms", "certificate_expires_at", b"certificate_expires_at", "contract_version", b"contract_version", "counters", b"counters", "detail", b"detail", "dropped", b"dropped", "gauges", b"gauges", "host", b"host", "http_address", b"http_address", "mesh_id", b"mesh_id", "name", b"name", "outboxes", b"outboxes", "package_version", b"package_version", "pid", b"pid", "policy_version", b"policy_version", "secure", b"secure", "started_at", b"started_at", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__policy_version: _TypeAlias = _typing.Literal["policy_version"]  # noqa: Y015
     _WhichOneofArgType__policy_version: _TypeAlias = _typing.Literal["_policy_version", b"_policy_version"]  # noqa: Y015

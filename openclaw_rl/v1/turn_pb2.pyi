@@ -634,6 +634,7 @@ class Turn(_message.Message):
     CLASS_REASON_FIELD_NUMBER: _builtins.int
     BRANCH_ID_FIELD_NUMBER: _builtins.int
     EPISODE_FIELD_NUMBER: _builtins.int
+    MESH_ID_FIELD_NUMBER: _builtins.int
     turn_id: _builtins.str
     """Unique id, made by the policy server."""
     session_id: _builtins.str
@@ -665,6 +666,11 @@ class Turn(_message.Message):
     branch_id: _builtins.str
     """Branch of the session: turns that continue one another. Id of the turn that opened it; empty before the
     environment server saw the turn.
+    """
+    mesh_id: _builtins.str
+    """Id of the mesh that the turn belongs to, set by the policy server that made it or else by the environment server
+    that took it in. An environment server rejects a turn of another mesh; a trainer trains on no sample whose turn is
+    not of its own mesh, or of none. Empty before the environment server saw the turn.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
@@ -738,10 +744,11 @@ class Turn(_message.Message):
         class_reason: _builtins.str = ...,
         branch_id: _builtins.str = ...,
         episode: Global___EpisodeStep | None = ...,
+        mesh_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["episode", b"episode", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "tokens", b"tokens", "trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api", b"api", "branch_id", b"branch_id", "choice_index", b"choice_index", "class_reason", b"class_reason", "client", b"client", "declared_type", b"declared_type", "episode", b"episode", "finish_reason", b"finish_reason", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "messages", b"messages", "metadata", b"metadata", "model", b"model", "policy_version", b"policy_version", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "session_done", b"session_done", "session_id", b"session_id", "session_source", b"session_source", "tokens", b"tokens", "tools", b"tools", "trace", b"trace", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api", b"api", "branch_id", b"branch_id", "choice_index", b"choice_index", "class_reason", b"class_reason", "client", b"client", "declared_type", b"declared_type", "episode", b"episode", "finish_reason", b"finish_reason", "finished_at", b"finished_at", "first_token_at", b"first_token_at", "mesh_id", b"mesh_id", "messages", b"messages", "metadata", b"metadata", "model", b"model", "policy_version", b"policy_version", "requested_at", b"requested_at", "response", b"response", "sampling", b"sampling", "session_done", b"session_done", "session_id", b"session_id", "session_source", b"session_source", "tokens", b"tokens", "tools", b"tools", "trace", b"trace", "turn_class", b"turn_class", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,6 +19,7 @@ from openclaw_rl.client import (
     PolicyServiceClient,
 )
 from openclaw_rl.rpc import errors
+from openclaw_rl.rpc.contract import CONTRACT_VERSION
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc, environment_pb2, environment_pb2_grpc, policy_pb2
 from openclaw_rl.v1.policy_pb2_grpc import PolicyServiceServicer
@@ -326,7 +327,9 @@ async def test_check() -> None:
     with serving(Component()) as peer:
         with EnvironmentServiceClient(peer.address) as client:
             report = client.check()
-            assert (report.status.name, report.contract_version, report.warnings) == ("env_server", "1.0", [])
+            assert (report.status.name, report.contract_version) == ("env_server", "1.0")
+            assert [warning.partition(", ")[0] for warning in report.warnings] == [
+                f"env_server at {peer.address} speaks contract 1.0"]
         async with AsyncPolicyServiceClient(peer.address) as policy:
             with pytest.raises(MeshError, match=r"env_server answers at .*, not policy_server") as wrong:
                 await policy.check()
@@ -338,10 +341,11 @@ async def test_check() -> None:
         with pytest.raises(MeshError, match=r"speaks contract 2\.0, this side 1\.") as mismatch:
             client.check()
         assert mismatch.value.reason == "CONTRACT_MISMATCH"
-        assert mismatch.value.metadata == {"server": "2.0", "client": "1.0"}
+        assert mismatch.value.metadata == {"server": "2.0", "client": CONTRACT_VERSION}
 
 
-@pytest.mark.parametrize(("theirs", "warned"), [("", False), ("1.0", False), ("1.99", False), ("0.9", None)])
+@pytest.mark.parametrize(("theirs", "warned"), [
+    ("", True), ("1.0", True), (CONTRACT_VERSION, False), ("1.99", False), ("0.9", None)])
 def test_minor_versions_go_together(theirs: str, warned: bool | None) -> None:
     from openclaw_rl.rpc import contract
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from openclaw_rl.runtime import mesh_id
 from openclaw_rl.runtime.home import Home, read_record
 from tests.mesh.mesh import Mesh
 from tests.protos.examples import SECTIONS, run
@@ -37,9 +38,10 @@ def test_lines(mesh: Mesh, grpcurl: str, buf: str, service: str) -> None:
              for line in lines if "certs/" not in line and not line.endswith("/Drain")]
     assert len(lines) >= 2
     wrong: list[str] = []
+    id = mesh_id.read(mesh.home)
     with ThreadPoolExecutor() as pool:
         for together, group in itertools.groupby(lines, looks_on):
-            wrong += (pool.map if together else map)(lambda line: problem(line, grpcurl, buf), group)
+            wrong += (pool.map if together else map)(lambda line: problem(line, grpcurl, buf, MESH=id), group)
     assert not any(wrong), "\n".join(wrong)
     until(mesh.all_running, 60, "all well afterwards")
 
@@ -49,9 +51,9 @@ def looks_on(line: str) -> bool:
     return "-max-time" in line or "--timeout" in line
 
 
-def problem(line: str, grpcurl: str, buf: str) -> str:
+def problem(line: str, grpcurl: str, buf: str, **variables: str) -> str:
     """What is wrong with how a line went; empty when nothing is."""
-    done = run(line, grpcurl, buf)
+    done = run(line, grpcurl, buf, **variables)
     if looks_on(line):
         well = "deadline" in done.stderr.lower() and (line.rpartition("/")[2] in QUIET or done.stdout.count("{") >= 1)
     else:

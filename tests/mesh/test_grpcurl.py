@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import grpc
 import pytest
 
+from openclaw_rl.rpc.membership import MESH_KEY
+from openclaw_rl.runtime import mesh_id
 from tests.mesh.mesh import Mesh
 
 SERVERS = Path(__file__).parents[2] / "servers"
@@ -24,7 +28,9 @@ LINES = [pytest.param(name, line, id=f"{name}-{line.rpartition('/')[2].rpartitio
 def test_line(mesh: Mesh, grpcurl: str, name: str, line: str) -> None:
     address = mesh.record(COMPONENTS[name]).address
     line = re.sub(r"127\.0\.0\.1:5005\d", address, line).replace("grpcurl", grpcurl, 1)
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False,
+                          env={**mesh.env, "PATH": programs})
     if ENDLESS in line:
         assert "DeadlineExceeded" in done.stderr and done.stdout.count('"at"') >= 2, done.stdout + done.stderr
         return
@@ -66,8 +72,19 @@ def test_bytes_that_are_no_message_of_a_ring_stream(mesh: Mesh, component: str, 
     logs = [*mesh.home.logs.glob(f"{component}*")]
     before = sum(log.read_text().count("Traceback") for log in logs)
     with grpc.insecure_channel(mesh.record(component).address) as channel:
-        call = channel.stream_stream(f"/openclaw_rl.v1.{rpc}")(iter([b"\xff" * 9]), timeout=30)
+        call = channel.stream_stream(f"/openclaw_rl.v1.{rpc}")(
+            iter([b"\xff" * 9]), timeout=30, metadata=((MESH_KEY, mesh_id.read(mesh.home)),))
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert sum(log.read_text().count("Traceback") for log in logs) == before
+
+
+def test_a_stream_is_joined_by_the_name_of_the_mesh(mesh: Mesh, grpcurl: str) -> None:
+    address, id = mesh.record("trainer").address, mesh_id.read(mesh.home)
+    for header, says in (("x: y", f"send the metadata openclaw-mesh: {id}"),
+                         ("openclaw-mesh: mesh-b", "a client of the mesh mesh-b calls trainer")):
+        done = subprocess.run([grpcurl, "-plaintext", "-H", header, "-d", '{"samples": [{}]}', address,
+                               "openclaw_rl.v1.TrainerService/SubmitSamples"], capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert "FailedPrecondition" in done.stderr and says in done.stderr and "WRONG_MESH" in done.stderr

@@ -21,6 +21,9 @@ from tests.mesh.test_ring import COMPLAINT
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
+#: Of all of them, each of which has a home folder of its own.
+MESH = "mesh-of-replicas"
+
 
 @contextmanager
 def policy_server(home: Home) -> Iterator[subprocess.Popen[bytes]]:
@@ -66,11 +69,11 @@ def test_all_policy_servers_reach_the_same_version(models: Path, tmp_path: Path)
     mesh = Mesh(make_home(tmp_path / "mesh", models, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 24}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
-                                              "policy_servers": [late], "gate": {"enabled": False}}}))
+                                              "policy_servers": [late], "gate": {"enabled": False}}}, mesh_id=MESH))
     port = {"late": int(late.rpartition(":")[2]), "copy": int(copy.rpartition(":")[2])}
     homes = {name: make_home(tmp_path / name, models, {
         "policy_server": {"port": 0, "grpc_port": port[name], "weights_from": source},
-        "env_server": {"address": "127.0.0.1:1"}}) for name, source in (("late", None), ("copy", late))}
+        "env_server": {"address": "127.0.0.1:1"}}, mesh_id=MESH) for name, source in (("late", None), ("copy", late))}
 
     def all_at(wanted: PolicyState) -> None:
         for address in (late, copy):

@@ -29,6 +29,7 @@ from openclaw_rl.v1 import (
     turn_pb2,
 )
 from tests.reward.factory import transition
+from tests.support.callers import of_mesh
 from tests.support.waiting import eventually
 
 
@@ -75,7 +76,7 @@ async def stub(tmp_path: Path, trainer: tuple[FakeTrainer, str]) -> AsyncIterato
         task.result()
     record = read_record(home, NAME)
     assert record is not None
-    async with connect(record.address) as channel:
+    async with connect(record.address, ours=of_mesh(home)) as channel:
         found = judge_pb2_grpc.JudgeServiceStub(channel)
         found.component = component_pb2_grpc.ComponentServiceStub(channel)  # type: ignore[attr-defined]
         yield found
@@ -157,7 +158,7 @@ async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer:
         for kill in (True, True, False):
             record = read_record(home, NAME)
             assert record is not None
-            async with connect(record.address) as channel:
+            async with connect(record.address, ours=of_mesh(home)) as channel:
                 call = judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions()
                 try:
                     for sent, item in enumerate(list(pending.values())):
@@ -178,7 +179,7 @@ async def test_kill_9_loses_nothing_and_doubles_nothing(tmp_path: Path, trainer:
         await eventually(lambda: len(trainer[0].samples) == 300)
         record = read_record(home, NAME)
         assert record is not None
-        async with connect(record.address) as channel:
+        async with connect(record.address, ours=of_mesh(home)) as channel:
             status = (await component_pb2_grpc.ComponentServiceStub(channel).GetStatus(
                 component_pb2.GetStatusRequest())).status
             assert status.counters["judgements"] == status.counters["transitions"] == 300

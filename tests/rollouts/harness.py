@@ -62,15 +62,16 @@ class FakeJournal:
 class Harness:
     """A session tracker on a store of its own."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
-        self.folder, self.config = folder, SessionAwareness(**config)
+    def __init__(self, folder: Path, mesh_id: str = "", **config: Any) -> None:
+        self.folder, self.config, self.mesh_id = folder, SessionAwareness(**config), mesh_id
         self.open()
 
     def open(self) -> None:
         self.store = Database(self.folder / "state.db", schema=tables.SCHEMA)
         self.outbox = Outbox(self.store, "transitions")
         self.journal = FakeJournal()
-        self.tracker = SessionTracker(self.store, self.outbox, self.journal, self.config)  # type: ignore[arg-type]
+        self.tracker = SessionTracker(self.store, self.outbox, self.journal, self.config,  # type: ignore[arg-type]
+                                      self.mesh_id)
 
     def restart(self) -> None:
         self.store.close()

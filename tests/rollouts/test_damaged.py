@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from openclaw_rl.rollouts.tracking import tracker
@@ -72,6 +74,18 @@ def test_impossible_ids_are_refused_and_kept_aside(harness: Harness, event: Turn
     assert harness.tell(event) == [ACK_STATUS_REJECTED]
     [(_, reason)] = harness.tracker.quarantine.recent()
     assert field in reason
+
+
+def test_a_turn_of_another_mesh_is_refused_and_one_of_none_is_ours(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, "mesh-ours")
+    foreign, ours = turn("t1", [user("Hello")], "Hi"), turn("t2", [user("Hello")], "Hi")
+    foreign.mesh_id = "mesh-theirs"
+    assert harness.tell(foreign, ours) == [ACK_STATUS_REJECTED, ACK_STATUS_ACCEPTED]
+    [(turn_id, reason)] = harness.tracker.quarantine.recent()
+    assert turn_id == "t1" and "the turn is of the mesh mesh-theirs, and this is mesh-ours" in reason
+    assert harness.tell(ours) == [ACK_STATUS_DUPLICATE], "as it came, not as it was stamped"
+    harness.tell(SessionEnd(event_id="e", session_id="s"))
+    assert [turn.mesh_id for turn in harness.transitions()] == ["mesh-ours"]
 
 
 def test_a_file_without_checksums_is_read(harness: Harness) -> None:

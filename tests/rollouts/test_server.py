@@ -23,6 +23,7 @@ from openclaw_rl.v1.environment_pb2_grpc import EnvironmentServiceServicer
 from openclaw_rl.v1.judge_pb2 import JudgeTransitionsResponse
 from openclaw_rl.v1.turn_pb2 import Transition
 from tests.rollouts.harness import answer, as_event, turn, user
+from tests.support.callers import of_mesh
 from tests.support.waiting import eventually
 
 
@@ -32,6 +33,7 @@ class FakeJudge(judge_pb2_grpc.JudgeServiceServicer):
         self.refuse = refuse
 
     async def JudgeTransitions(self, request_iterator, context):  # type: ignore[no-untyped-def]
+        await context.send_initial_metadata(())  # as all components do: a sender waits for it
         async for response in receive(request_iterator, lambda request: list(request.transitions), self.take,
                                       lambda acks: JudgeTransitionsResponse(acks=acks)):
             yield response
@@ -69,7 +71,7 @@ async def serving(home: Home, judge: str, **awareness: object) -> AsyncIterator[
         await eventually(lambda: task.done() or read_record(home, server.NAME))
         record = read_record(home, server.NAME)
         assert record is not None, task.result()
-        async with connect(record.address) as channel:
+        async with connect(record.address, ours=of_mesh(home)) as channel:
             yield channel
             await component_pb2_grpc.ComponentServiceStub(channel).Drain(component_pb2.DrainRequest())
             await asyncio.wait_for(task, 10)

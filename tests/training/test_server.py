@@ -18,6 +18,7 @@ import yaml
 
 from openclaw_rl.config import Config
 from openclaw_rl.rpc.channel import connect
+from openclaw_rl.rpc.membership import Membership
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.training import server
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc, turn_pb2
@@ -25,10 +26,14 @@ from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.v1.trainer_pb2_grpc import TrainerServiceStub
 from tests.training.fakes import make_sample
 
+#: Of the trainer and of the turns that it is sent.
+MESH = "mesh-of-tests"
+
 
 def settings(model: Path) -> dict[str, object]:
-    return {"components": {"policy_server": {"model": str(model)},
-                           "trainer": {"port": 0, "min_samples": 2, "max_batch": 2, "update_interval": 1}}}
+    return {"mesh_id": MESH, "components": {
+        "policy_server": {"model": str(model)},
+        "trainer": {"port": 0, "min_samples": 2, "max_batch": 2, "update_interval": 1}}}
 
 
 @asynccontextmanager
@@ -39,7 +44,7 @@ async def connected(home: Home, alive: object, seconds: float = 60) -> AsyncIter
         assert time.monotonic() < deadline
         alive()  # type: ignore[operator]
         await asyncio.sleep(0.02)
-    async with connect(record.address) as channel:
+    async with connect(record.address, ours=Membership(MESH, "prm_judge")) as channel:
         yield channel
 
 
@@ -49,6 +54,7 @@ async def submit(channel: grpc.aio.Channel, samples: list[turn_pb2.Sample]) -> s
 
     async def requests() -> AsyncIterator[pb.SubmitSamplesRequest]:
         for sample in samples:
+            sample.transition.turn.mesh_id = MESH
             yield pb.SubmitSamplesRequest(samples=[sample])
 
     async for response in TrainerServiceStub(channel).SubmitSamples(requests()):

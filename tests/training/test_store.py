@@ -55,6 +55,21 @@ def test_what_cannot_be_trained_is_dropped_at_once(store: TrainerStore) -> None:
     assert store.counters.all() == {"accepted": 2, "dropped:judge failed": 1, "dropped:no token ids": 1}
 
 
+def test_turns_of_another_mesh_are_not_trained_on(tmp_path: Path) -> None:
+    store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(), mesh_id="mesh-ours")
+    ours, theirs, nobodys = (make_sample(id, 1) for id in ("ours", "theirs", "nobodys"))
+    ours.transition.turn.mesh_id, theirs.transition.turn.mesh_id = "mesh-ours", "mesh-theirs"
+    theirs.transition.turn.episode.episode_id = "of theirs"
+    assert {ack.status for ack in store.intake.accept([ours, theirs, nobodys])} == {common_pb2.ACK_STATUS_ACCEPTED}
+    assert [sample.turn_id for sample in store.samples.statuses([])] == ["ours"]
+    assert fate(store, "theirs").reason == "foreign mesh: the turn is of the mesh mesh-theirs, and this is mesh-ours"
+    assert fate(store, "nobodys").reason.startswith("foreign mesh: no environment server of this mesh took the turn in")
+    assert store.counters.all() == {"accepted": 3, "dropped:foreign mesh": 2}
+    assert store.samples.quarantine.count == 2
+    assert store.scores.all()[0].turns == 1, "the others say nothing of our versions"
+    store.close()
+
+
 @pytest.mark.parametrize(("algorithm", "signal"), [("combine", 2), ("binary_rl", 1), ("opd", 1), ("opd_full", 1)])
 def test_what_has_a_signal_depends_on_the_algorithm(tmp_path: Path, algorithm: str, signal: int) -> None:
     store = TrainerStore(tmp_path / "state.db", "group", TrainerConfig(algorithm=algorithm))

@@ -33,8 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from openclaw_rl.config import load_config
 from openclaw_rl.delivery.receiver import receive
 from openclaw_rl.delivery.sender import Sender
+from openclaw_rl.rpc.membership import Membership
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime import mesh_id
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
@@ -103,7 +105,8 @@ class Ring:
         self._sender = Sender(self.outbox, lambda: self._address("env_server"),
                               lambda channel: environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns,
                               lambda payloads: environment_pb2.RecordTurnsRequest(
-                                  events=map(environment_pb2.PolicyEvent.FromString, payloads)))
+                                  events=map(environment_pb2.PolicyEvent.FromString, payloads)),
+                              ours=Membership(mesh_id.make(self.home), "policy_server"))
 
     def _start(self) -> None:
         component = ["-m", "openclaw_rl.launch.component"]

@@ -11,6 +11,7 @@ import yaml
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.launch.supervisor import Supervisor
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth import ca
 from openclaw_rl.runtime import identity, mesh_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, write_atomically
@@ -36,7 +37,8 @@ def export(home: Home, path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}; `openclaw-rl certs` makes an operator's certificate "
                           "where the mesh was started") from None
-    passed = MeshFile(_bare(mesh.config), mesh.http_address, mesh.hosts)
+    bare = _bare(mesh.config).model_copy(update={"mesh_id": membership.id_of(home)})
+    passed = MeshFile(bare, mesh.http_address, mesh.hosts)
     text = _HEAD + yaml.safe_dump({"mesh": passed.dump().decode(), "certificates": certs}, sort_keys=False)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

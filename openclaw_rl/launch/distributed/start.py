@@ -30,7 +30,7 @@ from openclaw_rl.launch.supervisor import SupervisorError
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.rpc.auth.keys.ring import key_path
 from openclaw_rl.rpc.auth.keys.store import KeyFile, KeyFileError
-from openclaw_rl.runtime import mesh_file
+from openclaw_rl.runtime import mesh_file, mesh_id
 from openclaw_rl.runtime.home import Home
 
 #: Seconds for all of Ray's nodes to be there.
@@ -85,6 +85,8 @@ class DistributedStart:
         Raises:
             StartError: it fails; the text says why and what to do.
         """
+        if self.config.mesh_id is None:  # the hosts have home folders of their own
+            self.config = self.config.model_copy(update={"mesh_id": mesh_id.make(self.home)})
         running = mesh_file.read(self.home)
         if running is not None and (found := resume.look(self, running)) is not None:
             return found

@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
+from openclaw_rl.rpc.membership import confirm
 from openclaw_rl.runtime.backoff import Backoff
 from openclaw_rl.v1 import policy_pb2, policy_pb2_grpc
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_UNSPECIFIED, ChatMessage, FinishReason
@@ -69,6 +70,7 @@ class PolicyCaller:
         """
         call = policy_pb2_grpc.PolicyServiceStub(self._connected()).Chat(request, timeout=seconds)
         try:
+            await confirm(call, "policy_server", self._address or "")
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:

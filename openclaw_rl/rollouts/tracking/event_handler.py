@@ -42,13 +42,13 @@ class EventHandler:
 
     Args:
         quarantine: receives rejected events.
-        debug: log how each turn is classified.
+        mesh_id: of the mesh that turns belong to; "" takes those of any.
     """
 
     def __init__(self, inbox: Inbox, quarantine: Quarantine, tombstones: Tombstones, closer: TurnCloser,
-                 journal: Journal, config: SessionAwareness) -> None:
+                 journal: Journal, config: SessionAwareness, mesh_id: str = "") -> None:
         self._inbox, self._quarantine, self._tombstones = inbox, quarantine, tombstones
-        self._closer, self._journal = closer, journal
+        self._closer, self._journal, self._mesh_id = closer, journal, mesh_id
         self._classifier = Classifier(config)
         self._debug = config.debug
 
@@ -58,7 +58,7 @@ class EventHandler:
         if self._tombstones.cover(event):
             return ack  # its session was forgotten while it was under way
         kind = event.WhichOneof("event")
-        rejection, new = validate_event(event, ack.id), False
+        rejection, new = validate_event(event, ack.id, self._mesh_id), False
         try:
             new = rejection is None and self._inbox.accept(db, ack.id, content_key(event))
         except IdConflict as error:
@@ -71,6 +71,7 @@ class EventHandler:
         elif kind == "turn":
             turn = turn_pb2.Turn()  # a copy: an event of a batch that fails is handled again, as it came
             turn.CopyFrom(event.turn)
+            turn.mesh_id = turn.mesh_id or self._mesh_id
             self._record_turn(db, turn, effects)
         elif kind == "feedback":
             self._record_feedback(db, event.feedback, effects)

@@ -54,12 +54,16 @@ class SessionTracker:
 
     Thread-safe. Everything survives a restart: it is in the store before an event is acknowledged.
 
+    Args:
+        mesh_id: of the mesh that the turns belong to; "" takes those of any.
+
     Attributes:
         quarantine: rejected events, and records that were damaged on disk.
         policy_version: the newest that a turn came from.
     """
 
-    def __init__(self, store: Database, outbox: Outbox, journal: Journal, config: SessionAwareness) -> None:
+    def __init__(self, store: Database, outbox: Outbox, journal: Journal, config: SessionAwareness,
+                 mesh_id: str = "") -> None:
         self._store, self._outbox, self._journal = store, outbox, journal
         with store.transaction() as db:
             tables.add_missing_columns(db)
@@ -67,7 +71,7 @@ class SessionTracker:
         self._tombstones = Tombstones(store)
         self._closer = TurnCloser(outbox, self.quarantine, journal)
         self._events = EventHandler(Inbox(store, "events"), self.quarantine, self._tombstones, self._closer, journal,
-                                    config)
+                                    config, mesh_id)
         self._deadlines = Deadlines(config.session_timeout)
         self._lock = threading.Lock()
         self.trainability = Trainability()

@@ -8,8 +8,14 @@ from openclaw_rl.runtime.rejection import Rejection
 from openclaw_rl.v1 import environment_pb2
 
 
-def validate_event(event: environment_pb2.PolicyEvent, event_id: str) -> Rejection[RejectionCode] | None:
-    """Check an event by itself; `event_id` is the id by which it is acknowledged."""
+def validate_event(event: environment_pb2.PolicyEvent, event_id: str,
+                   mesh_id: str = "") -> Rejection[RejectionCode] | None:
+    """Check an event by itself.
+
+    Args:
+        event_id: by which it is acknowledged.
+        mesh_id: of the mesh that a turn must belong to, when it names one; "" takes any.
+    """
     kind = event.WhichOneof("event")
     if kind is None:
         return Rejection(RejectionCode.MALFORMED,
@@ -18,6 +24,9 @@ def validate_event(event: environment_pb2.PolicyEvent, event_id: str) -> Rejecti
         return Rejection(RejectionCode.INVALID_ID, f"the {kind} has no id")
     if rejection := validate_id(f"the {kind}'s id", event_id):
         return rejection
+    if kind == "turn" and mesh_id and event.turn.mesh_id not in ("", mesh_id):
+        return Rejection(RejectionCode.WRONG_MESH, f"turn.mesh_id: the turn is of the mesh {event.turn.mesh_id[:80]}, "
+                                                   f"and this is {mesh_id}")
     session = getattr(event, kind).session_id
     if session and (rejection := validate_id(f"{kind}.session_id", session)):
         return rejection

@@ -15,7 +15,7 @@ from openclaw_rl.storage.inbox import IdConflict
 from openclaw_rl.training.buffer.groups import EpisodeGroups
 from openclaw_rl.training.buffer.sample_buffer import STALE_GROUP, SampleBuffer
 from openclaw_rl.training.buffer.turns import live_score, sampled_from, truncated, turn_id
-from openclaw_rl.training.buffer.validation import validate_quality, validate_sample, validate_use
+from openclaw_rl.training.buffer.validation import validate_origin, validate_quality, validate_sample, validate_use
 from openclaw_rl.training.tables.counters import Counter, CounterTable
 from openclaw_rl.training.tables.groups import GroupTable
 from openclaw_rl.training.tables.reasons import Drop, DropReason, drop
@@ -38,6 +38,7 @@ class Intake:
     Args:
         tombstones: of sessions that were forgotten.
         tokens: token ids are trained on; else texts.
+        mesh_id: of the mesh whose turns are trained on; "" trains on those of any.
 
     Raises (all methods):
         StorageError: the file can't be read or written.
@@ -45,8 +46,8 @@ class Intake:
 
     def __init__(self, database: Database, config: TrainerConfig, samples: SampleTable, group_table: GroupTable,
                  scores: ScoreTable, counters: CounterTable, groups: EpisodeGroups, buffer: SampleBuffer,
-                 tombstones: Tombstones, tokens: bool) -> None:
-        self._database, self._config, self._tokens = database, config, tokens
+                 tombstones: Tombstones, tokens: bool, mesh_id: str = "") -> None:
+        self._database, self._config, self._tokens, self._mesh_id = database, config, tokens, mesh_id
         self._samples, self._group_table, self._scores, self._counters = samples, group_table, scores, counters
         self._groups, self._buffer, self._tombstones = groups, buffer, tombstones
         self._max_tokens = config.max_tokens_per_sample if tokens else None
@@ -97,14 +98,15 @@ class Intake:
             IdConflict: it is there with other content.
         """
         turn, judgement, content = sample.transition.turn, sample.judgement, content_key(sample)
-        of_episode = turn.HasField("episode")
+        foreign = validate_origin(turn, self._mesh_id)  # such a one says nothing of our episodes and versions
+        of_episode = turn.HasField("episode") and foreign is None
         misfit = self._groups.validate(db, sample) if of_episode else None
-        why = (validate_sample(sample, self._max_tokens) or validate_quality(turn, self._config) or misfit
+        why = (foreign or validate_sample(sample, self._max_tokens) or validate_quality(turn, self._config) or misfit
                or validate_use(turn, self._config, self._tokens))
         version = None if why else sampled_from(turn)
         if version is not None:
             why = self._buffer.stale(db, version)
-        score = live_score(sample)  # before it is changed for the training
+        score = None if foreign else live_score(sample)  # before it is changed for the training
         penalised = self._config.truncated == "penalise" and truncated(turn)
         if why is None and penalised:
             judgement.score = -1

@@ -12,6 +12,14 @@ from openclaw_rl.training.tables.reasons import Drop, DropReason, drop
 from openclaw_rl.v1 import turn_pb2
 
 
+def validate_origin(turn: turn_pb2.Turn, mesh_id: str) -> Drop | None:
+    """Return why a turn is not one of this mesh, whose id is "" where those of any are trained on."""
+    if not mesh_id or turn.mesh_id == mesh_id:
+        return None
+    return drop(DropReason.FOREIGN_MESH, f"the turn is of the mesh {turn.mesh_id[:80]}, and this is {mesh_id}"
+                if turn.mesh_id else "no environment server of this mesh took the turn in: turn.mesh_id is empty")
+
+
 def validate_sample(sample: turn_pb2.Sample, max_tokens: int | None) -> Drop | None:
     """Return why a sample can't be trained on.
 

@@ -37,12 +37,13 @@ class DropReason(StrEnum):
     INCOMPLETE_GROUP = "incomplete group"
     NOT_OF_EPISODE = "not of an episode"
     OF_EPISODE = "of an episode"
+    FOREIGN_MESH = "foreign mesh"
     OTHER = ""  #: told by another release
 
     @property
     def quarantined(self) -> bool:
-        """Whether such a sample is quarantined: it is inconsistent, or belongs to another model."""
-        return self in (DropReason.BAD_TOKENS, DropReason.BAD_SCORE, DropReason.BAD_EPISODE)
+        """Whether such a sample is quarantined: it is inconsistent, or belongs to another model or mesh."""
+        return self in (DropReason.BAD_TOKENS, DropReason.BAD_SCORE, DropReason.BAD_EPISODE, DropReason.FOREIGN_MESH)
 
     @classmethod
     def parse(cls, text: str) -> DropReason:

@@ -13,6 +13,7 @@ import grpc
 
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.channel import connect, with_true_status
+from openclaw_rl.rpc.membership import confirm, note
 from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain, error_text, together
 from openclaw_rl.v1 import weights_pb2 as pb
 from openclaw_rl.v1.policy_pb2 import PolicyState, SyncWeightsRequest, SyncWeightsResponse
@@ -171,6 +172,7 @@ class WeightPublisher:
                 who = ((TRAINER_KEY, identity(self._store.root)),)
                 call = with_true_status(PolicyServiceStub(channel).SyncWeights(metadata=who))
                 try:
+                    await confirm(call, "policy_server", address)
                     await together([self._receive(call), self._send(call)], "the policy server cancelled the stream")
                 finally:
                     call.cancel()
@@ -178,6 +180,7 @@ class WeightPublisher:
                 raise TryAgain("the policy server closed the stream")
         except Exception as error:
             ended = error_text(error)
+            note(error)
             raise
         finally:
             if self._transfer is not None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import grpc
 
 from openclaw_rl.rpc.channel import connect
+from openclaw_rl.rpc.membership import confirm, note
 from openclaw_rl.rpc.reconnect import ReconnectingStream, TryAgain, together
 from openclaw_rl.runtime.alarms import WAITING_SECONDS
 from openclaw_rl.v1 import policy_pb2
@@ -96,12 +97,17 @@ class WeightRelay:
             async with connect(self.address, "policy_server") as channel:
                 stub = PolicyServiceStub(channel)
                 await together([self._watch(stub), self._watch_own(), self._follow(stub)], "it cancelled a call")
+        except Exception as error:
+            note(error)
+            raise
         finally:
             self._peer = self._fetching = None
             self._refused.clear()
 
     async def _watch(self, stub: Any) -> None:
-        async for response in stub.WatchPolicy(policy_pb2.WatchPolicyRequest()):
+        call = stub.WatchPolicy(policy_pb2.WatchPolicyRequest())
+        await confirm(call, "policy_server", self.address)
+        async for response in call:
             self._peer = response.state
             self._stream.answered()
             self._wake.set()

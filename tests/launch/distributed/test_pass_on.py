@@ -20,6 +20,7 @@ from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
 from openclaw_rl.launch.start import local_start
 from openclaw_rl.launch.status import report
 from openclaw_rl.launch.supervisor import SupervisorError
+from openclaw_rl.rpc import membership
 from openclaw_rl.rpc.auth import ca
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import Home
@@ -52,6 +53,7 @@ def test_export_and_join(started: Home, tmp_path: Path) -> None:
     assert mesh.config.components.trainer.policy_servers == ["10.0.0.9:50051"], "what `forget` asks as well"
     assert mesh.addresses["trainer"] == "10.0.0.4:50054" and mesh.http_address == "https://10.0.0.1:30000"
     assert mesh_file.read(home) == mesh and mesh.cluster is None
+    assert mesh.config.mesh_id == membership.id_of(home) == membership.id_of(started), "it is the same mesh there"
     assert {entry.name for entry in home.certs.iterdir()} == {"ca.crt", "operator.crt", "operator.key"}
     assert (home.certs / "operator.key").stat().st_mode & 0o777 == 0o600
     export.join(home, file)  # once more is no harm
