@@ -17,7 +17,7 @@ import (
 )
 
 // ContractVersion is the version of the contract (protos/VERSION) that this package was made with.
-const ContractVersion = "1.0"
+const ContractVersion = "1.1"
 
 // Component is what the clients of all four components have in common. Use it alone to ask any component how it is.
 type Component struct {

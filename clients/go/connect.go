@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 )
 
 // systemCAs stands for the CAs of the operating system; no file has this name.
@@ -171,18 +173,25 @@ func unaryErrors(o *options) grpc.UnaryClientInterceptor {
 			ctx, cancel = context.WithTimeout(ctx, o.timeout)
 			defer cancel()
 		}
-		return o.convert(invoke(ctx, method, req, reply, cc, opts...), method)
+		var headers metadata.MD
+		err := invoke(o.identified(ctx), method, req, reply, cc, append(opts, grpc.Header(&headers))...)
+		if err == nil {
+			err = o.confirm(headers, method)
+		}
+		return o.convert(err, method)
 	}
 }
 
 func streamErrors(o *options) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer,
 		opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		stream, err := streamer(ctx, desc, cc, method, opts...)
+		ctx, cancel := context.WithCancel(ctx)
+		stream, err := streamer(o.identified(ctx), desc, cc, method, opts...)
 		if err != nil {
+			cancel()
 			return nil, o.convert(err, method)
 		}
-		return &errorStream{stream, o, method}, nil
+		return &errorStream{ClientStream: stream, options: o, method: method, bidi: desc.ClientStreams, cancel: cancel}, nil
 	}
 }
 
@@ -198,16 +207,50 @@ func (o *options) convert(err error, method string) error {
 	return err
 }
 
-// errorStream gives a stream's errors as *Error.
+// errorStream gives a stream's errors as *Error, and takes none of another mesh.
 type errorStream struct {
 	grpc.ClientStream
 	options *options
 	method  string
+	bidi    bool // headers come before the first message is sent
+	cancel  context.CancelFunc
+	once    sync.Once
+	wrong   error // what answers is of another mesh
 }
 
 func (s *errorStream) SendMsg(m any) error {
+	if s.bidi {
+		if err := s.confirm(); err != nil {
+			return err
+		}
+	}
 	return s.options.convert(s.ClientStream.SendMsg(m), s.method)
 }
+
 func (s *errorStream) RecvMsg(m any) error {
-	return s.options.convert(s.ClientStream.RecvMsg(m), s.method)
+	if err := s.confirm(); err != nil {
+		return err
+	}
+	err := s.options.convert(s.ClientStream.RecvMsg(m), s.method)
+	if err != nil {
+		s.cancel()
+	}
+	return err
+}
+
+// confirm waits for the headers, where a mesh is named; how a call ended that has none is left to its reader.
+func (s *errorStream) confirm() error {
+	if s.options.mesh == "" {
+		return nil
+	}
+	s.once.Do(func() {
+		headers, err := s.Header()
+		if err != nil {
+			return
+		}
+		if s.wrong = s.options.confirm(headers, s.method); s.wrong != nil {
+			s.cancel()
+		}
+	})
+	return s.wrong
 }

@@ -25,6 +25,8 @@ const (
 	ReasonContractMismatch = "CONTRACT_MISMATCH"
 	// ReasonWrongComponent: another component answers at the address.
 	ReasonWrongComponent = "WRONG_COMPONENT"
+	// ReasonWrongMesh: the component belongs to another mesh than [WithMesh] says, or asks for the name of one.
+	ReasonWrongMesh = "WRONG_MESH"
 	// ReasonNoAck: the receiver of a ring stream did not acknowledge a message in time.
 	ReasonNoAck = "NO_ACK"
 	// ReasonForeignAck: the receiver of a ring stream acknowledged a message that was never sent.

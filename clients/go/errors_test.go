@@ -241,7 +241,7 @@ func TestCheckComparesContractAndComponent(t *testing.T) {
 		warnings                         int
 	}{
 		{"the same", RolePolicy, ContractVersion, "", 0},
-		{"an old one without a version", RolePolicy, "", "", 0},
+		{"an old one without a version", RolePolicy, "", "", 1},
 		{"a newer minor", RolePolicy, "1.999", "", 0},
 		{"another major", RolePolicy, "2.0", ReasonContractMismatch, 0},
 		{"nonsense", RolePolicy, "new", ReasonContractMismatch, 0},

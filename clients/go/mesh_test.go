@@ -300,7 +300,7 @@ func TestMeshALeaseFromAcquireToRelease(t *testing.T) {
 }
 
 func TestMeshJudgeAndTheRing(t *testing.T) {
-	judge := judgeAt(t, peer(t, "JUDGE"))
+	judge := judgeAt(t, peer(t, "JUDGE"), WithMesh(peer(t, "MESH"), ""))
 	transition := thumbsDown()
 	judgement, err := judge.Judge(meshed(t), transition)
 	if err != nil || judgement.Score != -1 || !strings.Contains(judgement.Hint, "Paris") {

@@ -2,6 +2,7 @@ package openclaw
 
 import (
 	"log/slog"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -9,6 +10,9 @@ import (
 
 // MaxMessage is the longest message in either direction, in bytes.
 const MaxMessage = 16 << 20
+
+// MeshVariable is the variable with the id of the mesh, for clients without WithMesh.
+const MeshVariable = "OPENCLAW_RL_MESH"
 
 // DefaultTimeout is the deadline of a call with one answer when neither the context nor WithTimeout has another.
 const DefaultTimeout = 30 * time.Second
@@ -42,6 +46,8 @@ type options struct {
 	certs      string // folder
 	certRole   string
 	serverName string
+	mesh       string // id of the mesh; "" for any
+	component  string // who we are in it
 	timeout    time.Duration
 	reconnect  bool
 	backoff    Backoff
@@ -78,6 +84,14 @@ func WithCertificates(folder, role string) Option {
 // with WithCA): for certificates of your own.
 func WithServerName(name string) Option { return func(o *options) { o.serverName = name } }
 
+// WithMesh names the mesh (`openclaw-rl mesh id` prints its id) with each call, and takes no answer of another one. A
+// Delivery needs it on plain text: components take no messages of a sender that names no mesh. Without this option it
+// is what the variable OPENCLAW_RL_MESH has; "" takes any mesh. A component of its own make names itself, too, such as
+// [RoleJudge]; "" stands for a client.
+func WithMesh(id, component string) Option {
+	return func(o *options) { o.mesh, o.component = id, component }
+}
+
 // WithTimeout is the deadline of calls with one answer whose context has none; 0 means none. Streams have only their
 // context's.
 func WithTimeout(timeout time.Duration) Option { return func(o *options) { o.timeout = timeout } }
@@ -97,7 +111,7 @@ func WithDialOptions(more ...grpc.DialOption) Option {
 }
 
 func gather(role, address string, opts []Option) *options {
-	o := &options{address: address, role: role, timeout: DefaultTimeout, reconnect: true,
+	o := &options{address: address, role: role, mesh: os.Getenv(MeshVariable), timeout: DefaultTimeout, reconnect: true,
 		backoff: DefaultBackoff, logger: slog.New(slog.DiscardHandler)}
 	for _, opt := range opts {
 		opt(o)

@@ -39,6 +39,7 @@ type guard struct {
 	mesh   string // of our own certificate
 	secure bool
 	ending <-chan struct{} // closed when streams have to end
+	membership
 }
 
 func (g *guard) around(servicer any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -47,11 +48,15 @@ func (g *guard) around(servicer any, stream grpc.ServerStream, info *grpc.Stream
 			return err
 		}
 	}
+	if err := g.admit(stream.Context(), info.FullMethod, g.secure); err != nil {
+		return err
+	}
+	// At once: some clients wait for them before they send.
+	if err := stream.SendHeader(g.headers()); err != nil {
+		return err
+	}
 	if !info.IsServerStream { // one of asStreams: it is finished also while the server stops
 		return asStatus(recovered(func() error { return handler(servicer, stream) }), info.FullMethod)
-	}
-	if err := stream.SendHeader(nil); err != nil { // some clients wait for it before they send
-		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- recovered(func() error { return handler(servicer, stream) }) }()

@@ -25,6 +25,7 @@ const waitingAlarm = 2 * time.Minute
 type component struct {
 	pb.UnimplementedComponentServiceServer
 	service *service
+	*membership
 	sender  *openclaw.Sender[*pb.Sample]
 	address string
 	started time.Time
@@ -40,7 +41,8 @@ func (c *component) status() *pb.ComponentStatus {
 	host, _ := os.Hostname()
 	status := &pb.ComponentStatus{Name: openclaw.RoleJudge, State: pb.ComponentState_COMPONENT_STATE_RUNNING,
 		Detail: "judge_go: " + c.service.panel.description(), Pid: int64(os.Getpid()), Address: c.address, PackageVersion: version,
-		StartedAt: timestamppb.New(c.started), Counters: map[string]int64{}, Host: host, ContractVersion: openclaw.ContractVersion}
+		StartedAt: timestamppb.New(c.started), Counters: map[string]int64{}, Host: host, ContractVersion: openclaw.ContractVersion,
+		MeshId: c.membership.id}
 	if c.load != nil {
 		status.Secure = true
 		if certificate, err := c.load(); err == nil {
@@ -72,7 +74,7 @@ func (c *component) status() *pb.ComponentStatus {
 		outbox.OldestAge = durationpb.New(time.Since(oldest))
 	}
 	status.Outboxes = []*pb.OutboxStats{outbox}
-	raised := map[string]string{}
+	raised := map[string]string{"wrong_mesh": c.membership.trouble()}
 	if err != nil {
 		raised["state_damaged"] = "state.db can't be read: " + err.Error()
 	}
@@ -112,6 +114,9 @@ func (c *component) alarm(status *pb.ComponentStatus, raised map[string]string) 
 		}
 	}
 	for name, message := range raised {
+		if message == "" {
+			continue
+		}
 		if c.since[name] == nil {
 			c.since[name] = timestamppb.Now()
 		}

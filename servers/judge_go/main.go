@@ -26,6 +26,7 @@ const version = "0.1.0"
 
 type options struct {
 	listen, data, trainer, certs string
+	mesh                         string
 	model, baseURL               string
 	votes, workers               int
 	voteTimeout                  time.Duration
@@ -36,7 +37,7 @@ type options struct {
 
 const usage = `judge_go: a judge of an OpenClaw-RL mesh
 
-    judge_go --listen 127.0.0.1:50053 --data ~/judge --trainer 127.0.0.1:50054
+    judge_go --listen 127.0.0.1:50053 --data ~/judge --trainer 127.0.0.1:50054 --mesh $(openclaw-rl mesh id)
 
 It judges by rules; with --model, by any OpenAI-compatible model, whose key is in the variable OPENAI_API_KEY, with the
 rules beside it where they are certain. The mesh takes it by ` + "`components: {prm_judge: {address: 127.0.0.1:50053}}`" + `.
@@ -52,6 +53,7 @@ func parse(args []string, environ func(string) string, out io.Writer) (*options,
 	flags.StringVar(&o.data, "data", "", "`folder` for what it has to remember (required)")
 	flags.StringVar(&o.trainer, "trainer", "", "`HOST:PORT` of the trainer (required)")
 	flags.StringVar(&o.certs, "certs", "", "`folder` with ca.crt, prm_judge.crt and prm_judge.key: mutual TLS on both sides")
+	flags.StringVar(&o.mesh, "mesh", environ(openclaw.MeshVariable), "`id` of the mesh (openclaw-rl mesh id), by which components of another one are refused; default: the variable OPENCLAW_RL_MESH, else the certificate's")
 	flags.StringVar(&o.model, "model", "", "`name` of the model that judges; without it the rules do")
 	flags.StringVar(&o.baseURL, "base-url", "https://api.openai.com/v1", "`address` of the model's API")
 	flags.IntVar(&o.votes, "votes", 3, "votes of the model on each turn, 1 to 15")

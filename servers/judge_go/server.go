@@ -38,8 +38,8 @@ func serve(ctx context.Context, o *options, ready func(address string)) error {
 
 	toTrainer := []openclaw.Option{openclaw.WithAddress(o.trainer), openclaw.WithLogger(o.log)}
 	ending, stopped := make(chan struct{}), make(chan struct{})
-	guard := &guard{ending: ending}
-	component := &component{service: service, address: listener.Addr().String(), started: time.Now(),
+	guard := &guard{ending: ending, membership: membership{id: o.mesh}}
+	component := &component{service: service, membership: &guard.membership, address: listener.Addr().String(), started: time.Now(),
 		drain: make(chan time.Duration, 1), stopped: stopped, since: map[string]*timestamppb.Timestamp{}}
 	serverOptions := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(openclaw.MaxMessage), grpc.MaxSendMsgSize(openclaw.MaxMessage), grpc.MaxConcurrentStreams(1024),
@@ -64,15 +64,19 @@ func serve(ctx context.Context, o *options, ready func(address string)) error {
 			return fmt.Errorf("--certs %s: the certificate in %s.crt is for %q: `openclaw-rl certs add --role %[2]s --out FOLDER` makes the right one", o.certs, openclaw.RoleJudge, role)
 		}
 		guard.secure, guard.mesh, component.load = true, mesh, load
+		if o.mesh == "" {
+			guard.membership.id = mesh
+		}
 		serverOptions = append(serverOptions, grpc.Creds(credentials.NewTLS(config)))
 		toTrainer = append(toTrainer, openclaw.WithCertificates(o.certs, openclaw.RoleJudge))
 	}
+	toTrainer = append(toTrainer, openclaw.WithMesh(guard.membership.id, openclaw.RoleJudge))
 	trainer, err := openclaw.DialTrainer(toTrainer...)
 	if err != nil {
 		return fmt.Errorf("--trainer %s: %w", o.trainer, err)
 	}
 	defer trainer.Close()
-	component.sender = openclaw.NewSender(trainer.SamplesRing(), sampleOutbox{store}, openclaw.SenderOptions{Logger: o.log})
+	component.sender = openclaw.NewSender(trainer.SamplesRing(), sampleOutbox{store}, openclaw.SenderOptions{Logger: o.log, OnError: guard.membership.note})
 
 	server, healthy := grpc.NewServer(serverOptions...), health.NewServer()
 	server.RegisterService(asStreams(pb.JudgeService_ServiceDesc), &servicer{service: service})

@@ -17,12 +17,16 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	openclaw "github.com/openclaw-rl/openclaw-rl/clients/go"
 	pb "github.com/openclaw-rl/openclaw-rl/clients/go/gen/openclaw_rl/v1"
 )
+
+// ours is the mesh of the tests.
+const ours = "mesh-a"
 
 var discard = slog.New(slog.DiscardHandler)
 
@@ -33,9 +37,18 @@ type trainer struct {
 	got   []*pb.Sample
 	known map[string]bool
 	twice int
+
+	mesh, caller string // which it says to be of; who calls
 }
 
 func (f *trainer) SubmitSamples(stream grpc.BidiStreamingServer[pb.SubmitSamplesRequest, pb.SubmitSamplesResponse]) error {
+	md, _ := metadata.FromIncomingContext(stream.Context())
+	mesh, component := openclaw.MeshOf(md)
+	f.mutex.Lock()
+	f.caller = mesh + " " + component
+	of := f.mesh
+	f.mutex.Unlock()
+	_ = stream.SendHeader(openclaw.Identity(of, openclaw.RoleTrainer))
 	for {
 		request, err := stream.Recv()
 		if err != nil {
@@ -109,6 +122,10 @@ type running struct {
 func start(t *testing.T, o *options, dial ...openclaw.Option) *running {
 	t.Helper()
 	o.listen, o.log = "127.0.0.1:0", discard
+	if o.mesh == "" && o.certs == "" {
+		o.mesh = ours
+	}
+	dial = append([]openclaw.Option{openclaw.WithMesh(o.mesh, openclaw.RoleEnvironment)}, dial...)
 	o.votes, o.workers = max(o.votes, 1), max(o.workers, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	address, ended := make(chan string, 1), make(chan error, 1)

@@ -132,7 +132,7 @@ func TestRefusedMessagesAreKeptInBounds(t *testing.T) {
 
 func TestAFileThatCannotBeWrittenIsTold(t *testing.T) {
 	s := opened(t)
-	c := &component{service: newService(s, &panel{judge: rules{}, votes: 1}, discard), since: map[string]*timestamppb.Timestamp{},
+	c := &component{service: newService(s, &panel{judge: rules{}, votes: 1}, discard), membership: &membership{}, since: map[string]*timestamppb.Timestamp{},
 		sender: openclaw.NewSender(openclaw.Ring[*pb.Sample]{}, sampleOutbox{s}, openclaw.SenderOptions{})}
 	full := &os.PathError{Op: "write", Path: s.path, Err: syscall.ENOSPC}
 	err := s.update(func(*txn) error { return full })

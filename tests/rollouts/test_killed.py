@@ -15,6 +15,8 @@ import yaml
 
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.rollouts import server
+from openclaw_rl.rpc.membership import Membership
+from openclaw_rl.runtime import mesh_id
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
@@ -55,7 +57,8 @@ async def test_kill_9_loses_and_doubles_nothing(tmp_path: Path) -> None:
     sender = Sender(outbox, lambda: record.address if (record := read_record(home, server.NAME)) else None,
                     lambda channel: environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns,
                     lambda payloads: environment_pb2.RecordTurnsRequest(
-                        events=map(environment_pb2.PolicyEvent.FromString, payloads)))
+                        events=map(environment_pb2.PolicyEvent.FromString, payloads)),
+                    ours=Membership(mesh_id.make(home), "policy_server"))
     async with judging(judge) as address:
         config = tmp_path / "config.yaml"
         components = {"env_server": {"port": 0}, "prm_judge": {"address": address}}

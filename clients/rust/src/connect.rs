@@ -8,7 +8,7 @@ use tonic::{
 };
 
 use crate::{
-    Connection, Error, Result,
+    Connection, Error, Identified, MESH_VARIABLE, Mesh, Result,
     connection::{Bearer, Inner, unreachable},
     wire::{Connector, FirstBytes},
 };
@@ -73,6 +73,7 @@ pub struct Builder<C> {
     connect_timeout: Duration,
     message_limit: usize,
     reconnect: bool,
+    mesh: Mesh,
     client: PhantomData<C>,
 }
 
@@ -87,6 +88,7 @@ impl<C: Component> Default for Builder<C> {
             connect_timeout: Duration::from_secs(10),
             message_limit: 16 << 20,
             reconnect: true,
+            mesh: Mesh { id: std::env::var(MESH_VARIABLE).unwrap_or_default(), component: String::new() },
             client: PhantomData,
         }
     }
@@ -109,6 +111,19 @@ impl<C: Component> Builder<C> {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Id of the mesh (`openclaw-rl mesh id`): each call names it, and an answer of another mesh is not taken. Default:
+    /// the variable OPENCLAW_RL_MESH; empty takes any. On plain text components take no ring stream of a sender without.
+    pub fn mesh(mut self, id: impl Into<String>) -> Self {
+        self.mesh.id = id.into();
+        self
+    }
+
+    /// Which component of the mesh this side is; default a client.
+    pub fn component(mut self, role: Role) -> Self {
+        self.mesh.component = role.name().into();
         self
     }
 
@@ -229,7 +244,8 @@ impl<C: Component> Builder<C> {
         };
         let encrypted = self.encrypted();
         Ok(C::from(Connection(Arc::new(Inner {
-            transport: InterceptedService::new(channel, Bearer(bearer)),
+            expects: !self.mesh.id.is_empty(),
+            transport: InterceptedService::new(Identified::new(channel, self.mesh)?, Bearer(bearer)),
             address: self.address,
             role: C::ROLE,
             encrypted,

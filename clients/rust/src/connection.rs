@@ -4,10 +4,9 @@ use tonic::{
     Code, Request, Status,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::Channel,
 };
 
-use crate::{Error, Result, Role, wire::FirstBytes};
+use crate::{Error, Identified, Result, Role, wire::FirstBytes};
 
 /// Puts the bearer key on each call.
 #[derive(Clone)]
@@ -23,7 +22,7 @@ impl Interceptor for Bearer {
 }
 
 /// What raw stubs are made over.
-pub type Transport = InterceptedService<Channel, Bearer>;
+pub type Transport = InterceptedService<Identified, Bearer>;
 
 /// A connection to one component. Clones share it; it connects again by itself after a break.
 #[derive(Clone)]
@@ -38,6 +37,8 @@ pub(crate) struct Inner {
     pub(crate) deadline: Duration,
     pub(crate) message_limit: usize,
     pub(crate) reconnect: bool,
+    /// A mesh is expected there: nothing is sent to a stream before its headers.
+    pub(crate) expects: bool,
 }
 
 impl Connection {

@@ -9,6 +9,7 @@ mod environment;
 mod error;
 mod judge;
 mod lease;
+mod mesh;
 mod policy;
 mod stream;
 #[cfg(feature = "tls")]
@@ -29,6 +30,7 @@ pub use environment::{Acquire, Conversation, EnvironmentClient};
 pub use error::{DOMAIN, Error, Result, Violation};
 pub use judge::JudgeClient;
 pub use lease::Lease;
+pub use mesh::{COMPONENT_KEY, Identified, MESH_KEY, MESH_VARIABLE, Mesh};
 pub use policy::{
     Chat, ChatAnswer, ChatEvent, ChatStream, GenerateEvent, PolicyClient, assistant, system, tool_result, user,
 };
@@ -39,7 +41,7 @@ pub use tonic::Code;
 pub use trainer::TrainerClient;
 
 /// Version of the contract that this crate was generated from, MAJOR.MINOR as in `protos/VERSION`.
-pub const CONTRACT_VERSION: &str = "1.0";
+pub const CONTRACT_VERSION: &str = "1.1";
 
 /// The contract's descriptors (a serialized `google.protobuf.FileDescriptorSet`), for server reflection.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!("gen/descriptor.bin");

@@ -68,8 +68,8 @@ impl<T: 'static> Stream for Answers<T> {
     }
 }
 
-/// Both directions of a call. What is sent does not wait for the server's response headers, which some servers give
-/// with their first answer only. Dropping it cancels the call.
+/// Both directions of a call. What is sent waits for the server's response headers where they have to name the mesh, and
+/// for nothing otherwise: some servers give them with their first answer only. Dropping it cancels the call.
 pub struct Dialogue<Q, A> {
     connection: Connection,
     requests: Option<mpsc::Sender<Q>>,
@@ -85,8 +85,14 @@ impl<Q: prost::Message + 'static, A: Send + 'static> Dialogue<Q, A> {
         F: FnOnce(tokio_stream::wrappers::ReceiverStream<Q>) -> R,
         R: Future<Output = std::result::Result<Response<Streaming<A>>, Status>> + Send + 'static,
     {
-        let (requests, outgoing) = mpsc::channel(16);
+        let (requests, mut held) = mpsc::channel(16);
         let (incoming, answers) = mpsc::channel(16);
+        let (release, outgoing) = if connection.0.expects {
+            let (release, outgoing) = mpsc::channel(1);
+            (Some(release), outgoing)
+        } else {
+            (None, std::mem::replace(&mut held, mpsc::channel(1).1))
+        };
         let call = open(tokio_stream::wrappers::ReceiverStream::new(outgoing));
         let (owner, connection) = (connection.clone(), connection.clone());
         let opened = Arc::new(AtomicBool::new(false));
@@ -102,16 +108,32 @@ impl<Q: prost::Message + 'static, A: Send + 'static> Dialogue<Q, A> {
                     return;
                 }
             };
-            loop {
-                let answer = match stream.message().await {
-                    Ok(Some(answer)) => Ok(answer),
-                    Ok(None) => return,
-                    Err(status) => Err(connection.error(status)),
-                };
-                let last = answer.is_err();
-                if incoming.send(answer).await.is_err() || last {
-                    return;
+            let read = async {
+                loop {
+                    let answer = match stream.message().await {
+                        Ok(Some(answer)) => Ok(answer),
+                        Ok(None) => return,
+                        Err(status) => Err(connection.error(status)),
+                    };
+                    let last = answer.is_err();
+                    if incoming.send(answer).await.is_err() || last {
+                        return;
+                    }
                 }
+            };
+            let pass_on = async {
+                if let Some(release) = release {
+                    while let Some(request) = held.recv().await {
+                        if release.send(request).await.is_err() {
+                            break;
+                        }
+                    }
+                } // which ends the requests; answers may still come
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = read => {}
+                () = pass_on => {}
             }
         });
         Self { connection: owner, requests: Some(requests), opened, answers, _task: AbortOnDrop(task) }

@@ -3,6 +3,7 @@ import { createClient, type Client, type Interceptor, type Transport } from "@co
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { probe, tlsRefusal } from "./diagnose.js";
 import { invalid, invalidFields, MeshError } from "./errors.js";
+import { identified, MESH_VARIABLE } from "./mesh.js";
 import { checkTimeout, splitAddress, type CallOptions, type ClientOptions, type Pem } from "./options.js";
 import { MAX_MESSAGE_BYTES } from "./version.js";
 
@@ -35,6 +36,7 @@ export class Connection {
     this.address = options.address ?? `127.0.0.1:${defaultPort}`;
     ({ host: this.host, port: this.port } = splitAddress(this.address));
     this.timeoutMs = checkTimeout(options.timeoutMs ?? DEFAULT_TIMEOUT_MS);
+    const mesh = options.mesh ?? process.env[MESH_VARIABLE] ?? "";
     this.reconnect = options.reconnect ?? true;
     this.encrypted = options.tls !== undefined;
     if (options.key !== undefined && !this.encrypted && !LOOPBACK.test(this.host)) {
@@ -54,7 +56,10 @@ export class Connection {
     this.transport = createGrpcTransport({
       baseUrl,
       sessionManager: this.sessions,
-      interceptors: options.key === undefined ? [] : [bearer(options.key)],
+      interceptors: [
+        ...(options.key === undefined ? [] : [bearer(options.key)]),
+        ...(mesh ? [identified(mesh, options.component ?? "")] : []),
+      ],
       acceptCompression: [],
       readMaxBytes: MAX_MESSAGE_BYTES,
       writeMaxBytes: MAX_MESSAGE_BYTES,

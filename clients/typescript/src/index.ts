@@ -15,6 +15,7 @@ export {
 export { Interaction, type InteractOptions } from "./interaction.js";
 export { JudgeClient } from "./judge.js";
 export { Lease, type Action } from "./lease.js";
+export { COMPONENT_KEY, identity, MESH_KEY, MESH_VARIABLE, named } from "./mesh.js";
 export { assistant, date, duration, system, toolResult, user, type Conversation } from "./messages.js";
 export { tlsFromFolder, type CallOptions, type ClientOptions, type TlsOptions } from "./options.js";
 export { eventId, MemoryOutbox, type Outbox, type OutboxEntry } from "./outbox.js";

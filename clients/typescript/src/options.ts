@@ -27,6 +27,13 @@ export interface ClientOptions {
   key?: string;
   /** Encryption; without it the connection is plain text. */
   tls?: TlsOptions;
+  /**
+   * Id of the mesh (`openclaw-rl mesh id`): each call names it, and an answer of another mesh is not taken. By default
+   * the variable OPENCLAW_RL_MESH; "" takes any. On plain text components take no ring stream of a sender without one.
+   */
+  mesh?: string;
+  /** Name of this side, when it is a component of the mesh itself, such as "prm_judge". */
+  component?: string;
   /** Deadline of calls that are answered once, in milliseconds; 30,000 by default. */
   timeoutMs?: number;
   /** Watches connect again by themselves when their stream breaks; true by default. */

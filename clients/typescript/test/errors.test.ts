@@ -147,14 +147,14 @@ test("check tells another component, another contract and an older one", async (
   const major = await failure(trainer.check());
   assert.equal(major.reason, "CONTRACT_MISMATCH");
   assert.match(String(major), new RegExp(`contract 2\\.0, this client ${CONTRACT_VERSION.replace(".", "\\.")}`));
-  for (const [contractVersion, same] of [
-    ["", "1.0"],
-    ["1.9", "1.9"],
+  for (const [contractVersion, same, warnings] of [
+    ["", "1.0", 1],
+    ["1.9", "1.9", 0],
   ] as const) {
     status.contractVersion = contractVersion;
     const report = await trainer.check();
     assert.equal(report.contractVersion, same);
-    assert.deepEqual(report.warnings, []);
+    assert.equal(report.warnings.length, warnings);
   }
 });
 

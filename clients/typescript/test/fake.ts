@@ -12,12 +12,22 @@ export interface Fake extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-export async function serve(routes: (router: ConnectRouter) => void, port = 0): Promise<Fake> {
+/** @param headers of each answer, sent at once; by default what connect does: with the first message. */
+export async function serve(
+  routes: (router: ConnectRouter) => void,
+  port = 0,
+  headers?: () => Record<string, string>,
+): Promise<Fake> {
   const sessions = new Set<http2.ServerHttp2Session>();
-  const server = http2.createServer(
-    { maxSessionMemory: 256 },
-    connectNodeAdapter({ routes, readMaxBytes: 16 * 1024 * 1024 }),
-  );
+  const handler = connectNodeAdapter({ routes, readMaxBytes: 16 * 1024 * 1024 });
+  const server = http2.createServer({ maxSessionMemory: 256 }, (request, response) => {
+    if (headers) {
+      response.writeHead(200, { "content-type": "application/grpc+proto", ...headers() });
+      (response as typeof response & { flushHeaders(): void }).flushHeaders();
+      response.writeHead = () => response;
+    }
+    handler(request, response);
+  });
   server.on("session", (session) => {
     sessions.add(session);
     session.on("close", () => sessions.delete(session));

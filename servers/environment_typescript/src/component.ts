@@ -2,7 +2,7 @@
 import { setMaxListeners } from "node:events";
 import { hostname } from "node:os";
 import { create } from "@bufbuild/protobuf";
-import { timestampMs, timestampNow } from "@bufbuild/protobuf/wkt";
+import { timestampFromMs, timestampMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, type ServiceImpl } from "@connectrpc/connect";
 import { CONTRACT_VERSION, duration, invalid, type RingSender } from "@openclaw-rl/client";
 import { Health, HealthCheckResponse_ServingStatus as Serving } from "@openclaw-rl/client/grpc";
@@ -14,6 +14,7 @@ import {
   type TransitionSchema,
 } from "@openclaw-rl/client/v1";
 import { secondsOf, sleep } from "./time.js";
+import type { Membership } from "./membership.js";
 import type { Pool } from "./pool.js";
 import type { SessionBook } from "./sessions.js";
 import type { DiskOutbox, Store } from "./store.js";
@@ -37,6 +38,7 @@ export interface Parts {
   outbox: DiskOutbox;
   sender: RingSender<typeof TransitionSchema>;
   pool: Pool;
+  membership: Membership;
   secure: boolean;
 }
 
@@ -47,6 +49,7 @@ export class Component {
   readonly stopping = new AbortController();
   graceMs = 30_000;
   private readonly startedAt = timestampNow();
+  private wrongMeshSince: number | undefined;
 
   constructor(private readonly parts: Parts) {
     setMaxListeners(0, this.stopping.signal);
@@ -58,17 +61,22 @@ export class Component {
   }
 
   status(): ComponentStatus {
-    const { store, outbox, sender, pool, secure } = this.parts;
+    const { store, outbox, sender, pool, membership, secure } = this.parts;
     const { messages, bytes, oldest } = outbox.figures();
     const rejected = store.get("SELECT count(*) AS n FROM rejected")!["n"] as number;
     const version = store.get("SELECT max(version) AS v FROM turns")!["v"];
     const sessions = store.get("SELECT count(*) AS n FROM sessions WHERE ended = 0")!["n"] as number;
     const why = sender.lastError?.message ?? "connecting";
     const waits = messages > 0 && !sender.connected;
+    const { trouble } = membership;
+    const sinceMs = trouble ? (this.wrongMeshSince ??= Date.now()) : (this.wrongMeshSince = undefined);
+    const running = trouble ? ComponentState.DEGRADED : ComponentState.RUNNING;
     return create(ComponentStatusSchema, {
       name: NAME,
-      state: this.stopping.signal.aborted ? ComponentState.DRAINING : ComponentState.RUNNING,
-      detail: waits ? `${messages} transitions wait on disk for prm_judge: ${why}` : "",
+      meshId: membership.id,
+      state: this.stopping.signal.aborted ? ComponentState.DRAINING : running,
+      detail: trouble || (waits ? `${messages} transitions wait on disk for prm_judge: ${why}` : ""),
+      alarms: trouble ? [{ name: "wrong_mesh", message: trouble, since: timestampFromMs(sinceMs!) }] : [],
       pid: BigInt(process.pid),
       address: this.address,
       packageVersion: VERSION,

@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import type { DescMethod, DescService } from "@bufbuild/protobuf";
 import { ConnectError, createContextKey, type HandlerContext, type ServiceImpl } from "@connectrpc/connect";
 import { MeshError } from "@openclaw-rl/client";
+import type { Membership } from "./membership.js";
 import { ofTheStore, unavailable, unimplemented } from "./faults.js";
 
 /** Who calls. */
@@ -37,8 +38,14 @@ export class Guard {
   private stopped: MeshError | undefined;
   private readonly running = new Set<(error: unknown) => void>();
 
-  /** @param mesh of this server's certificate; undefined without TLS: everybody may call. */
-  constructor(private readonly mesh: string | undefined) {}
+  /**
+   * @param mesh of this server's certificate; undefined without TLS: everybody may call.
+   * @param membership refuses those of another mesh.
+   */
+  constructor(
+    private readonly mesh: string | undefined,
+    private readonly membership: Membership,
+  ) {}
 
   /** End all streams, and refuse new calls: another one is worth a try later. */
   stop(): void {
@@ -107,7 +114,12 @@ export class Guard {
 
   private enter(method: DescMethod, context: HandlerContext): void {
     if (this.stopped) throw this.stopped;
-    if (this.mesh === undefined || method.parent.typeName.startsWith("grpc.")) return;
+    if (method.parent.typeName.startsWith("grpc.")) return;
+    if (this.mesh !== undefined) this.authorize(method, context);
+    this.membership.admit(method.name, context.requestHeader, this.mesh !== undefined);
+  }
+
+  private authorize(method: DescMethod, context: HandlerContext): void {
     const { identity } = context.values.get(peerKey);
     if (!identity?.role || identity.mesh !== this.mesh) {
       const message = `the certificate is not of a role in the mesh ${this.mesh}`;

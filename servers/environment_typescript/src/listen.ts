@@ -44,6 +44,7 @@ export function ownMesh(certs: string | undefined): string | undefined {
  * Listen.
  *
  * @param streams paths of the calls whose answer is a stream.
+ * @param headers of each answer.
  * @throws an error of Node's when the address can't be listened on.
  */
 export async function listen(
@@ -52,6 +53,7 @@ export async function listen(
   certs: string | undefined,
   routes: (router: ConnectRouter) => void,
   streams: Set<string>,
+  headers: Record<string, string>,
 ): Promise<Listening> {
   const handler = connectNodeAdapter({
     routes,
@@ -62,6 +64,7 @@ export async function listen(
   });
   const listener = (request: Request, response: Response): void => {
     delete request.headers["grpc-accept-encoding"]; // on one machine compressing only costs time
+    for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
     withDetails(response);
     if (streams.has(request.url) && /^application\/grpc(\+proto)?$/.test(request.headers["content-type"] ?? "")) {
       headersAtOnce(response);

@@ -7,6 +7,7 @@ import { ComponentService, EnvironmentService } from "@openclaw-rl/client/v1";
 import { Component, NAME } from "./component.js";
 import { environment } from "./environment.js";
 import { Guard } from "./guard.js";
+import { Membership } from "./membership.js";
 import { Pool } from "./pool.js";
 import { listen, ownMesh } from "./listen.js";
 import { BadOptions, HELP, readOptions, type Options } from "./options.js";
@@ -18,21 +19,33 @@ import { BadTasks, readTasks } from "./tasks.js";
 async function serve(options: Options): Promise<void> {
   const tasks = readTasks(options.tasks ?? fileURLToPath(new URL("../tasks.json", import.meta.url)));
   const tls = options.certs === undefined ? {} : { tls: tlsFromFolder(options.certs, NAME) };
+  const certified = ownMesh(options.certs);
+  const membership = new Membership(options.mesh || certified || "", NAME);
+  const us = { mesh: membership.id, component: NAME, ...tls };
   const store = new Store(options.data);
   const outbox = new DiskOutbox(store, (id, reason) => book.rejected(id, reason));
-  const book = new SessionBook(store, outbox, options.sessionTimeout * 1000);
+  const book = new SessionBook(store, outbox, options.sessionTimeout * 1000, membership.id);
   const pool = new Pool(tasks, options.capacity, options.leaseTtl * 1000);
-  const policy = new PolicyClient({ address: options.policy, ...tls });
-  const judge = new JudgeClient({ address: options.judge, ...tls });
+  const policy = new PolicyClient({ address: options.policy, ...us });
+  const judge = new JudgeClient({ address: options.judge, ...us });
   let last = "";
   const sender = sendTransitions(judge, outbox, {
     onError: (error) => {
+      membership.note(error);
       if (String(error) !== last) console.warn(`transitions: ${String(error)}; will try again`); // once, not each time
       last = String(error);
     },
   });
-  const component = new Component({ store, book, outbox, sender, pool, secure: options.certs !== undefined });
-  const guard = new Guard(ownMesh(options.certs));
+  const component = new Component({
+    store,
+    book,
+    outbox,
+    sender,
+    pool,
+    membership,
+    secure: options.certs !== undefined,
+  });
+  const guard = new Guard(certified, membership);
   const services = [EnvironmentService, ComponentService];
   const all = [...services, Health, ServerReflection];
   const streams = new Set(
@@ -51,6 +64,7 @@ async function serve(options: Options): Promise<void> {
       router.service(ServerReflection, guard.service(ServerReflection, reflection(all)));
     },
     streams,
+    membership.headers,
   );
   let looks = 0;
   const reaper = setInterval(

@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
 import { parseArgs } from "node:util";
+import { MESH_VARIABLE } from "@openclaw-rl/client";
 
 /** What the command line says. */
 export interface Options {
@@ -8,6 +9,7 @@ export interface Options {
   data: string;
   judge: string;
   policy: string;
+  mesh: string;
   certs: string | undefined;
   tasks: string | undefined;
   capacity: number;
@@ -23,6 +25,8 @@ export const HELP = `An environment server of an OpenClaw-RL mesh.
   --data DIR              folder for state.db; made when it is not there (default ./data)
   --judge HOST:PORT       where transitions go (default 127.0.0.1:50053)
   --policy HOST:PORT      whom Interact asks for answers (default 127.0.0.1:50051)
+  --mesh ID               the mesh that it belongs to (\`openclaw-rl mesh id\`): components of another one are refused.
+                          Default: the variable OPENCLAW_RL_MESH, else the certificate's; without one it takes no turns
   --certs DIR             folder with ca.crt, env_server.crt and env_server.key: mutual TLS, also to judge and policy
   --tasks FILE            tasks of the environment tool_call (default tasks.json beside this package)
   --capacity N            leases at a time (default 8)
@@ -42,6 +46,7 @@ export function readOptions(argv: string[]): Options | undefined {
     "data",
     "judge",
     "policy",
+    "mesh",
     "certs",
     "tasks",
     "capacity",
@@ -80,6 +85,7 @@ export function readOptions(argv: string[]): Options | undefined {
     data: given("data") ?? "./data",
     judge: neighbour("judge", "127.0.0.1:50053"),
     policy: neighbour("policy", "127.0.0.1:50051"),
+    mesh: given("mesh") ?? process.env[MESH_VARIABLE] ?? "",
     certs,
     tasks: given("tasks"),
     capacity: number("capacity", given("capacity") ?? "8", 1, 10_000, true),

@@ -2,8 +2,8 @@ import type { PolicyEvent } from "@openclaw-rl/client/v1";
 
 const LONGEST_ID = 256;
 
-/** Why an event can't be taken; empty when it can. */
-export function refusal({ event }: PolicyEvent, id: string): string {
+/** Why an event can't be taken in this mesh ("" for any); empty when it can. */
+export function refusal({ event }: PolicyEvent, id: string, mesh: string): string {
   if (event.case === undefined) return "the message has none of turn, feedback, session_end and session_active";
   const kind = { turn: "turn", feedback: "feedback", sessionEnd: "session_end", sessionActive: "session_active" }[
     event.case
@@ -12,6 +12,8 @@ export function refusal({ event }: PolicyEvent, id: string): string {
   const { sessionId } = event.value;
   const bad = badId(`the ${kind}'s id`, id) || (sessionId && badId(`${kind}.session_id`, sessionId));
   if (bad) return bad;
+  if (event.case === "turn" && mesh && event.value.meshId && event.value.meshId !== mesh)
+    return `turn.mesh_id: the turn is of the mesh ${event.value.meshId.slice(0, 80)}, and this is ${mesh}`;
   if (!sessionId && (event.case === "sessionEnd" || event.case === "sessionActive"))
     return `${kind}.session_id is empty`;
   if (event.case !== "feedback") return "";

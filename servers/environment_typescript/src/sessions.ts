@@ -59,6 +59,7 @@ export class SessionBook {
     private readonly store: Store,
     private readonly outbox: DiskOutbox,
     private readonly timeoutMs: number,
+    private readonly mesh = "",
   ) {}
 
   /** Take events, in one transaction, and answer each once all that follows from it is on disk. */
@@ -117,7 +118,7 @@ export class SessionBook {
 
   private take(event: PolicyEvent): Ack {
     const id = eventId(event);
-    const problem = refusal(event, id);
+    const problem = refusal(event, id, this.mesh);
     if (problem) return refused(id, problem);
     if (isForgotten(this.store, event)) return create(AckSchema, { id, status: AckStatus.ACCEPTED });
     const taken = this.store.accept(id, toBinary(PolicyEventSchema, event));
@@ -137,6 +138,7 @@ export class SessionBook {
   }
 
   private turn(turn: Turn): void {
+    turn.meshId ||= this.mesh;
     const its = outline(turn);
     if (!turn.sessionId) {
       const session = inferSession(this.store, turn, its);

@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { TimestampSchema } from "@bufbuild/protobuf/wkt";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
-import { MeshError } from "@openclaw-rl/client";
+import { identity, MESH_VARIABLE, MeshError } from "@openclaw-rl/client";
 import {
   AckStatus,
   JudgeService,
@@ -19,6 +19,10 @@ import {
   type Transition,
   type Turn,
 } from "@openclaw-rl/client/v1";
+
+/** The mesh of the tests: of the servers that they start, which inherit it, and of their clients. */
+export const OURS = "mesh-a";
+process.env[MESH_VARIABLE] = OURS;
 
 const folders: string[] = [];
 process.on("exit", () => folders.forEach((made) => rmSync(made, { recursive: true, force: true })));
@@ -69,9 +73,10 @@ export async function failure(work: Promise<unknown>): Promise<MeshError> {
   throw new Error("nothing was thrown");
 }
 
-/** A judge in this process that keeps what it is sent. */
+/** A judge in this process that keeps what it is sent, of the mesh that its `mesh` says. */
 export async function judge(port = 0) {
   const got: Transition[] = [];
+  const made = { mesh: OURS };
   const adapter = connectNodeAdapter({
     routes: (router) =>
       router.service(JudgeService, {
@@ -84,16 +89,22 @@ export async function judge(port = 0) {
       }),
   });
   const sessions = new Set<http2.ServerHttp2Session>();
-  const server = http2.createServer(adapter).on("session", (session) => sessions.add(session));
+  const server = http2.createServer((request, response) => {
+    response.writeHead(200, { "content-type": "application/grpc+proto", ...identity(made.mesh, "prm_judge") });
+    (response as typeof response & { flushHeaders(): void }).flushHeaders();
+    response.writeHead = () => response;
+    adapter(request, response);
+  });
+  server.on("session", (session) => sessions.add(session));
   await new Promise<void>((resolve) => server.listen(port, "127.0.0.1", resolve));
-  return {
+  return Object.assign(made, {
     got,
     address: `127.0.0.1:${(server.address() as AddressInfo).port}`,
     close: () => {
       sessions.forEach((session) => session.destroy());
       server.close();
     },
-  };
+  });
 }
 
 const MAIN = fileURLToPath(new URL("../dist/main.js", import.meta.url)); // as it is run, and quick to start

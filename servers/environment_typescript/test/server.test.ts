@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
-import { test } from "node:test";
+import { after, test } from "node:test";
 import { EnvironmentClient, MeshError, sendTurns, tlsFromFolder, turnsOutbox } from "@openclaw-rl/client";
-import { failure, folder, judge, Server, turn, until } from "./helpers.js";
+import { failure, folder, judge, OURS, Server, turn, until } from "./helpers.js";
 
 test("killed at any moment and started again it loses nothing and does nothing twice", async () => {
   const data = folder();
@@ -32,6 +32,46 @@ test("killed at any moment and started again it loses nothing and does nothing t
   assert.equal((await environment.status()).counters["transitions_sent"], BigInt(count));
   assert.equal([...statuses.values()].includes("rejected"), false);
   assert.equal(await last.kill("SIGTERM"), 0);
+  next.close();
+});
+
+test("another mesh is refused on both sides, and nothing of it is taken or sent", async () => {
+  const next = await judge();
+  next.mesh = "mesh-b";
+  const server = await Server.start("--data", folder(), "--judge", next.address);
+  const { address } = server;
+  const bring = async (mesh: string, component?: string, more = {}): Promise<string> => {
+    await using environment = new EnvironmentClient({ address, mesh, ...(component ? { component } : {}) });
+    const outbox = turnsOutbox();
+    outbox.put(turn(`t-${mesh}-${component}`, ["q", "a"], { sessionDone: true, ...more }));
+    return await new Promise((resolve) => {
+      const sender = sendTurns(environment, outbox, {
+        onSettled: (_, status, reason) => resolve(`${status} ${reason}`),
+        onError: ({ reason, message }) => resolve(`${reason} ${message}`),
+      });
+      after(() => sender.close());
+    });
+  };
+  assert.match(await bring("mesh-b", "policy_server"), /^WRONG_MESH .*env_server there is of the mesh mesh-a/);
+  await using theirs = new EnvironmentClient({ address, mesh: "mesh-b", component: "policy_server" });
+  assert.match(
+    String(await failure(theirs.status())),
+    /policy_server of the mesh mesh-b calls env_server of the mesh mesh-a/,
+  );
+  assert.match(await bring(""), /^WRONG_MESH .*send the metadata openclaw-mesh: mesh-a/);
+  assert.match(await bring(OURS, "trainer"), /^WRONG_ROLE /);
+  assert.match(await bring(OURS, "policy_server", { meshId: "mesh-c" }), /^rejected turn.mesh_id: .*mesh-c/);
+  assert.match(await bring(OURS), /^accepted/);
+  await using environment = new EnvironmentClient({ address });
+  const wrong = async (): Promise<string> =>
+    (await environment.status()).alarms.find(({ name }) => name === "wrong_mesh")?.message ?? "";
+  await until(async () => /mesh-b, and mesh-a is expected/.test(await wrong())); // the judge's
+  assert.equal((await environment.status()).meshId, OURS);
+  assert.equal(next.got.length, 0);
+  next.mesh = OURS; // the right one is there again
+  await until(() => next.got.length === 1);
+  assert.equal(next.got[0]!.turn!.meshId, OURS);
+  assert.equal(await server.kill("SIGTERM"), 0);
   next.close();
 });
 

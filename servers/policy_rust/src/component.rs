@@ -13,7 +13,7 @@ use openclaw_rl_client::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, codegen::BoxStream};
 
-use crate::{clock, guard::Phase, store::Store, turns::Desk};
+use crate::{clock, guard::Phase, membership::Membership, store::Store, turns::Desk};
 
 /// Seconds for which messages wait before that is an alarm.
 const WAITING: f64 = 30.0;
@@ -22,6 +22,7 @@ const WAITING: f64 = 30.0;
 pub struct Board {
     pub desk: Arc<Desk>,
     pub store: Arc<Store>,
+    pub membership: Arc<Membership>,
     pub address: String,
     pub http_address: String,
     pub started_at: prost_types::Timestamp,
@@ -89,6 +90,7 @@ impl Board {
             alarms,
             host: std::fs::read_to_string("/etc/hostname").unwrap_or_default().trim().into(),
             secure: self.secure,
+            mesh_id: self.membership.id().into(),
             ..Default::default()
         }
     }
@@ -108,6 +110,7 @@ impl Board {
             let text = format!("{} events wait in memory, since the disk can't be written", self.desk.held());
             raised.push(("turns_not_written", text));
         }
+        raised.extend(self.membership.trouble().map(|text| ("wrong_mesh", text)));
         let api = self.desk.upstream.problem();
         raised.extend(Some(("api_failing", api)).filter(|(_, text)| !text.is_empty()));
         raised.extend(self.desk.versions.problems().into_iter().map(|text| ("versions_damaged", text)));

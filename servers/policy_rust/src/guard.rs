@@ -20,7 +20,7 @@ use tonic::{
     transport::server::{TcpConnectInfo, TlsConnectInfo},
 };
 
-use crate::turns::too_late;
+use crate::{membership::Membership, turns::too_late};
 
 /// Who calls.
 #[derive(Clone, Default)]
@@ -46,6 +46,7 @@ pub enum Phase {
 pub struct Guard {
     /// URI of the mesh that certificates must be of, such as `spiffe://MESH/`; `None` without TLS.
     pub mesh: Option<Arc<str>>,
+    pub membership: Arc<Membership>,
     pub phase: watch::Receiver<Phase>,
 }
 
@@ -64,6 +65,7 @@ fn enter(guard: &Guard, request: &Request) -> Result<Caller, Error> {
         allowed(&role, request.uri().path())?;
         caller.role = Some(role);
     }
+    guard.membership.admit(request.headers(), request.uri().path(), guard.mesh.is_some())?;
     Ok(caller)
 }
 
@@ -81,7 +83,8 @@ pub async fn check(guard: Guard, mut request: Request, next: Next) -> Response {
             Err(_) => return too_late().to_status().into_http(),
         },
     };
-    let response = with_details(response);
+    let mut response = with_details(response);
+    guard.membership.tell(response.headers_mut());
     if response.headers().contains_key("grpc-status") {
         return response; // it has ended
     }

@@ -15,6 +15,7 @@ mod fields;
 mod guard;
 mod http;
 mod listen;
+mod membership;
 mod offers;
 mod openai;
 mod playbook;
@@ -40,14 +41,14 @@ use std::{
 use axum::serve::ListenerExt as _;
 use clap::Parser;
 use openclaw_rl_client::{
-    DESCRIPTOR_SET, EnvironmentClient, Tls,
-    delivery::Delivery,
+    DESCRIPTOR_SET, EnvironmentClient, MESH_VARIABLE, Role, Tls,
+    delivery::{Delivery, Event},
     v1::{component_service_server::ComponentServiceServer, policy_service_server::PolicyServiceServer},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
+    sync::{broadcast, watch},
 };
 use tonic::{
     service::Routes,
@@ -57,6 +58,7 @@ use tonic::{
 use crate::{
     component::{Board, Component},
     guard::{Guard, Phase},
+    membership::Membership,
     receiver::Receiver,
     rpc::Policy,
     store::Store,
@@ -78,7 +80,7 @@ const SERVICES: [&str; 2] = ["openclaw_rl.v1.PolicyService", "openclaw_rl.v1.Com
     name = "openclaw-rl-policy",
     version,
     after_help = "Example:\n  OPENAI_API_KEY=... openclaw-rl-policy --data ~/policy --environment 127.0.0.1:50052 \\\n    \
-                  --upstream https://open.bigmodel.cn/api/paas/v4 --model glm-4-flash"
+                  --mesh $(openclaw-rl mesh id) --upstream https://open.bigmodel.cn/api/paas/v4 --model glm-4-flash"
 )]
 struct Options {
     /// Where to serve gRPC; port 0 is any free one
@@ -99,6 +101,10 @@ struct Options {
     /// Name of the model there
     #[arg(long, value_name = "NAME")]
     model: String,
+    /// The mesh that it belongs to (`openclaw-rl mesh id`): components of another one are refused [default: the variable
+    /// OPENCLAW_RL_MESH, else the certificate's]
+    #[arg(long, value_name = "ID")]
+    mesh: Option<String>,
     /// Folder with ca.crt, policy_server.crt and policy_server.key: mutual TLS in both directions [default: plain text]
     #[arg(long, value_name = "DIR")]
     certs: Option<PathBuf>,
@@ -153,6 +159,11 @@ async fn serve(options: Options) -> Result<(), Failure> {
         let (config, uri) = credentials(folder).map_err(|error| bad("--certs", error))?;
         (tls, mesh) = (Some(config), Some(uri));
     }
+    let id = options.mesh.clone().or_else(|| std::env::var(MESH_VARIABLE).ok()).filter(|id| !id.is_empty());
+    let certified = || mesh.as_deref()?.strip_prefix("spiffe://")?.strip_suffix('/').map(str::to_owned);
+    let id = id.or_else(certified).unwrap_or_default();
+    let membership = Arc::new(Membership::new(id.clone()).map_err(|error| bad("--mesh", error.message()))?);
+    let environment = environment.mesh(&id).component(Role::Policy);
     let environment = environment.connect_lazy().map_err(|error| bad("--environment", error.message()))?;
 
     let stored = |error: io::Error| Failure(1, format!("--data: {}: {error}", options.data.display()));
@@ -161,7 +172,18 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let versions = Versions::open(Arc::clone(&store), &options.model, &model_id).map_err(stored)?;
     let versions = Arc::new(versions);
     let delivery = Delivery::builder(environment.connection()).store(Arc::clone(&store) as _).start();
-    let desk = Arc::new(Desk::new(upstream, Arc::clone(&versions), Arc::clone(&store), delivery));
+    let mut sending = delivery.events();
+    let noting = Arc::clone(&membership);
+    tokio::spawn(async move {
+        loop {
+            match sending.recv().await {
+                Ok(Event::Broken(error)) => noting.note(&error),
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    });
+    let desk = Arc::new(Desk::new(upstream, Arc::clone(&versions), Arc::clone(&store), delivery, id));
 
     let used = |text| Failure(1, text);
     let (grpc, address) = listen::bind("--listen", options.listen).await.map_err(used)?;
@@ -172,6 +194,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let board = Arc::new(Board {
         desk: Arc::clone(&desk),
         store: Arc::clone(&store),
+        membership: Arc::clone(&membership),
         address: address.to_string(),
         http_address: http.as_ref().map_or_else(String::new, |(_, address)| format!("http://{address}")),
         started_at: clock::now(),
@@ -203,7 +226,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     let broken = |error: tonic_reflection::server::Error| Failure(1, error.to_string());
-    let guard = Guard { mesh, phase: phase.clone() };
+    let guard = Guard { mesh, membership, phase: phase.clone() };
     let routes = Routes::new(policy)
         .add_service(component)
         .add_service(health)

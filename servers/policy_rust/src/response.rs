@@ -248,6 +248,7 @@ impl Response {
             api: head.api.into(),
             choice_index: self.choice,
             episode: head.options.episode.clone(),
+            mesh_id: desk.mesh.clone(),
             ..Default::default()
         };
         let entry = Entry::new(&turn_id, &head.session_id, Recorded::Turn(turn), "turns_recorded");

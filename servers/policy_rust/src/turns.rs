@@ -88,6 +88,8 @@ pub struct Desk {
     pub versions: Arc<Versions>,
     pub running: AtomicUsize,
     pub closed: AtomicBool,
+    /// Id of the mesh; empty for none.
+    pub mesh: String,
     store: Arc<Store>,
     delivery: Delivery<PolicyEvent>,
     held: Mutex<VecDeque<Entry>>,
@@ -99,12 +101,14 @@ impl Desk {
         versions: Arc<Versions>,
         store: Arc<Store>,
         delivery: Delivery<PolicyEvent>,
+        mesh: String,
     ) -> Self {
         Self {
             upstream,
             versions,
             running: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            mesh,
             store,
             delivery,
             held: Mutex::default(),

@@ -42,6 +42,7 @@ def peers(mesh: Mesh, secure_judge: Mesh) -> Iterator[dict[str, str]]:
     log = secure_judge.home.logs / "prm_judge.log"
     keys = until(lambda: re.search(r"with bearer keys on (\S+)", log.read_text()), 30, "the keys' port")
     values = {
+        "MESH": mesh.cli("mesh", "id").strip(),
         "POLICY": mesh.record("policy_server").address, "ENVIRONMENT": mesh.record("env_server").address,
         "JUDGE": mesh.record("prm_judge").address, "TRAINER": mesh.record("trainer").address,
         "SECURE_JUDGE": secure_judge.record("prm_judge").address, "SECURE_KEYS": keys[1],

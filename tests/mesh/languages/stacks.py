@@ -60,6 +60,10 @@ PROGRAMS: dict[str, list[str]] = {
 }
 
 
+#: Id of the meshes that servers in other languages are part of.
+MESH = "mesh-of-languages"
+
+
 class Foreign:
     """A server in another language, that may be killed and started again.
 
@@ -70,7 +74,7 @@ class Foreign:
 
     def __init__(self, language: str, name: str, folder: Path, *options: str, **variables: str) -> None:
         build(language)
-        self.name, self._env = name, {**os.environ, **variables}
+        self.name, self._env = name, {**os.environ, "OPENCLAW_RL_MESH": MESH, **variables}
         self._command = [*PROGRAMS[language], "--data", str(folder / f"{name}-data"), *options]
         self.log = folder / f"{name}.log"
         self.address = "127.0.0.1:0"

@@ -12,7 +12,7 @@ import yaml
 
 from openclaw_rl.runtime.home import Home
 from tests.mesh.fake_api import FakeApi
-from tests.mesh.languages.stacks import Foreign
+from tests.mesh.languages.stacks import MESH, Foreign
 from tests.mesh.mesh import Mesh, make_home
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -52,7 +52,8 @@ def test_a_judge_in_go_and_an_environment_in_typescript(models: Path, tmp_path: 
     mesh = Mesh(make_home(tmp_path / "home", models, {
         "policy_server": {"port": 0, "grpc_port": policy, "max_tokens": 16}, "env_server": {"address": env.address},
         "prm_judge": {"address": judge.address},
-        "trainer": {"port": trainer, "min_samples": 4, "update_interval": 2, "gate": {"enabled": False}}}))
+        "trainer": {"port": trainer, "min_samples": 4, "update_interval": 2, "gate": {"enabled": False}}},
+        mesh_id=MESH))
     mesh.cli("local-start")
     try:
         assert mesh.all_running()
@@ -88,7 +89,7 @@ def test_a_policy_server_in_rust_and_a_trainer_in_java(tmp_path: Path, foreign: 
         trainer = foreign("java", "trainer", "--policy", policy.address, "--min-samples", "2",
                           "--update-interval", "1")
         home = Home(tmp_path / "home").create()
-        home.config_file.write_text(yaml.safe_dump({"components": {
+        home.config_file.write_text(yaml.safe_dump({"mesh_id": MESH, "components": {
             "policy_server": {"address": policy.address, "model": "glm-4-flash"}, "env_server": {"port": environment},
             "prm_judge": {"port": 0, "judge": "rules"}, "trainer": {"address": trainer.address}}}))
         mesh = Mesh(home)

@@ -11,6 +11,7 @@ import yaml
 
 from openclaw_rl.runtime.home import Home
 from tests.mesh.fake_api import FakeApi
+from tests.mesh.languages.stacks import MESH
 from tests.mesh.languages.test_rings import HINT, Start, active, fates, foreign, free_port
 from tests.mesh.mesh import Mesh
 from tests.support.waiting import until
@@ -26,7 +27,7 @@ def test_it_takes_the_playbooks_of_our_trainer(tmp_path: Path, foreign: Start) -
     mesh.cli("init")
     policy = foreign("rust", "policy_server", "--http", "127.0.0.1:0", "--upstream", api.url, "--model", "glm-4-flash",
                      "--environment", f"127.0.0.1:{environment}", "--certs", str(home.certs), OPENAI_API_KEY="sk-1")
-    home.config_file.write_text(yaml.safe_dump({"security": {"tls": "on"}, "components": {
+    home.config_file.write_text(yaml.safe_dump({"mesh_id": MESH, "security": {"tls": "on"}, "components": {
         "policy_server": {"address": policy.address, "model": "glm-4-flash", "base_url": api.url},
         "env_server": {"port": environment}, "prm_judge": {"port": 0, "judge": "rules"},
         "trainer": {"port": 0, "min_samples": 2, "update_interval": 1, "gate": {"enabled": False}}}}))

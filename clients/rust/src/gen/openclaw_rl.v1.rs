@@ -263,6 +263,9 @@ pub struct ComponentStatus {
     /// MAJOR can't use it, one of a newer MINOR does without what was added since. Empty means 1.0.
     #[prost(string, tag = "18")]
     pub contract_version: ::prost::alloc::string::String,
+    /// Id of the mesh that it belongs to; empty when it was given none. See the metadata of calls in common.proto.
+    #[prost(string, tag = "19")]
+    pub mesh_id: ::prost::alloc::string::String,
 }
 /// Request of ComponentService.GetStatus.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1365,6 +1368,11 @@ pub struct Turn {
     /// The step of an episode that it is; unset when it is none.
     #[prost(message, optional, tag = "25")]
     pub episode: ::core::option::Option<EpisodeStep>,
+    /// Id of the mesh that the turn belongs to, set by the policy server that made it or else by the environment server
+    /// that took it in. An environment server rejects a turn of another mesh; a trainer trains on no sample whose turn is
+    /// not of its own mesh, or of none. Empty before the environment server saw the turn.
+    #[prost(string, tag = "26")]
+    pub mesh_id: ::prost::alloc::string::String,
 }
 /// What somebody thinks of a turn or a session, given directly.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -1,7 +1,8 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use openclaw_rl_client::{
-    Chat, ChatEvent, Code, ComponentClient, EnvironmentClient, JudgeClient, PolicyClient, Role, user, v1,
+    CONTRACT_VERSION, Chat, ChatEvent, Code, ComponentClient, EnvironmentClient, JudgeClient, PolicyClient, Role, user,
+    v1,
 };
 
 use crate::servers::{Component, Environment, Manners, Policy, until};
@@ -119,13 +120,14 @@ async fn the_contracts_version_is_checked() {
         let judge = JudgeClient::connect(address).await.unwrap();
         judge.component().check().await
     };
-    for good in ["1.0", ""] {
-        let found = check("prm_judge", good).await.unwrap();
-        assert_eq!((&*found.contract_version, found.warnings.len()), ("1.0", 0));
+    for older in ["1.0", ""] {
+        let found = check("prm_judge", older).await.unwrap();
+        assert_eq!((&*found.contract_version, found.warnings.len()), ("1.0", 1));
     }
+    assert!(check("prm_judge", CONTRACT_VERSION).await.unwrap().warnings.is_empty());
     let error = check("prm_judge", "2.0").await.unwrap_err();
     assert_eq!(error.reason(), "CONTRACT_MISMATCH");
-    assert!(error.message().contains("2.0") && error.message().contains("1.0"), "{error}");
+    assert!(error.message().contains("2.0") && error.message().contains(CONTRACT_VERSION), "{error}");
     let error = check("trainer", "1.0").await.unwrap_err();
     assert_eq!((error.reason(), &*error.metadata()["served"]), ("WRONG_COMPONENT", "trainer"));
 

@@ -1,7 +1,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use openclaw_rl_client::{
-    EnvironmentClient,
+    Code, EnvironmentClient, Role,
     delivery::{Delivery, Event},
     v1,
 };
@@ -117,4 +117,26 @@ async fn a_neighbour_that_is_away_holds_messages_up_and_loses_none() {
     delivery.flushed().await;
     assert_eq!(*server.stored.lock().unwrap(), ["turn-1"]);
     assert_eq!(delivery.stats().last_error, "");
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_another_mesh() {
+    let server = Environment::new(Manners::Good);
+    *server.mesh.lock().unwrap() = "mesh-b".into();
+    let builder = EnvironmentClient::builder().address(server.start().await).mesh("mesh-a");
+    let environment = builder.component(Role::Policy).connect_lazy().unwrap();
+    let delivery = Delivery::builder(environment.connection()).start();
+    let mut events = delivery.events();
+    delivery.put(&turn("turn-1")).unwrap();
+    let Event::Broken(error) = events.recv().await.unwrap() else { panic!() };
+    assert_eq!((error.code(), error.reason()), (Code::FailedPrecondition, "WRONG_MESH"));
+    assert!(error.message().contains("of the mesh mesh-b, and mesh-a is expected"), "{error}");
+    assert!(server.stored.lock().unwrap().is_empty());
+    assert!(!delivery.stats().connected && delivery.stats().pending == 1);
+    *server.mesh.lock().unwrap() = "mesh-a".into(); // the right one is back
+    delivery.flushed().await;
+    assert_eq!(*server.stored.lock().unwrap(), ["turn-1"]);
+    server.mesh.lock().unwrap().clear(); // of contract 1.0
+    delivery.put(&turn("turn-2")).unwrap();
+    delivery.flushed().await;
 }

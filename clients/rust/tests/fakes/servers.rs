@@ -183,6 +183,8 @@ pub struct Environment {
     pub released: Arc<AtomicUsize>,
     pub steps: Arc<Mutex<Vec<i64>>>,
     pub lost: Arc<AtomicBool>,
+    /// The mesh that it says to be of; empty says none.
+    pub mesh: Arc<Mutex<String>>,
 }
 
 impl Environment {
@@ -195,6 +197,7 @@ impl Environment {
             released: Arc::default(),
             steps: Arc::default(),
             lost: Arc::default(),
+            mesh: Arc::default(),
         }
     }
 
@@ -248,7 +251,13 @@ impl environment::EnvironmentService for Environment {
                 }
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        let mut response: Response<Answers<v1::RecordTurnsResponse>> =
+            Response::new(Box::pin(ReceiverStream::new(receiver)));
+        let mesh = self.mesh.lock().unwrap();
+        if !mesh.is_empty() {
+            response.metadata_mut().insert("openclaw-mesh", mesh.parse().unwrap());
+        }
+        Ok(response)
     }
 
     async fn interact(

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 use tokio_stream::{StreamExt as _, wrappers::TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream, transport::server::Server};
 
+/// The mesh of the tests.
+pub const OURS: &str = "mesh-a";
+
 /// Waits until something is there.
 pub async fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
     for _ in 0..3000 {
@@ -95,6 +98,8 @@ async fn answer(State(api): State<Api>, Json(body): Json<Value>) -> axum::respon
 #[derive(Clone, Default)]
 pub struct Environment {
     pub events: Arc<Mutex<Vec<Event>>>,
+    /// The mesh that it says to be of; empty says none.
+    pub mesh: Arc<Mutex<String>>,
 }
 
 impl Environment {
@@ -140,7 +145,12 @@ impl environment::EnvironmentService for Environment {
             }
             Ok(v1::RecordTurnsResponse { acks })
         });
-        Ok(Response::new(Box::pin(acks)))
+        let mut response: Response<BoxStream<v1::RecordTurnsResponse>> = Response::new(Box::pin(acks));
+        let mesh = self.mesh.lock().unwrap();
+        if !mesh.is_empty() {
+            response.metadata_mut().insert("openclaw-mesh", mesh.parse().unwrap());
+        }
+        Ok(response)
     }
 }
 
@@ -170,6 +180,7 @@ impl Process {
             .arg(data)
             .args(more)
             .env("OPENAI_API_KEY", "sk-of-the-test")
+            .env("OPENCLAW_RL_MESH", OURS)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

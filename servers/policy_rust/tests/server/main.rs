@@ -3,5 +3,6 @@ mod chat;
 mod ends;
 mod fakes;
 mod http;
+mod meshes;
 mod secure;
 mod weights;

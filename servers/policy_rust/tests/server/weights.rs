@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tonic::Streaming;
 
-use crate::fakes::{World, ask, reason};
+use crate::fakes::{OURS, World, ask, reason};
 
 /// A trainer at its end of the weight stream.
 struct Trainer {
@@ -22,6 +22,7 @@ impl Trainer {
         let (requests, outgoing) = mpsc::channel(8);
         let mut call = tonic::Request::new(tokio_stream::wrappers::ReceiverStream::new(outgoing));
         call.metadata_mut().insert("openclaw-trainer", id.parse().unwrap());
+        call.metadata_mut().insert("openclaw-mesh", OURS.parse().unwrap());
         let mut stub = PolicyServiceClient::new(connection.transport());
         let answers = stub.sync_weights(call).await?.into_inner();
         let mut this = Self { requests, answers };

@@ -19,6 +19,15 @@
 // let a Chat or Generate join the caller's trace; `openclaw-trainer` names the trainer in SyncWeights. Any other is
 // passed over.
 //
+// Two meshes may meet by accident, such as when one starts on the ports of another. So each call of a component has
+// `openclaw-mesh`, the id of its mesh (1 to 64 lower-case letters, digits, dots, hyphens and underscores), and
+// `openclaw-component`, its name as in ComponentStatus.name; each response has the same of who answers in its headers,
+// unless the call fails before there are any. A call that names another mesh fails with FAILED_PRECONDITION and the
+// reason WRONG_MESH; so do RecordTurns, JudgeTransitions, SubmitSamples, SyncWeights and FetchWeights without
+// `openclaw-mesh` where no certificate is asked for. All others, which clients call, may leave it out; health and
+// reflection answer everybody. A caller that gets headers of another mesh sends nothing (more), keeps what it has to
+// deliver, raises an alarm and tries again with growing pauses; one of contract 1.0 has no such headers and passes.
+//
 // Every failure is a google.rpc.Status in the trailing metadata `grpc-status-details-bin`, with an ErrorInfo of the
 // domain "openclaw-rl" whose reason is stable (protos/reference/errors.md has them all), with a BadRequest that names
 // each bad field, and with a RetryInfo when the same call may succeed later. INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE,

@@ -756,8 +756,10 @@ type ComponentStatus struct {
 	// Version of this contract that the component was built with, MAJOR.MINOR as in protos/VERSION: a client of another
 	// MAJOR can't use it, one of a newer MINOR does without what was added since. Empty means 1.0.
 	ContractVersion string `protobuf:"bytes,18,opt,name=contract_version,json=contractVersion,proto3" json:"contract_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Id of the mesh that it belongs to; empty when it was given none. See the metadata of calls in common.proto.
+	MeshId        string `protobuf:"bytes,19,opt,name=mesh_id,json=meshId,proto3" json:"mesh_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ComponentStatus) Reset() {
@@ -912,6 +914,13 @@ func (x *ComponentStatus) GetCertificateExpiresAt() *timestamppb.Timestamp {
 func (x *ComponentStatus) GetContractVersion() string {
 	if x != nil {
 		return x.ContractVersion
+	}
+	return ""
+}
+
+func (x *ComponentStatus) GetMeshId() string {
+	if x != nil {
+		return x.MeshId
 	}
 	return ""
 }
@@ -1237,7 +1246,7 @@ const file_openclaw_rl_v1_component_proto_rawDesc = "" +
 	"\tdelivered\x18\x06 \x01(\x03R\tdelivered\x12\x1a\n" +
 	"\brejected\x18\a \x01(\x03R\brejected\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\b \x01(\tR\tlastError\"\x82\b\n" +
+	"last_error\x18\b \x01(\tR\tlastError\"\x9b\b\n" +
 	"\x0fComponentStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x124\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1e.openclaw_rl.v1.ComponentStateR\x05state\x12\x16\n" +
@@ -1258,7 +1267,8 @@ const file_openclaw_rl_v1_component_proto_rawDesc = "" +
 	"\x04host\x18\x0f \x01(\tR\x04host\x12\x16\n" +
 	"\x06secure\x18\x10 \x01(\bR\x06secure\x12P\n" +
 	"\x16certificate_expires_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x14certificateExpiresAt\x12)\n" +
-	"\x10contract_version\x18\x12 \x01(\tR\x0fcontractVersion\x1a;\n" +
+	"\x10contract_version\x18\x12 \x01(\tR\x0fcontractVersion\x12\x17\n" +
+	"\amesh_id\x18\x13 \x01(\tR\x06meshId\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a9\n" +

@@ -1159,7 +1159,11 @@ type Turn struct {
 	// environment server saw the turn.
 	BranchId string `protobuf:"bytes,24,opt,name=branch_id,json=branchId,proto3" json:"branch_id,omitempty"`
 	// The step of an episode that it is; unset when it is none.
-	Episode       *EpisodeStep `protobuf:"bytes,25,opt,name=episode,proto3" json:"episode,omitempty"`
+	Episode *EpisodeStep `protobuf:"bytes,25,opt,name=episode,proto3" json:"episode,omitempty"`
+	// Id of the mesh that the turn belongs to, set by the policy server that made it or else by the environment server
+	// that took it in. An environment server rejects a turn of another mesh; a trainer trains on no sample whose turn is
+	// not of its own mesh, or of none. Empty before the environment server saw the turn.
+	MeshId        string `protobuf:"bytes,26,opt,name=mesh_id,json=meshId,proto3" json:"mesh_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1367,6 +1371,13 @@ func (x *Turn) GetEpisode() *EpisodeStep {
 		return x.Episode
 	}
 	return nil
+}
+
+func (x *Turn) GetMeshId() string {
+	if x != nil {
+		return x.MeshId
+	}
+	return ""
 }
 
 // What somebody thinks of a turn or a session, given directly.
@@ -2090,7 +2101,7 @@ const file_openclaw_rl_v1_turn_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x14\n" +
 	"\x05steps\x18\x04 \x01(\x05R\x05stepsB\b\n" +
-	"\x06_value\"\xd2\t\n" +
+	"\x06_value\"\xeb\t\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1d\n" +
 	"\n" +
@@ -2120,7 +2131,8 @@ const file_openclaw_rl_v1_turn_proto_rawDesc = "" +
 	"turn_class\x18\x16 \x01(\x0e2\x19.openclaw_rl.v1.TurnClassR\tturnClass\x12!\n" +
 	"\fclass_reason\x18\x17 \x01(\tR\vclassReason\x12\x1b\n" +
 	"\tbranch_id\x18\x18 \x01(\tR\bbranchId\x125\n" +
-	"\aepisode\x18\x19 \x01(\v2\x1b.openclaw_rl.v1.EpisodeStepR\aepisode\x1a;\n" +
+	"\aepisode\x18\x19 \x01(\v2\x1b.openclaw_rl.v1.EpisodeStepR\aepisode\x12\x17\n" +
+	"\amesh_id\x18\x1a \x01(\tR\x06meshId\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf1\x01\n" +

@@ -68,6 +68,9 @@ final class Connection implements AutoCloseable {
       ClientInterceptor showing = MetadataUtils.newAttachHeadersInterceptor(shown);
       calls = ClientInterceptors.intercept(channel, showing);
     }
+    if (!options.mesh().id().isEmpty()) {
+      calls = ClientInterceptors.intercept(calls, options.mesh().interceptor());
+    }
     return new Connection(options, channel, calls, null, true);
   }
 

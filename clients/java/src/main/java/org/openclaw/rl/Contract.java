@@ -10,7 +10,7 @@ import org.openclaw.rl.v1.ComponentStatus;
 /** The contract that this package speaks, and whether a component speaks it too. */
 public final class Contract {
   /** MAJOR.MINOR, as in protos/VERSION. */
-  public static final String CONTRACT_VERSION = "1.0";
+  public static final String CONTRACT_VERSION = "1.1";
 
   private static final Pattern VERSION = Pattern.compile("(\\d{1,6})\\.(\\d{1,6})");
 

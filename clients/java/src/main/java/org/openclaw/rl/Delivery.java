@@ -334,7 +334,7 @@ public final class Delivery<M extends MessageLite> implements AutoCloseable {
       call = stream;
       stream.disableAutoRequestWithInitial(1);
       stream.setOnReadyHandler(() -> {
-        connected = true;
+        connected |= stream.isReady();
         wake();
       });
     }

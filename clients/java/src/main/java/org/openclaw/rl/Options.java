@@ -14,16 +14,17 @@ import java.time.Duration;
  * @param deadline of calls with one answer; null for none. Streams have one only after {@code withDeadline}
  * @param maxMessageBytes longest message, both ways
  * @param reconnect watches begin anew when they break
+ * @param mesh that must answer, and who calls; without an id any may
  */
 public record Options(
-    String address, String key, Tls tls, Duration deadline, int maxMessageBytes, boolean reconnect) {
+    String address, String key, Tls tls, Duration deadline, int maxMessageBytes, boolean reconnect, Mesh mesh) {
 
   /** Longest message of a mesh, in bytes. */
   public static final int MAX_MESSAGE = 16 << 20;
 
-  /** Plain text to this machine, 30 s for an answer. */
+  /** Plain text to this machine, 30 s for an answer, the mesh that the variable OPENCLAW_RL_MESH names. */
   public static Options defaults() {
-    return new Options("", "", null, Duration.ofSeconds(30), MAX_MESSAGE, true);
+    return new Options("", "", null, Duration.ofSeconds(30), MAX_MESSAGE, true, Mesh.ofEnvironment());
   }
 
   /** The component listens there. */
@@ -33,32 +34,45 @@ public record Options(
 
   /** The component listens at HOST:PORT. */
   public Options withAddress(String value) {
-    return new Options(value, key, tls, deadline, maxMessageBytes, reconnect);
+    return new Options(value, key, tls, deadline, maxMessageBytes, reconnect, mesh);
   }
 
   /** Show this bearer key with each call. Over a network that takes TLS. */
   public Options withKey(String value) {
-    return new Options(address, value, tls, deadline, maxMessageBytes, reconnect);
+    return new Options(address, value, tls, deadline, maxMessageBytes, reconnect, mesh);
   }
 
   /** Encrypt the connection. */
   public Options withTls(Tls value) {
-    return new Options(address, key, value, deadline, maxMessageBytes, reconnect);
+    return new Options(address, key, value, deadline, maxMessageBytes, reconnect, mesh);
   }
 
   /** Longest time for an answer; null for any. */
   public Options withDeadline(Duration value) {
-    return new Options(address, key, tls, value, maxMessageBytes, reconnect);
+    return new Options(address, key, tls, value, maxMessageBytes, reconnect, mesh);
   }
 
   /** Longest message, both ways. */
   public Options withMaxMessageBytes(int value) {
-    return new Options(address, key, tls, deadline, value, reconnect);
+    return new Options(address, key, tls, deadline, value, reconnect, mesh);
   }
 
   /** Whether watches begin anew when they break. */
   public Options withReconnect(boolean value) {
-    return new Options(address, key, tls, deadline, maxMessageBytes, value);
+    return new Options(address, key, tls, deadline, maxMessageBytes, value, mesh);
+  }
+
+  /**
+   * The mesh with this id ({@code openclaw-rl mesh id}) must answer; each call names it. On plain text a component takes
+   * no ring stream of a sender that names none. Empty for any.
+   */
+  public Options withMesh(String id) {
+    return withMesh(id, "");
+  }
+
+  /** The same for a component of the mesh, such as "prm_judge". */
+  public Options withMesh(String id, String component) {
+    return new Options(address, key, tls, deadline, maxMessageBytes, reconnect, new Mesh(id, component));
   }
 
   /** Checks them. */

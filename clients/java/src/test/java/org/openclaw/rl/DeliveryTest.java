@@ -5,6 +5,12 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.grpc.ForwardingServerCall;
+import io.grpc.Metadata;
+import io.grpc.ServerCall;
+import io.grpc.ServerCallHandler;
+import io.grpc.ServerInterceptor;
+import io.grpc.ServerInterceptors;
 import io.grpc.Status;
 import io.grpc.stub.StreamObserver;
 import java.time.Duration;
@@ -14,10 +20,12 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.BiConsumer;
 import org.junit.jupiter.api.Test;
 import org.openclaw.rl.v1.Ack;
 import org.openclaw.rl.v1.AckStatus;
+import org.openclaw.rl.v1.ComponentServiceGrpc;
 import org.openclaw.rl.v1.Sample;
 import org.openclaw.rl.v1.SubmitSamplesRequest;
 import org.openclaw.rl.v1.SubmitSamplesResponse;
@@ -73,6 +81,44 @@ class DeliveryTest {
     Sample.Builder sample = Sample.newBuilder();
     sample.getTransitionBuilder().getTurnBuilder().setTurnId(id);
     return sample.build();
+  }
+
+  /** Headers, at once, of a component of the mesh that it says now. */
+  private static ServerInterceptor of(AtomicReference<String> mesh) {
+    return new ServerInterceptor() {
+      @Override
+      public <Q, A> ServerCall.Listener<Q> interceptCall(
+          ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
+        Metadata ours = new Metadata();
+        new Mesh(mesh.get(), "trainer").into(ours);
+        call.sendHeaders(ours);
+        return next.startCall(new ForwardingServerCall.SimpleForwardingServerCall<>(call) {
+          @Override
+          public void sendHeaders(Metadata more) {}
+        }, headers);
+      }
+    };
+  }
+
+  @Test
+  void nothingIsSentToAnotherMesh() throws Exception {
+    Trainer trainer = new Trainer((id, stream) -> stream.onNext(accepted(id)));
+    AtomicReference<String> mesh = new AtomicReference<>("mesh-b");
+    try (Fake fake = Fake.of(List.of(ServerInterceptors.intercept(trainer, of(mesh)),
+            ServerInterceptors.intercept(new ComponentServiceGrpc.ComponentServiceImplBase() {}, of(mesh))));
+        TrainerClient client = TrainerClient.open(fake.options().withMesh("mesh-a", "prm_judge"));
+        Delivery<Sample> delivery = client.deliver(Delivery.Settings.defaults(), new MemoryOutbox<>())) {
+      CompletableFuture<Ack> sent = delivery.send("t", sample("t"));
+      Fake.until("it is refused", () -> delivery.problem().isPresent());
+      MeshException problem = delivery.problem().get();
+      assertEquals("WRONG_MESH", problem.reason());
+      assertTrue(problem.getMessage().contains("of the mesh mesh-b, and mesh-a is expected"), problem.getMessage());
+      assertFalse(delivery.connected() || sent.isDone());
+      assertEquals(List.of(), trainer.seen);
+      assertEquals("WRONG_MESH", assertThrows(MeshException.class, client::status).reason());
+      mesh.set("mesh-a"); // the right one is back
+      assertEquals(AckStatus.ACK_STATUS_ACCEPTED, sent.get(30, TimeUnit.SECONDS).getStatus());
+    }
   }
 
   @Test

@@ -8,11 +8,13 @@ import io.grpc.Grpc;
 import io.grpc.InsecureServerCredentials;
 import io.grpc.Server;
 import io.grpc.ServerBuilder;
+import io.grpc.ServerServiceDefinition;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.List;
 import java.util.function.BooleanSupplier;
 
 /** A server in this process. */
@@ -25,6 +27,11 @@ final class Fake implements AutoCloseable {
 
   static Fake of(BindableService... services) throws IOException {
     return on(0, services);
+  }
+
+  static Fake of(List<ServerServiceDefinition> services) throws IOException {
+    return new Fake(
+        Grpc.newServerBuilderForPort(0, InsecureServerCredentials.create()).addServices(services).build().start());
   }
 
   static Fake on(int port, BindableService... services) throws IOException {

@@ -199,7 +199,8 @@ class MeshTest {
 
   @Test
   void aRingStreamIsAcknowledged() throws Exception {
-    try (EnvironmentClient environment = EnvironmentClient.open(at("ENVIRONMENT"));
+    try (EnvironmentClient environment = EnvironmentClient.open(
+            at("ENVIRONMENT").withMesh(System.getenv("OPENCLAW_RL_TEST_MESH")));
         Delivery<PolicyEvent> delivery = environment.deliver(Delivery.Settings.defaults(), new MemoryOutbox<>())) {
       for (int i = 0; i < 20; i++) {
         delivery.send(end(i), event(end(i)));

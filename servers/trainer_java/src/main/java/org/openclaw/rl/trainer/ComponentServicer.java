@@ -74,6 +74,9 @@ final class ComponentServicer extends ComponentServiceGrpc.ComponentServiceImplB
         .putGauges("pending", waiting.total()).putGauges("rebuilding", waiting.again()).putGauges("open_streams", streams.count())
         .putGauges("training", trainer.training() ? 1 : 0)
         .putGauges("paused", trainer.paused() ? 1 : 0).putAllDropped(samples.dropped());
+    for (Alarm alarm : status.getAlarmsList()) {
+      status.setDetail(alarm.getMessage() + "; " + status.getDetail());
+    }
     if (publisher.down() > UNREACHABLE) {
       String text = "the policy server (" + publisher.address() + ") has not been reached for "
           + Math.round(publisher.down()) + " s: " + publisher.problem() + "; new versions wait until it is there";

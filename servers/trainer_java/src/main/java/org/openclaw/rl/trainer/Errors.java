@@ -25,6 +25,10 @@ final class Errors {
     return make(code, reason, message, Map.of()).build();
   }
 
+  static StatusRuntimeException of(Status.Code code, String reason, String message, Map<String, String> metadata) {
+    return make(code, reason, message, metadata).build();
+  }
+
   /** A field with a value that is not allowed; {@code allowed} completes "must be ...". */
   static StatusRuntimeException invalid(String field, Object value, String allowed) {
     String text = value + " is not allowed: must be " + allowed;

@@ -23,7 +23,7 @@ import picocli.CommandLine.Spec;
     usageHelpWidth = 110,
     description = "A trainer for policies that are APIs: what users ask for becomes a versioned playbook.",
     footer = {"", "Example:", "  java -jar openclaw-rl-trainer.jar --listen 127.0.0.1:50054 --data ./trainer "
-        + "--policy 127.0.0.1:50051"})
+        + "--policy 127.0.0.1:50051 --mesh $(openclaw-rl mesh id)"})
 public final class Main implements Callable<Integer> {
   @Spec private CommandSpec spec;
 
@@ -40,6 +40,11 @@ public final class Main implements Callable<Integer> {
   @Option(names = "--certs", paramLabel = "DIR",
       description = "Folder with ca.crt, trainer.crt and trainer.key: mutual TLS, as server and as client.")
   private Path certs;
+
+  @Option(names = "--mesh", defaultValue = "${env:OPENCLAW_RL_MESH:-}", paramLabel = "ID",
+      description = "The mesh that it belongs to (openclaw-rl mesh id): components of another one are refused. Default:"
+          + " the variable OPENCLAW_RL_MESH, else the certificate's.")
+  private String mesh;
 
   @Option(names = "--min-samples", defaultValue = "4", paramLabel = "N",
       description = "Samples with a score or a hint that start a step at once. Default: ${DEFAULT-VALUE}")
@@ -113,7 +118,7 @@ public final class Main implements Callable<Integer> {
     require(maxCharacters >= 240 && maxCharacters <= 64_000, "--max-characters", maxCharacters, "from 240 to 64000");
     require(minUses >= 1, "--min-uses", minUses, "1 or more");
     require(minScore >= -1 && minScore <= 1, "--min-score", minScore, "from -1 to 1");
-    return new TrainerServer.Settings(where[0], Integer.parseInt(where[1]), data, policy, certs,
+    return new TrainerServer.Settings(where[0], Integer.parseInt(where[1]), data, policy, certs, mesh,
         new Learner.Limits(maxEntries, maxCharacters, minUses, minScore),
         new Trainer.Pace(minSamples, Duration.ofMillis(Math.max(1, Math.round(updateInterval * 1000)))));
   }

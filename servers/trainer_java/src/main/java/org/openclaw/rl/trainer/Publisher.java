@@ -36,14 +36,16 @@ final class Publisher implements AutoCloseable {
   private final Channel channel;
   private final Versions versions;
   private final Trainer trainer;
+  private final Membership membership;
   private final Thread thread = new Thread(this::run, "weight stream");
   private final CountDownLatch closed = new CountDownLatch(1);
   private volatile WeightStream stream;
   private volatile String problem = "connecting";
   private volatile long downSince = System.nanoTime();
 
-  Publisher(PolicyClient policy, Store store, Versions versions, Trainer trainer) {
+  Publisher(PolicyClient policy, Store store, Versions versions, Trainer trainer, Membership membership) {
     this.policy = policy;
+    this.membership = membership;
     this.versions = versions;
     this.trainer = trainer;
     this.stream = new WeightStream(address(), versions, trainer);
@@ -95,10 +97,16 @@ final class Publisher implements AutoCloseable {
         try {
           learnModel();
           one.run(channel);
-        } catch (WeightStream.Again | MeshException error) {
+        } catch (WeightStream.Again error) {
           why = error.getMessage();
+        } catch (MeshException error) {
+          why = error.getMessage();
+          if (error.reason().equals(Membership.WRONG_MESH)) {
+            membership.meet(why);
+          }
         } catch (StatusRuntimeException error) {
           com.google.rpc.Status rich = StatusProto.fromThrowable(error);
+          membership.note(rich);
           why = rich == null || rich.getMessage().isEmpty() ? error.getStatus().toString() : rich.getMessage();
           quickly = error.getStatus().getCode() != Status.Code.ABORTED; // then somebody else took over: no chase
         } catch (RuntimeException error) {

@@ -98,7 +98,7 @@ final class Roles implements ServerInterceptor {
         "WRONG_ROLE", method + " is for " + String.join(", ", allowed) + "; the certificate says " + peer.role()));
   }
 
-  private static Identity identity(X509Certificate certificate) {
+  static Identity identity(X509Certificate certificate) {
     try {
       if (certificate.getSubjectAlternativeNames() != null) {
         for (List<?> name : certificate.getSubjectAlternativeNames()) {

@@ -48,10 +48,12 @@ final class Samples {
   record Waiting(long total, long signal, long again, double oldest) {}
 
   private final Store store;
+  private final String mesh; // whose turns are trained on; empty for those of any
   private final LongSupplier newest; // version that there ever was; -1 while that is not known
 
-  Samples(Store store, LongSupplier newest) {
+  Samples(Store store, String mesh, LongSupplier newest) {
     this.store = store;
+    this.mesh = mesh;
     this.newest = newest;
   }
 
@@ -89,7 +91,7 @@ final class Samples {
     String reason = forgotten ? "forgotten: its session, while it was under way" : unusable(sample);
     boolean kept = reason.isEmpty();
     int score = sample.getJudgement().getScore();
-    boolean counts = !forgotten && !sample.getJudgement().getFailed()
+    boolean counts = !forgotten && foreign(turn).isEmpty() && !sample.getJudgement().getFailed()
         && turn.getTurnClass() == TurnClass.TURN_CLASS_MAIN && Math.abs(score) <= 1;
     store.run("INSERT INTO samples (turn_id, session, fate, reason, score, signal, answered, accepted_at, requested_at,"
             + " content, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -118,6 +120,9 @@ final class Samples {
   /** Why nothing can be learned from it; empty when something can. What stands before a colon is the reason's class. */
   private String unusable(Sample sample) {
     Turn turn = sample.getTransition().getTurn();
+    if (!foreign(turn).isEmpty()) {
+      return foreign(turn);
+    }
     if (sample.getJudgement().getFailed()) {
       return "judge failed";
     }
@@ -135,6 +140,16 @@ final class Samples {
       return "bad token record: sampled from version " + turn.getPolicyVersion() + ", but the newest is " + latest;
     }
     return "";
+  }
+
+  /** Why a turn is not one of this mesh; empty when it is. */
+  private String foreign(Turn turn) {
+    String of = turn.getMeshId();
+    if (mesh.isEmpty() || of.equals(mesh)) {
+      return "";
+    }
+    return of.isEmpty() ? "foreign mesh: no environment server of this mesh took the turn in: turn.mesh_id is empty"
+        : "foreign mesh: the turn is of the mesh " + of.substring(0, Math.min(of.length(), 80)) + ", and this is " + mesh;
   }
 
   /** The fates of turns in the order asked for; of the pending ones without any. */

@@ -33,6 +33,7 @@ import java.util.logging.Logger;
 import org.openclaw.rl.Options;
 import org.openclaw.rl.PolicyClient;
 import org.openclaw.rl.Tls;
+import org.openclaw.rl.v1.Alarm;
 import org.openclaw.rl.v1.ComponentServiceGrpc;
 import org.openclaw.rl.v1.ComponentState;
 import org.openclaw.rl.v1.ComponentStatus;
@@ -54,8 +55,9 @@ final class TrainerServer implements AutoCloseable {
    * @param data folder of what it keeps
    * @param policy HOST:PORT of the policy server
    * @param certs folder with ca.crt, trainer.crt and trainer.key; null for plain text
+   * @param mesh id of the mesh; empty takes the certificate's
    */
-  record Settings(String host, int port, Path data, String policy, Path certs, Learner.Limits limits,
+  record Settings(String host, int port, Path data, String policy, Path certs, String mesh, Learner.Limits limits,
       Trainer.Pace pace) {}
 
   private final Settings settings;
@@ -72,21 +74,28 @@ final class TrainerServer implements AutoCloseable {
   });
   private final ComponentServicer component;
   private final X509Certificate certificate; // null in plain text
+  private final Membership membership;
   private final Server server;
+  private volatile double wrongMeshSince; // seconds since 1970; 0 while there is no such alarm
   private final AtomicBoolean draining = new AtomicBoolean();
   private final CountDownLatch stopped = new CountDownLatch(1);
 
   TrainerServer(Settings settings) throws IOException, CertificateException {
     this.settings = settings;
     Options options = Options.at(settings.policy());
-    policy = PolicyClient.open( // which also tells what is wrong with the certificates
-        settings.certs() == null ? options : options.withTls(Tls.mutual(settings.certs(), "trainer")));
+    if (settings.certs() != null) {
+      options = options.withTls(Tls.mutual(settings.certs(), "trainer")); // which tells what is wrong with them
+    }
     certificate = settings.certs() == null ? null : Roles.read(settings.certs().resolve("trainer.crt"));
+    membership = new Membership(
+        settings.mesh().isEmpty() && certificate != null ? Roles.identity(certificate).mesh() : settings.mesh(),
+        certificate != null);
+    policy = PolicyClient.open(options.withMesh(membership.id(), "trainer"));
     store = new Store(settings.data());
     Versions versions = new Versions(store);
-    Samples samples = new Samples(store, () -> versions.active() < 0 ? -1 : versions.highest());
+    Samples samples = new Samples(store, membership.id(), () -> versions.active() < 0 ? -1 : versions.highest());
     trainer = new Trainer(store, samples, versions, settings.limits(), settings.pace());
-    publisher = new Publisher(policy, store, versions, trainer);
+    publisher = new Publisher(policy, store, versions, trainer, membership);
     component = new ComponentServicer(
         store, samples, versions, trainer, publisher, streams, clock, this::basics, this::drain);
     server = build(new TrainerServicer(samples, versions, trainer, publisher, streams)).start();
@@ -100,7 +109,7 @@ final class TrainerServer implements AutoCloseable {
 
   @SuppressWarnings("deprecation") // reflection's v1alpha is what older tools ask for
   private Server build(TrainerServicer servicer) throws IOException {
-    List<ServerInterceptor> interceptors = new ArrayList<>(List.of(new HeadersFirst()));
+    List<ServerInterceptor> interceptors = new ArrayList<>(List.of(new HeadersFirst(membership), membership));
     if (certificate != null) {
       interceptors.add(new Roles(certificate)); // the last one sees a call first
     }
@@ -134,7 +143,14 @@ final class TrainerServer implements AutoCloseable {
   }
 
   private ComponentStatus.Builder basics() {
-    ComponentStatus.Builder status = ComponentStatus.newBuilder().setAddress(address());
+    ComponentStatus.Builder status = ComponentStatus.newBuilder().setAddress(address()).setMeshId(membership.id());
+    String trouble = membership.trouble().orElse("");
+    double now = Samples.now();
+    wrongMeshSince = trouble.isEmpty() ? 0 : wrongMeshSince == 0 ? now : wrongMeshSince;
+    if (!trouble.isEmpty()) {
+      status.addAlarms(Alarm.newBuilder().setName("wrong_mesh").setMessage(trouble)
+          .setSince(Samples.timestamp(wrongMeshSince)));
+    }
     if (certificate != null) {
       status.setSecure(true)
           .setCertificateExpiresAt(Samples.timestamp(certificate.getNotAfter().getTime() / 1000.0));
@@ -198,15 +214,23 @@ final class TrainerServer implements AutoCloseable {
     }
   }
 
-  /** Sends the headers of streams at once: some clients wait for them before they send anything. */
-  private static final class HeadersFirst implements ServerInterceptor {
+  /** Sends the headers, which name the mesh; those of streams at once: some clients wait for them before they send. */
+  private record HeadersFirst(Membership membership) implements ServerInterceptor {
     @Override
     public <Q, A> ServerCall.Listener<Q> interceptCall(
         ServerCall<Q, A> call, Metadata headers, ServerCallHandler<Q, A> next) {
       if (call.getMethodDescriptor().getType().serverSendsOneMessage()) {
-        return next.startCall(call, headers);
+        return next.startCall(new ForwardingServerCall.SimpleForwardingServerCall<>(call) {
+          @Override
+          public void sendHeaders(Metadata answer) {
+            membership.into(answer);
+            super.sendHeaders(answer);
+          }
+        }, headers);
       }
-      call.sendHeaders(new Metadata());
+      Metadata ours = new Metadata();
+      membership.into(ours);
+      call.sendHeaders(ours);
       return next.startCall(new ForwardingServerCall.SimpleForwardingServerCall<>(call) {
         @Override
         public void sendHeaders(Metadata more) {

@@ -44,6 +44,7 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
   volatile boolean hasItAlready; // all tensors of the next offer
   volatile boolean asksForAnother; // tensor, once
   volatile boolean neverAnswersOffers;
+  volatile String mesh = ""; // that it says to be of
   final List<Long> aborts = Collections.synchronizedList(new ArrayList<>());
   private final Server server;
   private PolicyState state = PolicyState.newBuilder().setModel("api").setModelId("api-id").setEngine("openai")
@@ -59,7 +60,14 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
               io.grpc.ServerCall<Q, A> call, Metadata headers, io.grpc.ServerCallHandler<Q, A> next) {
             String who = headers.get(Metadata.Key.of("openclaw-trainer", Metadata.ASCII_STRING_MARSHALLER));
             return Contexts.interceptCall(
-                Context.current().withValue(TRAINER, who == null ? "" : who), call, headers, next);
+                Context.current().withValue(TRAINER, who == null ? "" : who),
+                new io.grpc.ForwardingServerCall.SimpleForwardingServerCall<Q, A>(call) {
+                  @Override
+                  public void sendHeaders(Metadata answer) {
+                    new org.openclaw.rl.Mesh(mesh, "policy_server").into(answer);
+                    super.sendHeaders(answer);
+                  }
+                }, headers, next);
           }
         })).build().start();
   }
@@ -74,6 +82,11 @@ final class FakePolicy extends PolicyServiceGrpc.PolicyServiceImplBase implement
 
   synchronized PolicyState state() {
     return state;
+  }
+
+  /** Breaks the stream. */
+  synchronized void cut() {
+    stream.onError(Status.UNAVAILABLE.withDescription("the line broke").asRuntimeException());
   }
 
   /** What an operator does. */

@@ -6,12 +6,15 @@ import org.openclaw.rl.v1.TurnClass;
 
 /** Samples of tests. */
 final class Given {
+  /** The mesh of the tests. */
+  static final String OURS = "mesh-a";
+
   private Given() {}
 
   static Sample sample(String turnId, int score, String hint) {
     Sample.Builder sample = Sample.newBuilder();
     sample.getTransitionBuilder().getTurnBuilder().setTurnId(turnId).setSessionId("s-" + turnId)
-        .setTurnClass(TurnClass.TURN_CLASS_MAIN);
+        .setTurnClass(TurnClass.TURN_CLASS_MAIN).setMeshId(OURS);
     sample.getJudgementBuilder().setTurnId(turnId).setScore(score).setHint(hint);
     return sample.build();
   }

@@ -52,10 +52,10 @@ class ProcessTest {
 
   private static void killed(Path folder, FakePolicy policy) throws Exception {
     String[] options = {"--listen", "127.0.0.1:0", "--data", folder.toString(), "--policy", policy.address(),
-        "--min-samples", "1"};
+        "--min-samples", "1", "--mesh", Given.OURS};
     Process process = start(options);
     List<String> acknowledged = new ArrayList<>();
-    try (TrainerClient client = TrainerClient.open(Options.at(address(process)));
+    try (TrainerClient client = TrainerClient.open(Options.at(address(process)).withMesh(Given.OURS));
         Delivery<Sample> delivery = client.deliver(Delivery.Settings.defaults(), new MemoryOutbox<>())) {
       List<CompletableFuture<Ack>> sent = new ArrayList<>();
       for (int i = 0; i < 300; i++) {
@@ -73,7 +73,7 @@ class ProcessTest {
     assertTrue(acknowledged.size() > 100);
     policy.neverAnswersOffers = false;
     Process again = start(options);
-    try (TrainerClient client = TrainerClient.open(Options.at(address(again)))) {
+    try (TrainerClient client = TrainerClient.open(Options.at(address(again)).withMesh(Given.OURS))) {
       Given.until("all are trained on", () -> client.samples(List.of()).isEmpty());
       List<SampleStatus> kept = client.samples(acknowledged);
       assertEquals(acknowledged.size(), kept.size());

@@ -37,7 +37,7 @@ class StoreTest {
   void open() {
     store = new Store(folder);
     versions = new Versions(store);
-    samples = new Samples(store, () -> -1);
+    samples = new Samples(store, "", () -> -1);
     trainer = new Trainer(store, samples, versions, new Learner.Limits(20, 1_600, 8, -0.2),
         new Trainer.Pace(1, Duration.ofHours(1)));
     version(0, -1);

@@ -30,7 +30,7 @@ class TlsTest {
     Certificates.make(mesh, "ours", List.of("trainer", "prm_judge", "operator"));
     Certificates.make(other, "theirs", List.of("operator"));
     try (TrainerServer server = new TrainerServer(new TrainerServer.Settings("127.0.0.1", 0, folder.resolve("data"),
-        "127.0.0.1:1", mesh, new Learner.Limits(20, 1_600, 8, -0.2), new Trainer.Pace(4, Duration.ofHours(1))))) {
+        "127.0.0.1:1", mesh, "", new Learner.Limits(20, 1_600, 8, -0.2), new Trainer.Pace(4, Duration.ofHours(1))))) {
       Options options = Options.at(server.address());
       try (TrainerClient judge = TrainerClient.open(options.withTls(Tls.mutual(mesh, "prm_judge")));
           Delivery<Sample> delivery = judge.deliver(Delivery.Settings.defaults(), new MemoryOutbox<>())) {

@@ -17,6 +17,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -30,6 +31,7 @@ import org.openclaw.rl.Responses;
 import org.openclaw.rl.TrainerClient;
 import org.openclaw.rl.v1.Ack;
 import org.openclaw.rl.v1.AckStatus;
+import org.openclaw.rl.v1.Alarm;
 import org.openclaw.rl.v1.FetchWeightsRequest;
 import org.openclaw.rl.v1.FetchWeightsResponse;
 import org.openclaw.rl.v1.ForgetRequest;
@@ -58,8 +60,8 @@ class TrainerServerTest {
 
   private void start() throws Exception {
     server = new TrainerServer(new TrainerServer.Settings("127.0.0.1", 0, folder, policy.address(), null,
-        new Learner.Limits(20, 1_600, 8, -0.2), new Trainer.Pace(2, Duration.ofHours(1))));
-    client = TrainerClient.open(Options.at(server.address()));
+        Given.OURS, new Learner.Limits(20, 1_600, 8, -0.2), new Trainer.Pace(2, Duration.ofHours(1))));
+    client = TrainerClient.open(Options.at(server.address()).withMesh(Given.OURS));
   }
 
   @AfterEach
@@ -125,6 +127,58 @@ class TrainerServerTest {
     assertEquals(4L, client.status().getDroppedMap().values().stream().mapToLong(Long::longValue).sum());
     assertEquals(5L, client.status().getCountersOrThrow("samples_accepted"));
     assertThrows(MeshException.class, () -> client.samples(java.util.Collections.nCopies(1_001, "t")));
+  }
+
+  private Sample ofMesh(String turnId, String mesh) {
+    Sample.Builder sample = Given.sample(turnId, -1, "Answer in one short sentence").toBuilder();
+    sample.getTransitionBuilder().getTurnBuilder().setMeshId(mesh);
+    return sample.build();
+  }
+
+  @Test
+  void turnsOfAnotherMeshAreNotTrainedOn() throws Exception {
+    submit(ofMesh("theirs", "mesh-b"), ofMesh("nobodys", ""));
+    assertEquals("foreign mesh: the turn is of the mesh mesh-b, and this is " + Given.OURS, fate("theirs").getReason());
+    assertTrue(fate("nobodys").getReason().startsWith("foreign mesh: no environment server"));
+    assertEquals(2L, client.status().getDroppedOrThrow("foreign mesh"));
+  }
+
+  private Optional<Alarm> wrongMesh() {
+    return client.status().getAlarmsList().stream().filter(alarm -> alarm.getName().equals("wrong_mesh")).findFirst();
+  }
+
+  @Test
+  void anotherMeshIsRefused() throws Exception {
+    assertEquals(Given.OURS, client.status().getMeshId());
+    assertTrue(wrongMesh().isEmpty());
+    Options options = Options.at(server.address());
+    record Case(String mesh, String component, String reason, String says) {}
+    for (Case one : List.of(new Case("mesh-b", "prm_judge", "WRONG_MESH", "prm_judge of the mesh mesh-b calls trainer"),
+        new Case("", "", "WRONG_MESH", "openclaw-mesh: " + Given.OURS),
+        new Case(Given.OURS, "env_server", "WRONG_ROLE", "the caller says it is env_server"))) {
+      try (TrainerClient caller = TrainerClient.open(options.withMesh(one.mesh(), one.component()));
+          Delivery<Sample> delivery = caller.deliver(Delivery.Settings.defaults(), new MemoryOutbox<>())) {
+        delivery.send("u", Given.sample("u", 1, ""));
+        Given.until("it is refused", () -> delivery.problem().isPresent());
+        assertEquals(one.reason(), delivery.problem().get().reason());
+        assertTrue(delivery.problem().get().getMessage().contains(one.says()), delivery.problem().get().getMessage());
+      }
+    }
+    try (TrainerClient anybody = TrainerClient.open(options)) {
+      assertEquals("trainer", anybody.status().getName());
+    }
+    assertTrue(wrongMesh().orElseThrow().getMessage().contains("mesh-b"));
+    assertEquals(List.of(), client.samples(List.of("u")));
+  }
+
+  @Test
+  void aPolicyServerOfAnotherMeshGetsNoVersion() throws Exception {
+    policy.mesh = "mesh-b";
+    policy.cut();
+    Given.until("an alarm", () -> wrongMesh().filter(alarm -> alarm.getMessage().contains("mesh-b")).isPresent());
+    learn("Answer in one short sentence");
+    policy.mesh = "";
+    active(1);
   }
 
   @Test
