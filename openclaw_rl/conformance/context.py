@@ -23,6 +23,8 @@ from openclaw_rl.conformance.services import Service
 from openclaw_rl.rpc.auth import tls
 from openclaw_rl.rpc.channel import Credentials, connect, with_true_status
 from openclaw_rl.rpc.errors import DOMAIN, handshake_failure
+from openclaw_rl.rpc.identified import IdentifiedChannel
+from openclaw_rl.rpc.membership import Membership
 from openclaw_rl.v1 import component_pb2
 
 T = TypeVar("T")
@@ -52,6 +54,7 @@ class Context:
         secure: the server speaks TLS.
         keyed: by a bearer key; there are no certificates then.
         weights: the kit may give the server versions (--weights).
+        mesh: id of the server's mesh, which the kit names as its own; "" until it is known, and where there is none.
     """
 
     def __init__(self, service: Service, address: str, *, deadline: float = 10.0,
@@ -63,6 +66,7 @@ class Context:
         self.keyed = self.secure and not isinstance(credentials, tls.Credentials)
         self.memo: dict[str, Any] = {}
         self.weights = False
+        self.mesh = ""
         self._credentials = credentials
         self._run, self._number = secrets.token_hex(4), 0
         self._channel: grpc.aio.Channel | None = None
@@ -76,8 +80,25 @@ class Context:
     def channel(self) -> grpc.aio.Channel:
         """The run's connection."""
         if self._channel is None:
-            self._channel = connect(self.address, self.service.component, self._credentials)
+            self._channel = self._identified(connect(self.address, self.service.component, self._credentials))
         return self._channel
+
+    async def join(self, mesh: str) -> None:
+        """Be of this mesh from now on, as a caller and in the place of the neighbours."""
+        self.mesh = mesh
+        if self.listener is not None:
+            self.listener.mesh = mesh
+        await self.close()
+
+    def as_mesh(self, mesh: str) -> grpc.aio.Channel:
+        """One more connection, as the component whose stream the server takes, of another mesh; "" names none. It is
+        closed behind the check."""
+        channel = connect(self.address, self.service.component, self._credentials_of(self.service.sender or "trainer"))
+        self._more.append(channel)
+        return IdentifiedChannel(channel, Membership(mesh).metadata) if mesh else channel
+
+    def _identified(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
+        return IdentifiedChannel(channel, Membership(self.mesh).metadata) if self.mesh else channel
 
     @property
     def sender(self) -> grpc.aio.Channel:
@@ -100,7 +121,7 @@ class Context:
             secrets_, more = credentials.channel(self.service.component)
             channel = grpc.aio.secure_channel(self.address, secrets_, options=[*options, *more])
         self._more.append(channel)
-        return channel
+        return self._identified(channel)
 
     def channel_as(self, role: str) -> grpc.aio.Channel:
         """The run's connection as a component of the mesh, whose RPCs nobody else may call; without TLS the run's own.
@@ -111,7 +132,8 @@ class Context:
         if not self.secure:
             return self.channel
         if role not in self._by_role:
-            self._by_role[role] = connect(self.address, self.service.component, self._credentials_of(role))
+            self._by_role[role] = self._identified(
+                connect(self.address, self.service.component, self._credentials_of(role)))
         return self._by_role[role]
 
     def _credentials_of(self, role: str) -> Credentials | None:
@@ -204,15 +226,21 @@ class Context:
         Raises:
             grpc.aio.AioRpcError: the server refused it.
         """
+        return await self.call(method, request, timeout=timeout, channel=channel)
+
+    def call(self, method: str, request: Message | None = None, *, timeout: float | None = None,
+             channel: grpc.aio.Channel | None = None) -> Any:
+        """The call of `unary`, which also has the response's headers."""
         descriptor = self._method(method)
         call = (channel or self.channel).unary_unary(
             self.path(method), request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=GetMessageClass(descriptor.output_type).FromString)
-        return await call(request if request is not None else GetMessageClass(descriptor.input_type)(),
-                          timeout=timeout or self.deadline)
+        return call(request if request is not None else GetMessageClass(descriptor.input_type)(),
+                    timeout=timeout or self.deadline)
 
     def stream(self, method: str, requests: Message | AsyncIterable[Message] | None = None, *,
-               timeout: float | None = None, channel: grpc.aio.Channel | None = None) -> Any:
+               timeout: float | None = None, channel: grpc.aio.Channel | None = None,
+               metadata: tuple[tuple[str, str], ...] | None = None) -> Any:
         """Open a stream: an RPC with one request and many answers, or (the service's own ones) with many of both.
 
         It is cancelled behind the check. For a ring stream without `requests` use `write` and `read` of the call.
@@ -228,7 +256,7 @@ class Context:
         call = make(self.path(method), request_serializer=lambda message: message.SerializeToString(),
                     response_deserializer=output)
         first = requests if many or requests is not None else GetMessageClass(descriptor.input_type)()
-        opened = with_true_status(call(first, timeout=timeout))
+        opened = with_true_status(call(first, timeout=timeout, metadata=metadata))
         self._calls.append(opened)
         return opened
 

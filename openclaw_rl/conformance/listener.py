@@ -22,6 +22,7 @@ from openclaw_rl.conformance.services import SERVICES, Service
 from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
 from openclaw_rl.rpc.errors import unavailable
+from openclaw_rl.rpc.membership import COMPONENT_KEY, MESH_KEY, Membership
 from openclaw_rl.v1 import common_pb2
 
 #: What takes the place of an RPC: requests (one, or many) and context in, answers out.
@@ -49,6 +50,7 @@ class Faults:
     foreign: bool = False  #: acknowledge ids that nobody has sent, before the right ones
     twice: bool = False  #: acknowledge each message twice
     slow: float = 0.0  #: seconds before each message is read
+    mesh: str = ""  #: be of this mesh
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Listener:
         arrivals: ring messages in the order in which they arrived, those sent again too.
         streams: ring streams that were opened so far.
         faults: how ring streams are treated.
+        mesh: id of the mesh that it says to be of; "" says nothing.
+        callers: what the last call of each RPC said of who makes it.
     """
 
     def __init__(self, address: str, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -73,6 +77,8 @@ class Listener:
         self.arrivals: list[Arrival] = []
         self.streams = 0
         self.faults = Faults()
+        self.mesh = ""
+        self.callers: dict[str, dict[str, str]] = {}
         self._credentials = credentials
         self._behaviours: dict[str, Behaviour] = {}
         self._known: set[str] = set()
@@ -150,7 +156,11 @@ class Listener:
         cut = asyncio.Event()
         self._open.add(cut)
         try:
-            await context.send_initial_metadata(())
+            self.callers[path] = {key: str(value) for key, value in context.invocation_metadata() or ()
+                                  if key in (MESH_KEY, COMPONENT_KEY)}
+            mesh = self.faults.mesh or self.mesh
+            await context.send_initial_metadata(
+                Membership(mesh, self._rpcs[path].service.component).metadata if mesh else ())
             async with aclosing(_until(self._answers(path, requests, context), cut)) as messages:
                 async for message in messages:
                     yield message

@@ -70,6 +70,7 @@ class Material:
             response=turn_pb2.ChatMessage(role="assistant", content=f"Blue ({id})."),
             finish_reason=turn_pb2.FINISH_REASON_STOP, model="conformance", api="grpc.chat", requested_at=at,
             first_token_at=at, finished_at=at, client="conformance", metadata={"conformance": "1"},
+            mesh_id=self._kit.mesh,
             trace=common_pb2.TraceContext(traceparent=f"00-{hashlib.md5(id.encode()).hexdigest()}-{7:016x}-00"))
         if self._real:
             turn.tokens.CopyFrom(turn_pb2.TokenRecord(

@@ -13,6 +13,8 @@ from pathlib import Path
 from openclaw_rl.conformance.frame import Failed
 from openclaw_rl.runtime.process import end_group
 
+#: Mesh of a server that the kit starts, unless the variable OPENCLAW_RL_MESH names another one.
+MESH = "mesh-of-the-kit"
 #: Seconds for a server to listen; a Python one loads for a while on a small machine.
 START_SECONDS = 60.0
 #: Seconds for it to end when it is told to.
@@ -53,7 +55,7 @@ class ServerProcess:
             with self.log.open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *self.arguments, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                    env={**os.environ, "OPENCLAW_RL_CONFORMANCE_DATA": str(self.data)})
+                    env={"OPENCLAW_RL_MESH": MESH, **os.environ, "OPENCLAW_RL_CONFORMANCE_DATA": str(self.data)})
         except OSError as error:
             raise Failed(f"{self.arguments[0]} can't be started: {error.strerror}") from None
         end = time.monotonic() + START_SECONDS

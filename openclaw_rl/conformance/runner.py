@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fnmatch
 import time
 import traceback
@@ -109,6 +110,9 @@ async def run(kit: Context, checks: Sequence[Check], *, drain: bool = False,
     except Failed as seen:
         report.could_not = "" if kit.process and kit.process.running else str(seen)  # if it runs, the checks tell
     report.could_not = report.could_not or await reach(kit)
+    if not report.could_not:
+        with contextlib.suppress(grpc.aio.AioRpcError):  # the checks tell
+            await kit.join(kit.mesh or (await kit.status()).mesh_id)
     outcomes: dict[str, Outcome] = {}
     barred = ""  # why nothing else is asked
     for one in checks if not report.could_not else ():

@@ -21,7 +21,7 @@ from tests.conformance.wrong.judges import FAULTS
 _LONG = ("component.stats", "component.deadline", "component.big", "component.big.refused", "component.big.code",
          "component.slow", "ring.window", "ring.big", "ring.big.refused", "ring.slow", "onward.cut", "onward.silent",
          "onward.slow", "onward.away", "onward.refused", "onward.once")
-_QUICK = ("AcksForeignIds", "NoDetails", "AnotherContract", "VotesSeven", "LetsAnybodyJudge")
+_QUICK = ("LetsOthersIn", "AcksForeignIds", "NoDetails", "AnotherContract", "VotesSeven", "LetsAnybodyJudge")
 #: So many at a time: most of them wait for what never comes.
 _AT_A_TIME = 6
 

@@ -25,9 +25,13 @@ from grpc_reflection.v1alpha import reflection
 from openclaw_rl.rpc.auth import tls
 from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.channel import MAX_MESSAGE
-from openclaw_rl.rpc.errors import invalid, unimplemented
+from openclaw_rl.rpc.contract import CONTRACT_VERSION
+from openclaw_rl.rpc.errors import MeshError, invalid, unimplemented
+from openclaw_rl.rpc.identified import IdentifiedChannel
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
+from openclaw_rl.rpc.membership import Membership, confirm
 from openclaw_rl.rpc.messages import now
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.v1 import (
     common_pb2,
     component_pb2,
@@ -66,6 +70,7 @@ class Judge:
         self.lock = asyncio.Lock()
         self.watchers: list[tuple[str, asyncio.Queue[judge_pb2.WatchJudgementsResponse]]] = []
         self.started, self.delivered, self.connected = now(), 0, False
+        self.us = self.make_membership()
         self.interceptor = self.make_interceptor()
         self.health = health.aio.HealthServicer()
 
@@ -78,6 +83,9 @@ class Judge:
 
     def make_interceptor(self) -> ErrorInterceptor:
         return ErrorInterceptor()
+
+    def make_membership(self) -> Membership:
+        return Membership("mesh-small", self.name)
 
     def judge(self, transition: turn_pb2.Transition) -> turn_pb2.Judgement:
         said = [one.score for one in transition.next_state.feedback]
@@ -116,6 +124,15 @@ class Judge:
     def accept_all(self, transitions: list[turn_pb2.Transition]) -> list[common_pb2.Ack]:
         return [ack for transition in transitions for ack in self.accept(transition)]
 
+    def connect(self) -> grpc.aio.Channel:
+        """To the trainer, in plain text."""
+        return IdentifiedChannel(grpc.aio.insecure_channel(self.next, options=[("grpc.use_local_subchannel_pool", 1)]),
+                                 self.us.metadata)
+
+    async def confirm(self, call: Any) -> None:
+        """Wait until it is known who takes the samples."""
+        await confirm(call, "trainer")
+
     def settle(self, ack: common_pb2.Ack) -> None:
         """The trainer has answered."""
         if ack.status:
@@ -132,9 +149,10 @@ class Judge:
         waiting = self.store.waiting()
         return component_pb2.ComponentStatus(
             name=self.name, state=component_pb2.COMPONENT_STATE_RUNNING, pid=os.getpid(), address=self.address,
-            package_version="0", contract_version="1.0", started_at=self.started,
+            package_version="0", contract_version=CONTRACT_VERSION, started_at=self.started, mesh_id=self.us.mesh,
             outboxes=[component_pb2.OutboxStats(name="samples", pending=len(waiting), delivered=self.delivered,
-                                                connected=self.connected)])
+                                                connected=self.connected)],
+            alarms=[component_pb2.Alarm(name=name, message=message) for name, message in self.us.alarms()])
 
     async def drain(self) -> None:
         self.stop_requested.set()
@@ -174,6 +192,10 @@ class Judge:
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
         """Serve until stopped."""
+        with activated(Ambient(membership=self.us, identified=True)):
+            await self._run(ready)
+
+    async def _run(self, ready: asyncio.Event | None) -> None:
         server = grpc.aio.server(interceptors=[self.interceptor], options=[
             ("grpc.max_receive_message_length", self.limit), ("grpc.so_reuseport", 0)])
         self.add_services(server)
@@ -225,9 +247,8 @@ class Judge:
     async def _send(self) -> None:
         """Carry the outbox to the trainer, for ever."""
         while True:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                async with grpc.aio.insecure_channel(self.next, options=[
-                        ("grpc.use_local_subchannel_pool", 1)]) as channel:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, MeshError):
+                async with self.connect() as channel:
                     call = channel.stream_stream(
                         SUBMIT, request_serializer=trainer_pb2.SubmitSamplesRequest.SerializeToString,
                         response_deserializer=trainer_pb2.SubmitSamplesResponse.FromString)()
@@ -241,7 +262,7 @@ class Judge:
             await asyncio.sleep(0.1)
 
     async def _write(self, call: Any, reader: asyncio.Task[None]) -> None:
-        await call.initial_metadata()
+        await self.confirm(call)
         self.connected, behind = True, 0
         while not reader.done():
             self.wake.clear()
