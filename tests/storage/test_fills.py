@@ -52,7 +52,7 @@ class Stores:
         self._samples = Outbox(self.judge, "samples")
         self._judge = JudgeService(make_panel(PrmJudgeConfig(judge="rules")), JudgeQueue(self.judge, self._samples),
                                    Broadcast(), FakeJournal(), 1)
-        self._judge._publish = lambda judged: None  # type: ignore[method-assign] - journal and traces
+        self._judge._publish = lambda judged: None  # type: ignore[method-assign]  # journal, traces
         self._trainer = TrainerStore(folder / "trainer.db", "group", TrainerConfig())
 
     @property
