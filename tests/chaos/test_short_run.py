@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.models import small_model
 from tools.chaos.plan import KINDS
 from tools.chaos.run import Options, Run
 
@@ -15,7 +16,9 @@ SEED = 3
 @pytest.mark.slow
 @pytest.mark.mesh
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_and_nothing_trained_twice(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENCLAW_RL_HOME", str(tmp_path))  # whose model the run takes
+    small_model(tmp_path)
     run = Run(Options(tmp_path / "run", SEED, kills=8, faults=KINDS, max_staleness=4))
     report = None
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where the tests' outside tools keep the embedded model.
-_MODELS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
 
 
 @dataclass
@@ -33,8 +30,7 @@ def conforming(folder: Path, *servers: str, jobs: int, options: tuple[str, ...] 
     """Run the kit on servers of this repository, all of which have to conform; the reports by server."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools/conformance"), *servers, "--jobs", str(jobs), "--junit", str(folder),
-         *options], capture_output=True, text=True, check=False, cwd=folder, env={
-             "OPENCLAW_RL_HOME": str(_MODELS), **os.environ})
+         *options], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return {server: _read(folder / f"{server}.xml") for server in servers}
 

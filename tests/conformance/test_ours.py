@@ -1,4 +1,4 @@
-"""Our own four conform: the policy server with an API model, and with the embedded one."""
+"""Our own four conform: the policy server with an API model, and with the embedded engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.reports import conforming
+from tests.support.models import small_model
 
 #: What an own server may leave out, over plain text.
 _ALLOWED = ("needs --certs", "API model", "the engine takes weights")
@@ -29,7 +30,9 @@ def test_ours_conform(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_embedded_model_conforms(tmp_path: Path) -> None:
+def test_the_embedded_engine_conforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENCLAW_RL_HOME", str(tmp_path))  # whose model the server takes
+    small_model(tmp_path)
     only = [option for id in _WEIGHTS for option in ("--only", id if "*" in id else f"{id[:-1]}?")]
     report = conforming(tmp_path, "policy", jobs=1, options=tuple(only))["policy"]
     assert not report.skipped and not report.warned and len(report.checks) > 25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from tests.hosts.rig import Host, Rig
 from tests.support.waiting import until
@@ -158,14 +156,6 @@ class HostsMesh:
 def entries(log: Path) -> list[dict[str, Any]]:
     """Lines of a user's log."""
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def models() -> Path:
-    """Folder of prepared models."""
-    from openclaw_rl.models.prepare import ensure_model
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
-    return ensure_model(EMBEDDED_MODEL, Home(cache).create()).parent
 
 
 def until_answered(mesh: HostsMesh, more: int, seconds: float, also: Callable[[], bool] = lambda: True) -> None:

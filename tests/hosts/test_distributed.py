@@ -15,9 +15,10 @@ from contextlib import contextmanager
 import pytest
 
 from openclaw_rl.runtime.home import COMPONENTS
-from tests.hosts.mesh import TEXTS, HostsMesh, entries, models, until_answered
+from tests.hosts.mesh import TEXTS, HostsMesh, entries, until_answered
 from tests.hosts.rig import Rig
 from tests.hosts.test_rig import send
+from tests.support.models import embedded_model
 from tests.support.waiting import until
 from tools.chaos.books import opened, read_books
 from tools.chaos.checks import check_all
@@ -31,7 +32,7 @@ PORTS = {"HTTPS": 30000, "turns": 50052, "transitions": 50053, "samples": 50054}
 def mesh(hosts_possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsMesh]:
     """Started by the command, from the example file."""
     folder = tmp_path_factory.mktemp("hosts")
-    with Rig(folder / "rig", models()) as rig:
+    with Rig(folder / "rig", embedded_model().parent) as rig:
         mesh = HostsMesh(rig, folder)
         mesh.start()
         yield mesh

@@ -1,8 +1,7 @@
-"""The real mesh: four processes, the embedded model, started and stopped by the real command."""
+"""The real mesh: four processes, a real model, started and stopped by the real command."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,26 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.config import EMBEDDED_MODEL
-from openclaw_rl.runtime.home import Home
 from tests.mesh.mesh import Mesh, running_mesh
 from tests.protos.generators import bin_folder
+from tests.support.models import small_model
 from tests.support.required import left_out
 
 
 @pytest.fixture(scope="session")
-def models() -> Path:
-    """Folder of the converted model, kept between runs since making it takes a while."""
-    from openclaw_rl.models.prepare import ensure_model
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
-    return ensure_model(EMBEDDED_MODEL, Home(cache).create())
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small one in the embedded one's place."""
+    return small_model(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="package")
-def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def mesh(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     """One mesh for all tests of this folder. Each leaves it as well as it found it."""
-    with running_mesh(tmp_path_factory.mktemp("mesh") / "home", models) as mesh:
+    with running_mesh(tmp_path_factory.mktemp("mesh") / "home", model) as mesh:
         yield mesh
 
 

@@ -123,10 +123,10 @@ class Mesh:
                        for file in sorted(self.home.logs.glob("*.log")))
 
 
-def make_home(root: Path, models: Path, components: dict[str, Any], **sections: Any) -> Home:
-    """A home with the embedded model and a configuration of these components and sections."""
+def make_home(root: Path, model: Path, components: dict[str, Any], **sections: Any) -> Home:
+    """A home with a model in the embedded one's place, and a configuration of these components and sections."""
     home = Home(root).create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
+    (home.models / EMBEDDED_MODEL).symlink_to(model)
     home.config_file.write_text(yaml.safe_dump({"components": components, **sections}))
     return home
 
@@ -145,12 +145,12 @@ def running(mesh: Mesh, *options: str) -> Iterator[Mesh]:
 
 
 @contextmanager
-def running_mesh(root: Path, models: Path) -> Iterator[Mesh]:
-    """A mesh with the embedded model, all ports free ones."""
-    home = make_home(root, models, {
+def running_mesh(root: Path, model: Path) -> Iterator[Mesh]:
+    """A mesh with a model, all ports free ones."""
+    home = make_home(root, model, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
         "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
-        "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
+        "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 1,
                                               "gate": {"max_new_tokens": 16}, "grpo": {"group_timeout": 120}}})
     with running(Mesh(home)) as mesh:
         yield mesh

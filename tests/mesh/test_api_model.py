@@ -14,6 +14,7 @@ import yaml
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import environment_pb2
 from tests.mesh.mesh import Mesh, make_home, running
+from tests.support.models import embedded_model
 from tests.support.waiting import until
 
 CONFIG = Path(__file__).parents[1] / "examples/local_config.yaml"
@@ -22,10 +23,10 @@ HINT = "Answer in one short sentence"
 
 
 @pytest.fixture
-def api(models: Path, tmp_path: Path) -> Iterator[Mesh]:
+def api(tmp_path: Path) -> Iterator[Mesh]:
     """A policy server that serves the embedded model as glm-4-flash, to those who show the key."""
     off = {"enabled": False}
-    mesh = Mesh(make_home(tmp_path / "api", models, {
+    mesh = Mesh(make_home(tmp_path / "api", embedded_model(), {
         "policy_server": {"port": 0, "grpc_port": 0, "aliases": ["glm-4-flash"], "api_keys": [KEY], "max_tokens": 24},
         "env_server": off, "prm_judge": off, "trainer": off}))
     with running(mesh):

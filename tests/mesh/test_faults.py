@@ -43,6 +43,7 @@ class Users:
             number += 1
             try:
                 self.turns += self.mesh.session(f"{self.name}-{number}", "What is rain?", COMPLAINT, done=True)
+                self._stop.wait(0.2)  # a user reads; what is said without a pause is a heap to train on
             except (httpx.HTTPError, AssertionError) as error:
                 self.failures.append(str(error))
                 self._stop.wait(0.5)
@@ -116,6 +117,7 @@ def test_turns_wait_for_a_component_that_is_down(mesh: Mesh, name: str) -> None:
         users.said(6)
         assert mesh.command("status").returncode == 1
         supervisor.start(name)
+        until(mesh.all_running, 120, f"{name} is back")
         users.said(2)
     assert not users.failures, "nobody who talks notices"
     until(lambda: all_trained(mesh, users.turns), 300, "a fate for every turn")

@@ -24,9 +24,9 @@ ANN, BOB, CAT = "ann-5581", "bob-5582", "cat-5583"
 
 
 @pytest.fixture
-def own_mesh(models: Path, tmp_path: Path) -> Iterator[Mesh]:
+def own_mesh(model: Path, tmp_path: Path) -> Iterator[Mesh]:
     """A mesh of this test's own: what it forgets would be missed by others."""
-    mesh = Mesh(make_home(tmp_path / "home", models, {
+    mesh = Mesh(make_home(tmp_path / "home", model, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 16}, "env_server": {"port": 0},
         "prm_judge": {"port": 0},
         "trainer": {"port": 0, "min_samples": 3, "update_interval": 3600, "gate": {"enabled": False}}}))

@@ -64,14 +64,14 @@ def train(mesh: Mesh, name: str) -> PolicyState:
 
 
 @pytest.mark.timeout(1200)  # three engines and a trainer, on a machine that may be busy
-def test_all_policy_servers_reach_the_same_version(models: Path, tmp_path: Path) -> None:
+def test_all_policy_servers_reach_the_same_version(model: Path, tmp_path: Path) -> None:
     late, copy = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    mesh = Mesh(make_home(tmp_path / "mesh", models, {
+    mesh = Mesh(make_home(tmp_path / "mesh", model, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 24}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 2,
                                               "policy_servers": [late], "gate": {"enabled": False}}}, mesh_id=MESH))
     port = {"late": int(late.rpartition(":")[2]), "copy": int(copy.rpartition(":")[2])}
-    homes = {name: make_home(tmp_path / name, models, {
+    homes = {name: make_home(tmp_path / name, model, {
         "policy_server": {"port": 0, "grpc_port": port[name], "weights_from": source},
         "env_server": {"address": "127.0.0.1:1"}}, mesh_id=MESH) for name, source in (("late", None), ("copy", late))}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,18 +15,19 @@ from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.training.backends.megatron.frames import TOKEN_VARIABLE
 from tests.mesh.mesh import Mesh
 from tests.mesh.test_ring import COMPLAINT, check_books
+from tests.support.models import embedded_model
 from tests.support.waiting import until
 
 NEEDED = 11 << 30  # bytes: SGLang, and one rank with the policy and the frozen model in fp32
 
 
 @pytest.fixture(scope="module")
-def ring(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, str]]:
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, str]]:
     """A mesh, and what its start said; nothing is left of it afterwards."""
     if psutil.virtual_memory().available < NEEDED:
         pytest.skip(f"needs {NEEDED >> 30} GB of memory")
     home = Home(tmp_path_factory.mktemp("engines") / "home").create()
-    (home.models / EMBEDDED_MODEL).symlink_to(models)
+    (home.models / EMBEDDED_MODEL).symlink_to(embedded_model())
     prompts = home.root / "prompts.jsonl"
     prompts.write_text('{"prompt": "What is rain?", "answer": "Water that falls from clouds."}\n')
     home.config_file.write_text(yaml.safe_dump({"components": {

@@ -22,8 +22,8 @@ from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
-def secure(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    mesh = Mesh(make_home(tmp_path_factory.mktemp("secure") / "home", models, {
+def secure(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    mesh = Mesh(make_home(tmp_path_factory.mktemp("secure") / "home", model, {
         "policy_server": {"port": 0, "grpc_port": 0}, "env_server": {"port": 0}, "prm_judge": {"port": 0},
         "trainer": {"port": 0, "min_samples": 1, "update_interval": 1, "gate": {"enabled": False}}},
         security={"tls": "on"}))

@@ -23,11 +23,11 @@ SECRET = "heron4711"
 
 
 @pytest.fixture
-def traced(models: Path, tmp_path: Path) -> Iterator[Mesh]:
+def traced(model: Path, tmp_path: Path) -> Iterator[Mesh]:
     """A mesh with a Jaeger beside it."""
     if jaeger.find() is None:
         left_out("jaeger is missing; tools/outside-tools builds it")
-    mesh = Mesh(make_home(tmp_path / "home", models, {
+    mesh = Mesh(make_home(tmp_path / "home", model, {
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 16}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 2, "update_interval": 2,
                                               "gate": {"enabled": False}}}))
@@ -73,6 +73,7 @@ def test_a_turn_and_its_version_in_jaeger_and_on_the_command_line(traced: Mesh) 
     second = mesh.chat(messages, headers={"X-Session-Id": "s"}).json()["choices"][0]["message"]
     mesh.chat([*messages, second, {"role": "user", "content": "Thanks, that is great!"}],
               headers={"X-Session-Id": "s", "X-Session-Done": "1"})
+    until(mesh.all_running, 120, "both are back")
     fate = until(lambda: (mesh.turns("s").get(turn) or {}).get("trained_version"), 300, "the turn is trained")
 
     # For a turn: its votes, and the version that it trained.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +11,7 @@ import yaml
 from openclaw_rl.runtime.home import Home
 from tests.mesh.languages.bad_peers import BadPeers
 from tests.mesh.mesh import Mesh, running, running_mesh
+from tests.support.models import embedded_model
 from tests.support.waiting import until
 
 
@@ -29,9 +29,10 @@ def secure_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 
 
 @pytest.fixture(scope="package")
-def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    """One of their own: they send it what is refused, which its status tells for an hour."""
-    with running_mesh(tmp_path_factory.mktemp("clients") / "home", models) as mesh:
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """One of their own: they send it what is refused, which its status tells for an hour. Its model takes long enough
+    over a story for them to break it off."""
+    with running_mesh(tmp_path_factory.mktemp("clients") / "home", embedded_model()) as mesh:
         yield mesh
 
 

@@ -45,11 +45,11 @@ def active(mesh: Mesh) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_a_judge_in_go_and_an_environment_in_typescript(models: Path, tmp_path: Path, foreign: Start) -> None:
+def test_a_judge_in_go_and_an_environment_in_typescript(model: Path, tmp_path: Path, foreign: Start) -> None:
     policy, trainer = free_port(), free_port()
     judge = foreign("go", "prm_judge", "--trainer", f"127.0.0.1:{trainer}")
     env = foreign("typescript", "env_server", "--judge", judge.address, "--policy", f"127.0.0.1:{policy}")
-    mesh = Mesh(make_home(tmp_path / "home", models, {
+    mesh = Mesh(make_home(tmp_path / "home", model, {
         "policy_server": {"port": 0, "grpc_port": policy, "max_tokens": 16}, "env_server": {"address": env.address},
         "prm_judge": {"address": judge.address},
         "trainer": {"port": trainer, "min_samples": 4, "update_interval": 2, "gate": {"enabled": False}}},

@@ -15,7 +15,6 @@ import pytest_asyncio
 from safetensors.torch import load_file, save_file
 
 from openclaw_rl.config import EMBEDDED_MODEL, PolicyServerConfig
-from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
 from openclaw_rl.serving.engines.sglang.engine import SglangEngine
@@ -25,6 +24,7 @@ from openclaw_rl.serving.text.template import ChatTemplate
 from openclaw_rl.serving.token_policy import TokenPolicy, Transcript
 from openclaw_rl.v1 import turn_pb2
 from tests.serving.engines.sglang.conftest import respond
+from tests.support.models import embedded_model
 from tests.support.waiting import eventually
 
 pytest.importorskip("sglang")
@@ -33,10 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    from openclaw_rl.models.prepare import ensure_model
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
-    return ensure_model(EMBEDDED_MODEL, Home(cache).create())
+    return embedded_model()
 
 
 @pytest.fixture(scope="module")

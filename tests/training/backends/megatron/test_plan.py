@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.config import EMBEDDED_MODEL, Config, TrainerConfig
+from openclaw_rl.config import Config, TrainerConfig
 from openclaw_rl.launch import checks
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.models.config import ModelConfig
@@ -22,6 +22,7 @@ from openclaw_rl.training.backends.megatron.hardware import Hardware
 from openclaw_rl.training.backends.megatron.layout import Layout, LayoutError
 from openclaw_rl.training.backends.megatron.plan import EMBEDDED, check_trainer, describe_trainer, plan
 from openclaw_rl.training.backends.selection import kind, method
+from tests.support.models import embedded_model
 from tests.training.backends.megatron.test_layout import GB, LLAMA_8B
 
 NO_GPU = Hardware([], 20 * GB, "nvidia-smi is not there")
@@ -149,10 +150,7 @@ def test_a_missing_package_is_named(machine: None, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_the_embedded_models_sizes_are_those_of_its_folder() -> None:
-    from openclaw_rl.models.prepare import ensure_model
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openclaw-rl-tools/models-home"
-    assert ModelConfig.read(ensure_model(EMBEDDED_MODEL, Home(cache).create())) == EMBEDDED
+    assert ModelConfig.read(embedded_model()) == EMBEDDED
 
 
 # The machine
