@@ -11,6 +11,7 @@ from openclaw_rl.delivery.ids import message_id
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.messages import new_id
 from openclaw_rl.rpc.read_ahead import ReadAhead
+from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.v1 import common_pb2
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ async def receive(request_iterator: AsyncIterator[Request], items: Callable[[Req
 async def _handle(batch: list[Item], handle: Callable[[list[Item]], Awaitable[list[common_pb2.Ack]]],
                   identify: Callable[[Any], str]) -> list[common_pb2.Ack]:
     try:
-        return await handle(batch)
+        acks = await handle(batch)
     except MeshError:
         raise
     except Exception as error:
@@ -64,3 +65,5 @@ async def _handle(batch: list[Item], handle: Callable[[list[Item]], Awaitable[li
         logger.error("incident %s with message %s", incident, identify(batch[0]), exc_info=error)
         return [common_pb2.Ack(id=identify(batch[0]), status=common_pb2.ACK_STATUS_REJECTED,
                                reason=f"the receiver failed on it; its log has more under incident {incident}")]
+    failpoint("delivery.taken")
+    return acks

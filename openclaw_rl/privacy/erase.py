@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openclaw_rl.observability import telemetry
 from openclaw_rl.privacy.target import Target
+from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.quarantine_files import delete_quarantined
@@ -24,6 +25,7 @@ def clean(database: Database, home: Home, component: str, target: Target) -> dic
     Raises:
         StorageError, OSError, sqlite3.Error: something can't be written; what was asked for may be asked for again.
     """
+    failpoint("forgetting.erase")
     removed = {"spans": telemetry.forget(target.session_id, sorted(target.turn_ids)),
                "log lines": blank_log(home.logs, component, [target.session_id, *target.turn_ids]),
                "damaged files": erase(database) + delete_quarantined(home.root / "telemetry")}

@@ -16,6 +16,7 @@ from openclaw_rl.rpc.hosted_server import HostServer
 from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime import notify, redact
 from openclaw_rl.runtime.component import Component
+from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.lock import only_process
 from openclaw_rl.runtime.runtime import Runtime, activated
@@ -78,6 +79,7 @@ class ComponentRun:
 
     async def _serve(self, runtime: Runtime) -> None:
         component = self.component = await self._make(runtime)
+        failpoint("start.made")
         host, port = component.listener
         server = ComponentServer(component.name, host, port, runtime.home, component.status, component.drain,
                                  self._host, signals=self._process, loop_monitor=runtime.loop_monitor,
@@ -121,6 +123,7 @@ class ComponentRun:
         runtime.loop_monitor.start()
         runtime.resources.callback(runtime.loop_monitor.stop)
         self.is_ready.set()
+        failpoint("start.ready")
 
 
 def reason(name: str, error: Exception) -> str:

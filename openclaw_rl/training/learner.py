@@ -12,6 +12,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.memory import free_memory
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.messages import now
+from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.storage.database import StorageError
 from openclaw_rl.training.algorithms.example import AbnormalStep
 from openclaw_rl.training.backends.data_adapter import DataAdapter, TokenAdapter
@@ -259,6 +260,7 @@ class Learner:
             self._backend.tensors(), base=0)
         try:
             files = self.files.checkpoints.write(version, self._backend.save)
+            failpoint("training.checkpoint")
             self._store.commit(manifest, files)
         except HeadMoved:
             logger.info("a rollback or deletion during the step made its result void; its samples wait for the next")

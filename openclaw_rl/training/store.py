@@ -13,6 +13,7 @@ from typing import Literal
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.privacy import Target, Tombstones
+from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.storage.database import Database
 from openclaw_rl.training.buffer.episode_buffer import EpisodeBuffer
 from openclaw_rl.training.buffer.groups import EpisodeGroups
@@ -103,6 +104,8 @@ class TrainerStore:
             self._groups.close_finished(db, trained=True)
             self.counters.add(db, Counter.TRAINED, len(manifest.turn_ids))
             self.counters.add(db, Counter.UPDATES)
+            failpoint("training.commit")
+        failpoint("training.committed")
 
     def go_back(self, head: int, version: int, taken_back: Mapping[int, VersionStatus],
                 never_served: Mapping[int, VersionStatus]) -> None:

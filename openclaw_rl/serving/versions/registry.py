@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from openclaw_rl.rpc.errors import failed_precondition
 from openclaw_rl.rpc.messages import to_timestamp
+from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.serving.engines.interface import Engine, EngineError, Pause, WorkerInfo
 from openclaw_rl.serving.versions.version_state import VersionState, VersionStateFile
 from openclaw_rl.v1.policy_pb2 import (
@@ -216,6 +217,7 @@ class PolicyVersions:
                 "VERSION_UNKNOWN", f"version {version} can't be activated: it is not kept here; those that "
                 f"are: {', '.join(map(str, (0, *self._kept())))}")
         await self._stage(version)
+        failpoint("serving.rollback")
         withdrawn = {*state.withdrawn, *range(version + 1, state.highest + 1)} - self._lineage(version)
         # An operator rolls back because something is wrong: a full disk must not prevent that.
         pause = await self._switch(replace(state, active=version, withdrawn=tuple(sorted(withdrawn))),
@@ -279,6 +281,7 @@ class PolicyVersions:
         """Write the new state, then activate the staged version."""
         before, after = self._state, replace(after, activated_at=time.time())
         await self._write(after, required)
+        failpoint("serving.activation")
         try:
             pause = await self._engine.activate(after.active)
         except BaseException:
@@ -286,6 +289,7 @@ class PolicyVersions:
             raise
         finally:
             self._staged = None
+        failpoint("serving.activated")
         self._adopt(after)
         return pause
 
