@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,34 +71,41 @@ class ChaosMesh:
     Args:
         folder: made; holds `home`, and the files by which clocks are shifted.
         max_staleness: the trainer's.
+        environment: further variables of the processes.
+        model: folder of another model than the embedded one.
 
     Attributes:
         windows: when the policy server was down because of us, from each kill until it was ready again.
         disks: of the home and of each component.
     """
 
-    def __init__(self, folder: Path, max_staleness: int) -> None:
+    def __init__(self, folder: Path, max_staleness: int, environment: Mapping[str, str] | None = None,
+                 model: Path | None = None) -> None:
         self.home = Home(folder / "home")
         self.clock = folder / "clock"
         self.windows: list[Window] = []
         self.disks = Disks(self.home)
         self.supervisor = Supervisor(self.home)
         self._config = configuration(max_staleness)
+        self._model = model
+        if model is not None:
+            self._config["components"]["policy_server"]["model"] = str(model)
         path = [str(_CLOCK_CODE), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._env = {**os.environ, "OPENCLAW_RL_HOME": str(self.home.root), "PYTHONPATH": os.pathsep.join(path),
-                     "OPENCLAW_RL_CHAOS_CLOCK": str(self.clock)}
+                     "OPENCLAW_RL_CHAOS_CLOCK": str(self.clock), **(environment or {})}
         self._backoff: dict[str, float] = {}
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._look, name="health", daemon=True)
 
     def start(self) -> None:
         """Start all four, each of them reaching the others through the proxies."""
-        models = models_folder()
+        models = models_folder() if self._model is None else None
         self.clock.mkdir(parents=True)
         self.home.root.mkdir()
         self.disks.mount()
         self.home.create()
-        (self.home.models / EMBEDDED_MODEL).symlink_to(models)
+        if models is not None:
+            (self.home.models / EMBEDDED_MODEL).symlink_to(models)
         self.home.config_file.write_text(yaml.safe_dump(self._config))
         self.proxies = Proxies({name: partial(self._address, name) for name in COMPONENTS})
         before = dict(os.environ)

@@ -1,0 +1,1 @@
+"""A campaign against a mesh: kills at chosen moments, hostile requests, large stores; see README.md."""

@@ -1,0 +1,194 @@
+"""Generated gRPC messages for every RPC of a component, from well-formed to nonsense, by a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from openclaw_rl.v1 import component_pb2, environment_pb2, judge_pb2, policy_pb2, trainer_pb2
+from tools.campaign.http_requests import Tally
+
+#: The services of each component.
+SERVICES: dict[str, list[ServiceDescriptor]] = {
+    name: [module.DESCRIPTOR.services_by_name[service],
+           component_pb2.DESCRIPTOR.services_by_name["ComponentService"]]
+    for name, module, service in (("policy_server", policy_pb2, "PolicyService"),
+                                  ("env_server", environment_pb2, "EnvironmentService"),
+                                  ("prm_judge", judge_pb2, "JudgeService"), ("trainer", trainer_pb2, "TrainerService"))}
+#: These end or suspend a component on purpose, or run for minutes.
+_LEFT_OUT = {"Drain", "Pause", "RunEpisodes"}
+#: A server says these of a fault of its own.
+WRONG = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
+#: Seconds of a call, and of one whose responses may have no end.
+_TIMEOUT, _WATCHED = 20.0, 0.5
+_TEXTS = ("", "x", "main", "\0", "é", "a" * 5000, "../../etc/passwd", "session_1", "turn_1", "terminal", "0", "-1",
+          "\u202e", "%s", "😀", "00-" + "0" * 32 + "-" + "0" * 16 + "-01")
+_NUMBERS = (0, 1, 2, 3, 7, 100, 2**31 - 1, 2**32 - 1, 2**63 - 1)
+_SIGNED = (*_NUMBERS, -1, -2**31, -2**63)
+_REALS = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, float("nan"), float("inf"), float("-inf"))
+_DEEPEST = 4
+
+
+class GrpcMessages:
+    """Makes messages; the same seed makes the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"grpc/{seed}")
+
+    def method(self, components: Sequence[str]) -> tuple[str, MethodDescriptor]:
+        """The next RPC to call, and the component."""
+        component = self._random.choice(components)
+        methods = [method for service in SERVICES[component] for method in service.methods
+                   if method.name not in _LEFT_OUT]
+        return component, self._random.choice(methods)
+
+    def payloads(self, method: MethodDescriptor) -> list[bytes]:
+        """Serialized requests of a call; one unless the method takes a stream."""
+        rng = self._random
+        count = rng.choice((0, 1, 1, 2, 5)) if method.client_streaming else 1
+        return [self._payload(method) for _ in range(count)]
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """Headers of a call."""
+        rng = self._random
+        return [(rng.choice(("x-session-id", "authorization", "traceparent", "x-openclaw-key", "user-data")),
+                 rng.choice(("", "Bearer x", "00-zz", "a" * 3000, "x y")))] if rng.random() < 0.1 else []
+
+    def _payload(self, method: MethodDescriptor) -> bytes:
+        rng = self._random
+        if rng.random() < 0.08:
+            return rng.choice((b"\xff" * 20, rng.randbytes(60), b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 500))
+        data = self.message(GetMessageClass(method.input_type)()).SerializeToString()
+        if data and rng.random() < 0.05:
+            at = rng.randrange(len(data))
+            return data[:at] + rng.randbytes(1) + data[at + 1:]
+        return data
+
+    def message(self, message: Message, depth: int = 0) -> Message:
+        """Fill a message with values of chance."""
+        rng = self._random
+        for descriptor in message.DESCRIPTOR.fields:
+            if rng.random() < (0.3 if depth < 2 else 0.6):
+                continue
+            if descriptor.message_type is not None:
+                if depth < _DEEPEST:
+                    self._fill_message(message, descriptor, depth)
+            elif descriptor.is_repeated:
+                getattr(message, descriptor.name).extend(self._scalar(descriptor) for _ in range(rng.choice((0, 1, 3))))
+            else:
+                setattr(message, descriptor.name, self._scalar(descriptor))
+        return message
+
+    def _fill_message(self, message: Message, descriptor: FieldDescriptor, depth: int) -> None:
+        rng = self._random
+        assert descriptor.message_type is not None
+        value: Any = getattr(message, descriptor.name)
+        if descriptor.message_type.GetOptions().map_entry:
+            kind = descriptor.message_type.fields_by_name["value"]
+            key = self._scalar(descriptor.message_type.fields_by_name["key"])
+            if kind.message_type is None:
+                value[key] = self._scalar(kind)
+            else:
+                self.message(value[key], depth + 1)
+        elif descriptor.is_repeated:
+            for _ in range(rng.choice((0, 1, 2))):
+                self.message(value.add(), depth + 1)
+        elif descriptor.message_type.full_name == "google.protobuf.Struct":
+            value.update({rng.choice(_TEXTS): rng.choice(_REALS[:4])})
+        else:
+            value.SetInParent()
+            self.message(value, depth + 1)
+
+    def _scalar(self, descriptor: FieldDescriptor) -> Any:
+        rng = self._random
+        match descriptor.cpp_type:
+            case FieldDescriptor.CPPTYPE_BOOL:
+                return rng.random() < 0.5
+            case FieldDescriptor.CPPTYPE_ENUM:
+                return rng.choice((*(value.number for value in descriptor.enum_type.values), 99))
+            case FieldDescriptor.CPPTYPE_FLOAT | FieldDescriptor.CPPTYPE_DOUBLE:
+                return rng.choice(_REALS if descriptor.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE else
+                                  [value for value in _REALS if abs(value) != 1e300])
+            case FieldDescriptor.CPPTYPE_STRING:
+                text = rng.choice(_TEXTS)
+                return text.encode() if descriptor.type == FieldDescriptor.TYPE_BYTES else text
+            case FieldDescriptor.CPPTYPE_INT32:
+                return rng.choice([value for value in _SIGNED if -2**31 <= value < 2**31])
+            case FieldDescriptor.CPPTYPE_UINT32:
+                return rng.choice([value for value in _NUMBERS if value < 2**32])
+            case FieldDescriptor.CPPTYPE_INT64:
+                return rng.choice(_SIGNED)
+        return rng.choice(_NUMBERS)
+
+
+async def send_all(addresses: dict[str, str], seed: int, count: int, at_once: int = 8) -> Tally:
+    """Send so many messages to the components at these addresses."""
+    tally, made = Tally(), GrpcMessages(seed)
+    left = count
+    async with _Channels(addresses) as channels:
+        async def sender() -> None:
+            nonlocal left
+            while left > 0:
+                component, method = made.method(sorted(addresses))
+                payloads, metadata = made.payloads(method), made.metadata()
+                left -= max(len(payloads), 1)
+                code, detail = await _call(channels.of(component), method, payloads, metadata)
+                tally.statuses[code.name] += 1
+                if code in WRONG:
+                    tally.wrong.append(f"{method.full_name}: {code.name}: {detail[:300]} to "
+                                       f"{[payload[:60].hex() for payload in payloads]}")
+
+        await asyncio.gather(*(sender() for _ in range(at_once)))
+    return tally
+
+
+class _Channels:
+    def __init__(self, addresses: dict[str, str]) -> None:
+        self._channels = {name: grpc.aio.insecure_channel(address) for name, address in addresses.items()}
+
+    async def __aenter__(self) -> _Channels:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+
+    def of(self, component: str) -> grpc.aio.Channel:
+        return self._channels[component]
+
+
+async def _call(channel: grpc.aio.Channel, method: MethodDescriptor, payloads: list[bytes],
+                metadata: list[tuple[str, str]]) -> tuple[grpc.StatusCode, str]:
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    timeout = _WATCHED if method.name.startswith(("Watch", "Read", "List")) and method.server_streaming else _TIMEOUT
+
+    async def requests() -> AsyncIterator[bytes]:
+        for payload in payloads:
+            yield payload
+
+    call: Any
+    if method.client_streaming:
+        call = channel.stream_stream(path)(requests(), timeout=timeout, metadata=metadata)
+    elif method.server_streaming:
+        call = channel.unary_stream(path)(payloads[0], timeout=timeout, metadata=metadata)
+    else:
+        call = channel.unary_unary(path)(payloads[0], timeout=timeout, metadata=metadata)
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    except asyncio.CancelledError:
+        return grpc.StatusCode.CANCELLED, ""
+    return grpc.StatusCode.OK, ""
+
