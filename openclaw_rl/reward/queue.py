@@ -154,6 +154,8 @@ class JudgeQueue:
 
     def judgements(self, turn_ids: Sequence[str]) -> list[turn_pb2.Judgement]:
         """The judgements that there are, in the order of the ids."""
+        if not turn_ids:
+            return []
         marks = ",".join("?" * len(turn_ids))
         rows = self._database.query(f"SELECT turn_id, payload, crc FROM judgements WHERE turn_id IN ({marks})",
                                  tuple(turn_ids))

@@ -18,6 +18,9 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.v1 import component_pb2 as pb
 from openclaw_rl.v1 import component_pb2_grpc
 
+#: The last second of a google.protobuf.Timestamp.
+_LATEST = 253_402_300_799
+
 if TYPE_CHECKING:
     from openclaw_rl.rpc.server import ComponentServer
 
@@ -70,6 +73,8 @@ class ComponentServicer(component_pb2_grpc.ComponentServiceServicer):
             raise unimplemented(f"Forget of {self._server.name}")
         if not request.session_id:
             raise invalid("session_id", "", "the id of a session")
+        if not 0 <= request.before.seconds <= _LATEST:
+            raise invalid("before", request.before.seconds, "a time from 1970 to 9999")
         return await self._server.on_forget(request)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: grpc.aio.ServicerContext

@@ -15,7 +15,6 @@ from tools.campaign.checker import Facts, Table, check
 from tools.campaign.grpc_messages import GrpcMessages
 from tools.campaign.hostile import attack
 from tools.campaign.http_requests import HttpRequests
-from tools.campaign.kills import Campaign, Options
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,16 +117,3 @@ async def test_hostile_requests_harm_nothing(tmp_path: Path) -> None:
     config = quick_config(tiny_model(tmp_path / "model"), {"prm_judge": {"judge": "rules"}})
     made = await attack(tmp_path / "home", config, seed=1, requests=600, messages=300)
     assert not made.failed, made.text()
-
-
-@pytest.mark.slow
-@pytest.mark.mesh
-@pytest.mark.timeout(600)
-def test_kills_at_every_failpoint_cost_no_turn(tmp_path: Path) -> None:
-    campaign = Campaign(Options(tmp_path / "run", 1, model=tiny_model(tmp_path / "model"), users=3))
-    try:
-        outcome = campaign.run()
-    finally:
-        campaign.close()
-    assert not outcome.table.failed, outcome.table.text()
-    assert set(failpoint.NAMES) <= set(outcome.killed), outcome.notes

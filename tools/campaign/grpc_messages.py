@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, Servic
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from openclaw_rl.rpc.membership import MESH_KEY
 from openclaw_rl.v1 import component_pb2, environment_pb2, judge_pb2, policy_pb2, trainer_pb2
 from tools.campaign.http_requests import Tally
 
@@ -26,6 +27,8 @@ SERVICES: dict[str, list[ServiceDescriptor]] = {
 _LEFT_OUT = {"Drain", "Pause", "RunEpisodes"}
 #: A server says these of a fault of its own.
 WRONG = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
+#: What grpc.aio says, as INTERNAL, when the server has ended a call to which the client still writes.
+_CLIENTS_OWN = "Internal error from Core"
 #: Seconds of a call, and of one whose responses may have no end.
 _TIMEOUT, _WATCHED = 20.0, 0.5
 _TEXTS = ("", "x", "main", "\0", "é", "a" * 5000, "../../etc/passwd", "session_1", "turn_1", "terminal", "0", "-1",
@@ -55,11 +58,16 @@ class GrpcMessages:
         count = rng.choice((0, 1, 1, 2, 5)) if method.client_streaming else 1
         return [self._payload(method) for _ in range(count)]
 
-    def metadata(self) -> list[tuple[str, str]]:
-        """Headers of a call."""
+    def metadata(self, mesh: str) -> list[tuple[str, str]]:
+        """Headers of a call to this mesh."""
         rng = self._random
-        return [(rng.choice(("x-session-id", "authorization", "traceparent", "x-openclaw-key", "user-data")),
-                 rng.choice(("", "Bearer x", "00-zz", "a" * 3000, "x y")))] if rng.random() < 0.1 else []
+        headers = []
+        if rng.random() < 0.9:
+            headers.append((MESH_KEY, mesh if rng.random() < 0.98 else rng.choice(("x", "a" * 300))))
+        if rng.random() < 0.1:
+            headers.append((rng.choice(("x-session-id", "authorization", "traceparent", "x-openclaw-key", "user-data")),
+                            rng.choice(("", "Bearer x", "00-zz", "a" * 3000, "x y"))))
+        return headers
 
     def _payload(self, method: MethodDescriptor) -> bytes:
         rng = self._random
@@ -128,8 +136,8 @@ class GrpcMessages:
         return rng.choice(_NUMBERS)
 
 
-async def send_all(addresses: dict[str, str], seed: int, count: int, at_once: int = 8) -> Tally:
-    """Send so many messages to the components at these addresses."""
+async def send_all(addresses: dict[str, str], mesh: str, seed: int, count: int, at_once: int = 8) -> Tally:
+    """Send so many messages to the components at these addresses, most of them in the name of their mesh."""
     tally, made = Tally(), GrpcMessages(seed)
     left = count
     async with _Channels(addresses) as channels:
@@ -137,7 +145,7 @@ async def send_all(addresses: dict[str, str], seed: int, count: int, at_once: in
             nonlocal left
             while left > 0:
                 component, method = made.method(sorted(addresses))
-                payloads, metadata = made.payloads(method), made.metadata()
+                payloads, metadata = made.payloads(method), made.metadata(mesh)
                 left -= max(len(payloads), 1)
                 code, detail = await _call(channels.of(component), method, payloads, metadata)
                 tally.statuses[code.name] += 1
@@ -187,6 +195,8 @@ async def _call(channel: grpc.aio.Channel, method: MethodDescriptor, payloads: l
         else:
             await call
     except grpc.aio.AioRpcError as error:
+        if error.details() == _CLIENTS_OWN:
+            return grpc.StatusCode.ABORTED, ""
         return error.code(), error.details() or ""
     except asyncio.CancelledError:
         return grpc.StatusCode.CANCELLED, ""

@@ -11,6 +11,7 @@ import psutil
 
 from openclaw_rl.api.in_process import InProcessMesh
 from openclaw_rl.config import Config
+from openclaw_rl.rpc.membership import id_of
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from tools.campaign import grpc_messages, http_requests
 from tools.campaign.checker import Table
@@ -35,7 +36,7 @@ async def attack(root: Path, config: Config, seed: int, requests: int, messages:
         sizes = []
         for part, share in ((0, _WARM), (1, 1 - _WARM)):
             http = await http_requests.send_all(host, port, 2 * seed + part, round(requests * share))
-            grpc = await grpc_messages.send_all(addresses, 2 * seed + part, round(messages * share))
+            grpc = await grpc_messages.send_all(addresses, id_of(mesh.home), 2 * seed + part, round(messages * share))
             for what, tally in (("HTTP requests", http), ("gRPC messages", grpc)):
                 table.count(what, number=sum(tally.statuses.values()))
                 for status, number in sorted(tally.statuses.items()):
