@@ -36,6 +36,8 @@ from tests.reward.factory import feedback, transition
 CUT = {"openclaw_rl.reward.judges.rules.english_patterns": 300, "openclaw_rl.reward.judges.rules.english": 300,
        "openclaw_rl.reward.judges.rules.chinese": 300, "openclaw_rl.reward.judges.rules.hints": 1200,
        "openclaw_rl.reward.judges.rules.words": 1200, "openclaw_rl.reward.judges.rules": 1200,
+       "openclaw_rl.rollouts.classification.framework_text": 8000,
+       "openclaw_rl.rollouts.classification.housekeeping_patterns": 7000,
        "openclaw_rl.training.backends.playbook.rules": 240}
 #: Packages that see no user's text, or need what isn't here.
 LEFT_OUT = ("openclaw_rl.v1", "openclaw_rl.cli", "openclaw_rl.docs", "openclaw_rl.conformance",

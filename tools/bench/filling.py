@@ -26,14 +26,14 @@ def fill(path: Path, rows: int, *, one_session: str = "") -> None:
         for table in (table for table in TABLES if table in there):
             count = db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
             if 0 < count < rows and not (one_session and table in ("sessions", "episodes", "episode_groups")):
-                _copy(db, table, -(-rows // count) - 1, one_session)
+                _copy(db, table, count, -(-rows // count) - 1, one_session)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _copy(db: sqlite3.Connection, table: str, times: int, one_session: str) -> None:
+def _copy(db: sqlite3.Connection, table: str, count: int, times: int, one_session: str) -> None:
     columns = [row[1:3] + row[5:6] for row in db.execute(f"PRAGMA table_info({table})")]
     number = [name for name, kind, key in columns if key and kind == "INTEGER"]  # SQLite gives these
-    names, values = [], []
+    names, values, mark = [], [], f"':{count}:' || k"  # other ids than those of a filling before
     for name, kind, _ in columns:
         if name in number:
             continue
@@ -41,7 +41,7 @@ def _copy(db: sqlite3.Connection, table: str, times: int, one_session: str) -> N
         if name == "session" and one_session and kind == "TEXT":
             values.append(f"'{one_session}'")
         elif name in _NAMES:
-            values.append(f"CASE WHEN {name} IN ('', X'') THEN {name} ELSE CAST({name} || ':' || k AS {kind}) END")
+            values.append(f"CASE WHEN {name} IN ('', X'') THEN {name} ELSE CAST({name} || {mark} AS {kind}) END")
         else:
             values.append(name)
     db.execute(f"WITH RECURSIVE copies(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM copies WHERE k < {times}) "

@@ -161,7 +161,7 @@ MANNERS: tuple[Signal, ...] = (
             r"\bin (?:one|two) sentences?\b",
             r"\b\d+ words\b",
             r"\b\d+ characters max\b",
-            r"\d+\s*个?(?:字|词|token|汉字|标签|问题)",
+            r"(?<!\d)\d+\s*个?(?:字|词|token|汉字|标签|问题)",
             r"不超过"),
     _signal("is a template", 0.25,
             r"(?:^#{2,3} [^\n]*(?:\n(?!#{2,3} )[^\n]*)*\n?){3,}",

@@ -13,6 +13,12 @@ PHRASE = 4
 
 def looping(ids: Sequence[int]) -> bool:
     """Return whether one repeated phrase makes up over half of the tokens."""
+    ids = list(ids)
+    # Nearly all responses are done here: what occurs so rarely can't cover so much.
+    phrases = Counter(zip(*(ids[at:] for at in range(PHRASE)), strict=False))
+    covered = PHRASE * max(phrases.values(), default=0)
+    if covered < REPETITION_TOKENS or 2 * covered <= len(ids):
+        return False
     repeated = repetition(ids)
     return repeated >= REPETITION_TOKENS and 2 * repeated > len(ids)
 
