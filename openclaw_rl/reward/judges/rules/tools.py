@@ -27,7 +27,7 @@ _EXIT = re.compile(
     r"|<exit_?code>(-?\d{1,10})|\(exit (?:code|status):? (-?\d{1,10})\)", re.IGNORECASE | re.MULTILINE)
 _NON_ZERO = re.compile(r"returned non-?zero exit (?:status|code) (-?\d{1,10})", re.IGNORECASE)
 _HEAD = re.compile(
-    r"\W{0,4}(?:(?:error|fatal|exception|panic|failure|错误|失败|出错|报错|异常|err)\s*(?:\[\w+\]|\(\w+\))?\s*[:：!！]"
+    r"\W{0,4}(?:(?:error|fatal|exception|panic|failure|错误|失败|出错|报错|异常|err)(?:\s*(?:\[\w+\]|\(\w+\)))?\s*[:：!！]"
     r"|error (?:while|occurred|executing|running|in|at|reading|opening|calling|parsing|invoking|from)\b"
     r"|an error occurred|failed (?:to|with)\b"
     r"|failed[:!]|traceback \(most recent call last\)|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]|segmentation fault"
