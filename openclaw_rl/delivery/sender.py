@@ -38,8 +38,8 @@ class Sender:
     """Sends what is in an outbox and settles it as acks arrive; whatever happens to the neighbour, nothing is lost.
 
     A put wakes it. At most `window` messages are in flight. After a broken stream it connects again, after a pause that
-    grows until a window of messages has been settled or a stream has lasted, and sends everything that is not
-    acknowledged once more, a few messages at first. Use it from one event loop.
+    grows until a window of messages, or as many as wait, has been settled or a stream has lasted, and sends everything
+    that is not acknowledged once more, a few messages at first. Use it from one event loop.
 
     Args:
         outbox: the messages.
@@ -213,7 +213,8 @@ class Sender:
             if head not in self._in_flight:
                 self._head_since = time.monotonic()
             self._allowed = min(self._window, self._allowed + len(settled))
-            self._stream.progressed(len(settled) / self._window)
+            waited = len(settled) + self._outbox.pending
+            self._stream.progressed(len(settled) / min(self._window, max(waited, _SLOW_START)))
             self._wake.set()
             if settled and self._on_acked is not None:
                 self._on_acked(settled)

@@ -227,6 +227,11 @@ class Outbox:
             f"SELECT id, reason FROM {self._table}_rejected ORDER BY seq DESC LIMIT ?", (limit,))
         return [(row["id"], row["reason"]) for row in rows]
 
+    @property
+    def pending(self) -> int:
+        """Number of messages that wait."""
+        return self._pending
+
     def stats(self) -> component_pb2.OutboxStats:
         """The figures for the component's status."""
         with self._counts:
