@@ -85,10 +85,11 @@ class Context:
 
     async def join(self, mesh: str) -> None:
         """Be of this mesh from now on, as a caller and in the place of the neighbours."""
-        self.mesh = mesh
         if self.listener is not None:
             self.listener.mesh = mesh
-        await self.close()
+        if mesh != self.mesh:
+            self.mesh = mesh
+            await self.close()
 
     def as_mesh(self, mesh: str) -> grpc.aio.Channel:
         """One more connection, as the component whose stream the server takes, of another mesh; "" names none. It is

@@ -126,7 +126,7 @@ async def foreign_sample(kit: Context) -> None:
 
 
 @check("onward.mesh", "Calls to the next components name the mesh and the component.", where=_WHERE,
-       needs=[Need.LISTEN], after=["component.mesh", "onward.arrives"], seconds=40)
+       needs=[Need.LISTEN], after=["component.mesh"], seconds=40)
 async def named_onward(kit: Context) -> None:
     mesh, listener = await _meshes(kit), kit.listener
     assert listener is not None

@@ -128,6 +128,7 @@ async def test_a_trainer_that_is_connected_is_left_alone(tmp_path: Path) -> None
     await serving.start()
     kit = Context(SERVICES["policy"], serving.address)
     kit.weights = True
+    await kit.join((await kit.status()).mesh_id)
     trainer = weights_stream.Sync(kit, "trainer_" + "ab" * 16)
     try:
         async with trainer:

@@ -89,7 +89,8 @@ async def test_over_tls(tmp_path: Path, certs: Path) -> None:
         report = await run(kit, some, drain=True)
     assert not failed(report)
     assert {one.check.id: one.seen for one in report.of(Outcome.SKIPPED)} == {
-        one.id: "needs --start" for one in some if Need.START in one.needs}
+        one.id: "needs --start" for one in some if Need.START in one.needs} | {
+        "component.mesh.unnamed": "certificates name the mesh"}
 
 
 async def test_over_tls_without_the_certificate_of_the_neighbour(tmp_path: Path, certs: Path) -> None:
