@@ -145,7 +145,7 @@ def test_every_figure_of_status_is_there(mesh: Mesh) -> None:
     assert mesh.command("status").returncode == 0
 
 
-def test_nothing_in_the_home_is_open_to_other_users(mesh: Mesh, models: Path) -> None:
-    public = {file.name for file in models.iterdir()}  # of the base model, as its folder has them
+def test_nothing_in_the_home_is_open_to_other_users(mesh: Mesh, model: Path) -> None:
+    public = {file.name for file in model.iterdir()}  # of the base model, as its folder has them
     open_files = [line for line in open_to_others(mesh.home.root) if ".crt " not in line]
     assert [line for line in open_files if Path(line.rpartition(" ")[0]).name not in public] == []
