@@ -20,8 +20,8 @@ from tools.campaign.checker import Table
 GOAL = 0.05
 #: Characters of a message, and turns of a session.
 _LARGE, _TURNS = 400_000, 4
-#: Components whose stores keep what was said; the others' grow only while their neighbour is away.
-_KEEPERS = ("policy_server", "env_server", "trainer")
+#: The component whose store keeps all that was said; the others keep it until their neighbour or a step has it.
+_KEEPER = "env_server"
 #: Seconds between two looks at the loops, and for which a forgetting is tried again.
 _LOOK, _SECONDS = 0.25, 600.0
 
@@ -58,11 +58,11 @@ class Loops:
 
 
 def fill(url: str, home: Home, size: int, say: Callable[[str], None]) -> list[str]:
-    """Talk until each store that keeps what was said has `size` bytes; returns the sessions."""
+    """Talk until the environment server's store has `size` bytes; returns the sessions."""
     sessions: list[str] = []
     with httpx.Client(base_url=url, trust_env=False, timeout=120) as client:
         told = 0.0
-        while (smallest := min(store_sizes(home)[name] for name in _KEEPERS)) < size:
+        while (sizes := store_sizes(home))[_KEEPER] < size:
             session = f"large-{len(sessions)}"
             messages = [{"role": "user", "content": os.urandom(_LARGE // 2).hex()}]
             for turn in range(_TURNS):
@@ -74,7 +74,7 @@ def fill(url: str, home: Home, size: int, say: Callable[[str], None]) -> list[st
             sessions.append(session)
             if time.monotonic() - told > 10:
                 told = time.monotonic()
-                say(f"{len(sessions)} sessions, the smallest store has {smallest >> 20} MiB")
+                say(f"{len(sessions)} sessions; stores: " + listed(sizes))
     return sessions
 
 
@@ -85,6 +85,11 @@ def store_sizes(home: Home) -> dict[str, int]:
         files = [home.component(name) / f"state.db{suffix}" for suffix in ("", "-wal")]
         sizes[name] = sum(file.stat().st_size for file in files if file.exists())
     return sizes
+
+
+def listed(sizes: dict[str, int]) -> str:
+    """Sizes of stores, to be read."""
+    return ", ".join(f"{name} {size >> 20} MiB" for name, size in sizes.items())
 
 
 def forget_all(home: Home, sessions: list[str], kills: int, say: Callable[[str], None]) -> Table:
@@ -108,7 +113,7 @@ def forget_all(home: Home, sessions: list[str], kills: int, say: Callable[[str],
                     time.sleep(1.0)
             table.count("forgettings")
             say(f"forgot {session} in {time.monotonic() - began:.1f} s{', killed ' + killed if killed else ''}; "
-                f"stores: {', '.join(f'{size >> 20}' for size in store_sizes(home).values())} MiB")
+                f"stores: {listed(store_sizes(home))}")
         time.sleep(2 * _LOOK)
     for name, held in loops.longest.items():
         table.count(f"longest hold of {name} (ms)", number=round(held * 1000))
