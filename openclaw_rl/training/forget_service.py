@@ -24,11 +24,16 @@ class TrainerForgetter:
         done = await self._service.forget(Target.of(request))
         removed = done.removed | {"versions": len(done.void)}
         removed |= await asyncio.to_thread(clean, self._store.database, self._home, self._name, done.target)
-        # Of versions that are void since an earlier call, the base is where training is now.
-        base = self._store.versions.head if done.base is None and done.void else done.base
+        base, rebuilding = await self._store.database.read(self._progress, done)
         return component_pb2.ForgetResponse(
             turn_ids=sorted(done.target.turn_ids), removed=removed, versions=done.void, base_version=base,
-            rebuilding=self._store.samples.rebuilding(), message=message(done, self._service.paused))
+            rebuilding=rebuilding, message=message(done, self._service.paused))
+
+    def _progress(self, done: Forgotten) -> tuple[int | None, int]:
+        """Return the version that training continues from, and the number of samples that wait again. Blocks."""
+        # Of versions that are void since an earlier call, the base is where training is now.
+        base = self._store.versions.head if done.base is None and done.void else done.base
+        return base, self._store.samples.rebuilding()
 
 
 def message(done: Forgotten, paused: bool) -> str:

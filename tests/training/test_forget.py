@@ -21,6 +21,7 @@ from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.training.tables.reasons import VersionState, VersionStatus
 from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, turn_pb2, weights_pb2
 from tests.privacy.test_forgetting import MARK, found
+from tests.support.file_guard import no_file_on_the_loop
 from tests.support.waiting import eventually
 from tests.training.fakes import FakeBackend, make_sample
 from tests.training.test_service import FakePublisher as _FakePublisher
@@ -235,7 +236,8 @@ async def forget(rig, session: str) -> component_pb2.ForgetResponse:
     return await TrainerForgetter("trainer", home, rig.store, rig.service).forget(request)
 
 
-async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Path) -> None:
+async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     FakeBackend.reset()
     async with trainer(tmp_path, model) as rig:
         rig.publisher = FakePublisher()
@@ -255,7 +257,9 @@ async def test_the_trainer_rebuilds_at_once_and_tells(tmp_path: Path, model: Pat
         await asyncio.sleep(0)
         looked = threading.Event()
         FakeBackend.during = staticmethod(lambda: looked.wait(30))
-        done = await forget(rig, "a")
+        with no_file_on_the_loop(monkeypatch) as blocked:
+            done = await forget(rig, "a")
+        assert not blocked
         assert (list(done.versions), done.base_version, done.rebuilding) == ([1], 0, 1)
         looked.set()
         assert "1 samples of the versions after it are trained on again" in done.message
