@@ -111,8 +111,9 @@ class TrainingLoop:
                 if not opened:
                     await self._on_thread(self._learner.open)
                     opened = True
+                    versions = await self._store.database.read(self._store.versions.all)
                     self._updates.extend(v.manifest.created_at.ToNanoseconds() / 1e9
-                                         for v in self._store.versions.all() if v.manifest.version)
+                                         for v in versions if v.manifest.version)
                     self.ready.set()
                     await self._delivery.start(self._learner.versions)
                 await self._tick()

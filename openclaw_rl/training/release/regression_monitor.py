@@ -86,7 +86,7 @@ class RegressionMonitor:
     async def _look(self, policy: PolicyClient) -> None:
         """Roll back when the live turns of the active version are judged worse than those before it."""
         if self.detector.going is None and self._policy_known:
-            active = self._versions.active or 0
+            active = await asyncio.to_thread(lambda: self._versions.active or 0)
             if not await asyncio.to_thread(self.detector.due, active):
                 return
             state = await policy.state()
