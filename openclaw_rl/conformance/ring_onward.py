@@ -148,6 +148,7 @@ async def silent(kit: Context) -> None:
     listener = _listener(kit)
 
     for faults in (Faults(silent=True), Faults(silent=True, foreign=True)):
+        await _nothing_waits(kit)  # what is sent once more takes places in flight, and nothing frees them now
         listener.behave(faults)
         listener.cut()
         messages, ids = traffic(kit, 3)
@@ -254,6 +255,15 @@ async def settled(kit: Context) -> None:
         kit.expect(time.monotonic() < end, f"{box.name}, 10 s after the last acknowledgement: pending {box.pending}, "
                    f"connected {box.connected}, delivered {box.delivered}")
         await asyncio.sleep(0.1)
+
+
+async def _nothing_waits(kit: Context) -> None:
+    """Give the server time to settle what earlier checks left in its outbox; `onward.settled` asks whether it does."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if not any(box.pending for box in (await kit.status()).outboxes):
+            return
+        await asyncio.sleep(0.05)
 
 
 async def _again(kit: Context, ids: list[str], since: float, which: str) -> None:
