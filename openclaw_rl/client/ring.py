@@ -108,7 +108,7 @@ class AsyncDelivery:
         self._on_trouble, self._ack_timeout = on_trouble, ack_timeout
         self._change = asyncio.Event()
         self._memory = Memory(kind, self._settled)
-        self._sender = Sender(self._memory, lambda: self.address,  # type: ignore[arg-type]
+        self._sender = Sender(self._memory, lambda: self.address,
                               self._opened, self._ring.request, window, ack_timeout=ack_timeout,
                               role=self._ring.component, credentials=credentials or current.for_client(home),
                               ours=Membership(mesh) if mesh else of_client(home, credentials),

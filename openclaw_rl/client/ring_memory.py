@@ -34,6 +34,11 @@ class Memory:
         self._numbers = itertools.count(1)
         self._changed, self._wake = changed, lambda: None
 
+    @property
+    def pending(self) -> int:
+        """Number of messages that wait."""
+        return len(self.waiting)
+
     def listen(self, listener: Callable[[], None] | None) -> None:
         self._wake = listener or (lambda: None)
 

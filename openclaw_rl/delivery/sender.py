@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import grpc
 
@@ -16,7 +16,8 @@ from openclaw_rl.rpc.errors import MeshError, from_rpc_error, unavailable
 from openclaw_rl.rpc.membership import Membership, confirm
 from openclaw_rl.rpc.reconnect import ReconnectingStream
 from openclaw_rl.storage.database import StorageError
-from openclaw_rl.storage.outbox import Outbox, Row
+from openclaw_rl.storage.outbox import Row
+from openclaw_rl.v1 import common_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,30 @@ _CONNECT_SECONDS = 10.0
 #: Most messages in flight at first after a broken stream; each settled message allows one more, up to the window. What
 #: a peer that breaks each stream is sent once more is bounded by it.
 _SLOW_START = 8
+
+
+class Waiting(Protocol):
+    """Messages that wait for the next component: an `Outbox`, or what stands for one without a disk."""
+
+    name: str
+    connected: bool
+    last_error: str
+
+    @property
+    def pending(self) -> int:
+        """Number of messages that wait."""
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` after each message that is put; None ends it."""
+
+    async def fetch(self, after: int, limit: int, max_bytes: int) -> list[Row]:
+        """Return the oldest messages behind `after`."""
+
+    async def acknowledge(self, acks: Iterable[common_pb2.Ack]) -> list[str]:
+        """Settle messages; return their ids."""
+
+    async def refuse(self, ids: Iterable[str], reason: str) -> None:
+        """Set messages aside that can't be sent."""
 
 
 class Sender:
@@ -55,7 +80,7 @@ class Sender:
         on_failure: called with what ended a stream, each time.
     """
 
-    def __init__(self, outbox: Outbox, resolve: Callable[[], str | None],
+    def __init__(self, outbox: Waiting, resolve: Callable[[], str | None],
                  open_stream: Callable[[grpc.aio.Channel], Callable[[], Any]],
                  make_request: Callable[[list[bytes]], Any], window: int = 256, batch: int = 64,
                  on_acked: Callable[[list[str]], None] | None = None, *, ack_timeout: float = 60.0,
