@@ -25,6 +25,7 @@ from tools.chaos.load import KINDS as USERS
 from tools.chaos.load import Load, Log
 from tools.chaos.mesh import ChaosMesh, Window
 from tools.chaos.plan import KINDS, Action, make_plan
+from tools.chaos.waiting import happens
 
 #: Seconds until a failpoint is reached, all is up again, and without any progress at the end.
 _REACHED, _UP, _STANDSTILL = 60.0, 120.0, 120.0
@@ -82,7 +83,7 @@ class Campaign:
             load = Load(self._mesh, self._log, self._options.seed, self._options.users)
             load.start()
             try:
-                self._until(lambda: self._log.complete() > 0, _REACHED)
+                happens(lambda: self._log.complete() > 0, _REACHED)
                 self._break()
                 self._breaker.heal()
                 if not self._mesh.wait_up(seconds=_UP):
@@ -133,7 +134,7 @@ class Campaign:
     def _kill_at(self, name: Failpoint) -> None:
         if not self._mesh.wait_up(seconds=_UP):
             self.outcome.notes.append(f"not up before {name}")
-        self._until(lambda: self._mesh.wait_up(seconds=1), 1)
+        happens(lambda: self._mesh.wait_up(seconds=1), 1)
         with self._window() as killed:
             (self._failpoints / name).touch()
             self._provoke(name)
@@ -144,7 +145,7 @@ class Campaign:
                 return bool(victim)
 
             self.outcome.table.count(f"kills at {name}")
-            if self._until(reached, _REACHED):
+            if happens(reached, _REACHED):
                 killed(int(victim[0]))
                 self.outcome.killed[name] += 1
                 (self._failpoints / f"{name}.{victim[0]}").unlink()
@@ -222,14 +223,6 @@ class Campaign:
             for session in {str(entry["session"]) for entry in self._log.entries if "session" in entry}:
                 with contextlib.suppress(MeshError):  # it has ended
                     client.end_session(session_id=session)
-
-    def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
 
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)

@@ -19,6 +19,7 @@ from tools.chaos.checks import Damage
 from tools.chaos.damage import damage
 from tools.chaos.mesh import ChaosMesh
 from tools.chaos.plan import Action
+from tools.chaos.waiting import happens
 
 #: Seconds that a kill waits for its victim to be up, and for the moment that it is meant for.
 _UP, _MOMENT = 90.0, 12.0
@@ -98,9 +99,9 @@ class Breaker:
         when, after = action.how["when"], action.how.get("after", 0.0)
         self._ready(action.names)
         if when == "step":
-            met = self._await(self._training)
+            met = happens(self._training, _MOMENT)
         elif when == "transfer":
-            met = self._await(self._weights_flow)
+            met = happens(self._weights_flow, _MOMENT)
         else:
             met = True
         if when in ("step", "transfer"):
@@ -135,15 +136,6 @@ class Breaker:
             late = [name for name in names if not self._mesh.up(name)]
             self.starts_failed += late
             self.note(f"not up within {_UP:.0f} s: {', '.join(late)}")
-
-    @staticmethod
-    def _await(condition: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + _MOMENT
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
 
     def _training(self) -> bool:
         record = read_record(self._mesh.home, "trainer")
@@ -224,9 +216,9 @@ class Breaker:
         match what:
             case "cut":
                 before, cuts = proxy.forward, proxy.cuts
-                flows = self._await(lambda: proxy.forward > before)
+                flows = happens(lambda: proxy.forward > before, _MOMENT)
                 proxy.cut()
-                cut = self._await(lambda: proxy.cuts > cuts) if flows else False
+                cut = happens(lambda: proxy.cuts > cuts, _MOMENT) if flows else False
                 return "its connections are cut while something flows" if cut else "nothing flowed to it"
             case "slow":
                 proxy.slow(action.how["rate"], action.how["seconds"])

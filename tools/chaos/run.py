@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from tools.chaos.faults import Breaker
 from tools.chaos.load import KINDS, Load, Log
 from tools.chaos.mesh import ChaosMesh, models_folder
 from tools.chaos.plan import Action, make_plan
+from tools.chaos.waiting import happens
 
 #: Seconds for the ring to become quiet once all is healed and nobody talks any more, and seconds without any change
 #: after which it stands still.
 QUIET, STANDSTILL = 1800.0, 240.0
 #: Seconds until the first version answers, at most, before anything is broken.
 FIRST_VERSION = 400.0
+#: Seconds between two looks at stores and users.
+_LOOK = 0.2
 #: Whole answers that users get between two faults, and seconds after which it goes on without.
 ANSWERS, ANSWERS_WITHIN = 2, 8.0
 
@@ -137,8 +141,8 @@ class Run:
         try:
             # Without a version there is little to break; where that takes too long, it is broken all the same.
             self._say("waiting for the first version")
-            self._wait(lambda: (self._mesh.home.component("policy_server") / "policy.json").exists()
-                       and read_books(self._mesh.home, files=False).active > 0, FIRST_VERSION)
+            happens(lambda: (self._mesh.home.component("policy_server") / "policy.json").exists()
+                    and read_books(self._mesh.home, files=False).active > 0, FIRST_VERSION, _LOOK)
             self._break()
             self._say("healing")
             self._breaker.heal()
@@ -162,7 +166,7 @@ class Run:
                 break
             answers = self._log.complete()
             self._pause(action.gap)
-            self._wait(lambda answers=answers: self._log.complete() >= answers + ANSWERS, ANSWERS_WITHIN)
+            happens(partial(self._answered, answers + ANSWERS), ANSWERS_WITHIN, _LOOK)
             self._one(action)
 
     def _one(self, action: Action) -> None:
@@ -189,7 +193,7 @@ class Run:
         """Wait until every turn has its fate and the newest version answers."""
         began = time.monotonic()
         self._say("waiting for the ring to become quiet")
-        self._wait(lambda: not read_books(self._mesh.home, files=False).outboxes["turns"], 60)
+        happens(lambda: not read_books(self._mesh.home, files=False).outboxes["turns"], 60, _LOOK)
         self._end_sessions()
         waiting: dict[str, int] = {}
         told = 0.0
@@ -257,20 +261,15 @@ class Run:
         if self._breaker.starts_failed:
             self.report.notes.append(f"slow to come up: {Counter(self._breaker.starts_failed)}")
 
+    def _answered(self, number: int) -> bool:
+        return self._log.complete() >= number
+
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
 
     @staticmethod
     def _pause(seconds: float) -> None:
         time.sleep(seconds)
-
-    def _wait(self, condition: Any, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.2)
-        return True
 
 
 def write_json(report: Report, file: Path) -> None:
