@@ -110,7 +110,7 @@ async def test_long_output_is_cut_in_the_middle(terminal: TerminalEnvironment) -
 async def test_endless_output_is_ended(terminal: TerminalEnvironment) -> None:
     began = time.monotonic()
     result = await run(terminal, "x=4; yes")
-    assert "[interrupted: it wrote too much]" in result.observation.text and time.monotonic() - began < 15
+    assert "[interrupted: it wrote too much]" in result.observation.text and time.monotonic() - began < 60
     assert result.observation.data["truncated"] and len(result.observation.text) < 17_000
     assert await text(terminal, "echo $x") == "4\n[exit code: 0]"
 

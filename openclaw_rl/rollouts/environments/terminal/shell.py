@@ -16,7 +16,7 @@ from openclaw_rl.rollouts.sandboxes.interface import WORK, Process, Sandbox, San
 _ARGV = ["bash", "--noprofile", "--norc", "--noediting", "-i"]
 _SETTINGS = "PS1= PS2= PROMPT_COMMAND=; set +o history; set +H; unset HISTFILE; exec 198>&1"
 _START = 15.0  #: seconds for a shell to answer
-_INTERRUPT = 2.0  #: seconds for an interrupted command to end
+_INTERRUPT = 10.0  #: seconds for an interrupted command to end, on a machine that others load fully
 _LAST_WORDS = 0.1  #: seconds to read the last output of an ended shell
 #: Bytes that a command may write before it is killed.
 FLOOD = 16 * 2**20
@@ -141,7 +141,7 @@ class Shell:
         assert self._process is not None
         with contextlib.suppress(SandboxError):
             # A negative PID: the shell's group, where the command is; jobs in the background ignore the signal.
-            await self._sandbox.run(["sh", "-c", f"kill -2 -{self._pid}"], seconds=5)
+            await self._sandbox.run(["sh", "-c", f"kill -2 -{self._pid}"], seconds=_START)
             await self._process.write(_report(token).encode())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_INTERRUPT):
