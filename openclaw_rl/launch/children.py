@@ -68,10 +68,12 @@ class Child:
         program: what runs.
         home: of the mesh; the process's folder.
         sockets: folder for the socket that the process notifies; only we can enter it.
+        exited: called on the child's thread each time that the process has ended as it was asked to.
     """
 
-    def __init__(self, program: Program, home: Home, sockets: Path) -> None:
+    def __init__(self, program: Program, home: Home, sockets: Path, exited: Callable[[], None] = lambda: None) -> None:
         self.program, self.name = program, program.name
+        self._exited = exited
         self.state = ChildState(program.name, "STARTING")
         self._home, self._sockets = home, sockets
         self._policy = RestartPolicy.of_environment()
@@ -95,6 +97,7 @@ class Child:
                 break
             if code == 0 and self._asked:
                 self._set("EXITED")
+                self._exited()
                 self._stop.wait()
                 break
             lasted = self._ready_at is not None and time.monotonic() - self._ready_at >= self._policy.start_seconds

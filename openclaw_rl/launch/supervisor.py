@@ -116,7 +116,8 @@ def socket_path(home: Home) -> Path:
 
 
 def state_file(home: Home) -> Path:
-    """File with the supervisor's pid, its standby's, and the components that it keeps running."""
+    """File with the supervisor's pid, its standby's, the components that it keeps running, and those that were asked to
+    end."""
     return home.run / "supervisor.json"
 
 

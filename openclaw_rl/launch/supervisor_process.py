@@ -17,7 +17,7 @@ import socketserver
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,11 @@ class SupervisorProcess:
     Args:
         home: of the mesh.
         wanted: components to start at once: those of a supervisor that was killed.
+        exited: components that had been asked to end before it was, and stay down.
     """
 
-    def __init__(self, home: Home, wanted: list[str]) -> None:
-        self._home, self._wanted = home, set(wanted)
+    def __init__(self, home: Home, wanted: Collection[str] = (), exited: Collection[str] = ()) -> None:
+        self._home, self._wanted, self._exited = home, set(wanted), set(exited)
         self._sockets = supervisor.socket_folder(home)
         self._children: dict[str, Child] = {}
         self._lock, self._saving = threading.Lock(), threading.Lock()
@@ -85,7 +86,8 @@ class SupervisorProcess:
             return os.getpid()
         if call == "processes":
             return [child.report() for child in self._children.values()] + [
-                ChildState(name).json() for name in COMPONENTS if name not in self._children]
+                ChildState(name, "EXITED" if name in self._exited else "STOPPED").json()
+                for name in COMPONENTS if name not in self._children]
         if call == "shutdown":
             self._stopping.set()
             return None
@@ -102,9 +104,10 @@ class SupervisorProcess:
             if self._stopping.is_set():
                 raise ValueError("the supervisor is ending")
             self._wanted.add(name)
+            self._exited.discard(name)
             child = self._children.get(name)
             if child is None or child.state.state == "STOPPED":
-                self._children[name] = Child(self.program(name), self._home, self._sockets)
+                self._children[name] = Child(self.program(name), self._home, self._sockets, self._save)
             else:
                 child.restart()
         self._save()
@@ -112,6 +115,7 @@ class SupervisorProcess:
     def stop(self, name: str) -> None:
         with self._lock:
             self._wanted.discard(name)
+            self._exited.discard(name)
             child = self._children.get(name)
         self._save()
         if child is not None:
@@ -135,7 +139,10 @@ class SupervisorProcess:
         """Write down what the one that takes our place has to know."""
         with self._saving:
             standby = self._standby.pid if self._standby is not None else 0
-            state = {"pid": os.getpid(), "standby": standby, "wanted": sorted(self._wanted)}
+            exited = self._exited | {name for name, child in list(self._children.items())
+                                     if name in self._wanted and child.state.state == "EXITED"}
+            state = {"pid": os.getpid(), "standby": standby, "wanted": sorted(self._wanted - exited),
+                     "exited": sorted(exited)}
             try:
                 write_atomically(supervisor.state_file(self._home), json.dumps(state).encode())
             except OSError as error:
@@ -232,9 +239,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"a supervisor of {home.root} runs already", file=sys.stderr)
         return 1
     try:
-        wanted = list(json.loads(supervisor.state_file(home).read_text())["wanted"])
+        state = json.loads(supervisor.state_file(home).read_text())
+        wanted, exited = list(state["wanted"]), list(state["exited"])
     except (OSError, ValueError, KeyError, TypeError):
-        wanted = []
+        wanted, exited = [], []
     if wanted:
         logger.error("the supervisor was killed; its standby takes its place and starts %s again", ", ".join(wanted))
         from openclaw_rl.launch import leftovers
@@ -242,7 +250,7 @@ def main(argv: list[str] | None = None) -> int:
         leftovers.end_orphans(home)
     logger.info("supervisor of %s, pid %d", home.root, os.getpid())
     try:
-        SupervisorProcess(home, wanted).run()
+        SupervisorProcess(home, wanted, exited).run()
     except Exception:
         logger.exception("the supervisor ends")
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from openclaw_rl.launch import checks, start, waiting
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.mesh_report import MeshReport
 from openclaw_rl.launch.status import report
-from openclaw_rl.launch.supervisor import Supervisor, socket_path
+from openclaw_rl.launch.supervisor import Supervisor, socket_path, state_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, RunRecord, read_record, write_record
 from openclaw_rl.runtime.process import marked
 from openclaw_rl.runtime.supervision import START_VARIABLE, RestartPolicy
@@ -106,6 +107,18 @@ def test_one_that_is_asked_to_end_stays_down(home: Home, config: Config, console
     until(lambda: Supervisor(home).processes()["trainer"].state == "RUNNING")
     os.kill(mesh["trainer"].pid or 0, signal.SIGTERM)
     until(lambda: report(home)["trainer"].state == "STOPPED" and "asked to end" in report(home)["trainer"].detail)
+
+    supervisor, standby = Supervisor(home).pid(), until(Supervisor(home).standby)
+    assert supervisor
+    until(lambda: "trainer" in json.loads(state_file(home).read_text())["exited"])
+    psutil.Process(supervisor).kill()
+    until(lambda: Supervisor(home).pid() == standby)
+    until(lambda: {report(home)[name].state for name in COMPONENTS if name != "trainer"} == {"RUNNING"})
+    down = report(home)["trainer"]
+    assert down.state == "STOPPED" and "asked to end" in down.detail, "with the one that took the supervisor's place"
+    start.start_one(home, config, "trainer", console)
+    assert report(home)["trainer"].state == "RUNNING"
+    assert json.loads(state_file(home).read_text())["exited"] == []
 
 
 @pytest.mark.slow
