@@ -11,9 +11,10 @@ import sys
 def main() -> None:
     """Run a command. A failure that is expected is one line that says what to do, with exit code 1 (2 for wrong
     usage); OPENCLAW_RL_DEBUG=1 shows its traceback."""
-    from openclaw_rl.cli.app import err
-    from openclaw_rl.cli.commands import app
+    from openclaw_rl.cli.app import app
+    from openclaw_rl.cli.overview import load
 
+    load(sys.argv[1:])
     os.umask(0o077)  # what a command writes is its user's alone
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for stream in (sys.stdout, sys.stderr):
@@ -31,6 +32,8 @@ def main() -> None:
         if text is None or os.environ.get("OPENCLAW_RL_DEBUG"):
             raise
         if not getattr(error, "shown", False):
+            from openclaw_rl.cli.terminal import err
+
             err.print(f"[red]error:[/] {_plain(text)}", soft_wrap=True, highlight=False)
         sys.exit(1)
 

@@ -1,58 +1,55 @@
-"""The application that the commands register with, and what they share."""
+"""The application that the commands register with."""
 
 from __future__ import annotations
 
-import json
-import sys
+import difflib
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
-_ORDER = ("init", "certs", "keys", "local-start", "distributed-start", "mesh", "status", "dashboard", "metrics", "chat",
-          "turns", "trace", "episodes", "environments", "versions", "rollback", "pin", "unpin", "pause", "resume",
-          "train-now", "forget", "logs", "set-aside", "conformance", "docs",
-          "stop-all")
+from openclaw_rl.cli.overview import COMMANDS
 
 
 class _Commands(TyperGroup):
-    """Lists commands in order of use."""
+    """The commands in order of use. Only the module of the one that is meant is loaded (`overview.load`), so the list
+    is not made of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        return [name for name in COMMANDS if name in self.commands]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = " or ".join(map(repr, difflib.get_close_matches(name, COMMANDS)))
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {close}?" if close else ""))
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
-    name="openclaw-rl", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
+    name="openclaw-rl", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Run an agent that learns from use: start the mesh, chat with it, see what it has learned.",
     epilog="To get started: openclaw-rl local-start, then openclaw-rl chat. Documentation: openclaw-rl docs. Files are "
            "stored in ~/.openclaw-rl, or in the folder named by OPENCLAW_RL_HOME.")
-#: Facts and answers. In a pipe lines are as long as they need to be, rather than cut for a terminal of 80.
-out = Console(width=None if sys.stdout.isatty() else 200)
-err = Console(stderr=True)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"openclaw-rl {version('openclaw-rl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_version,
+                                                   is_eager=True)] = False) -> None:
+    pass
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")]
-
-
-def print_json(data: Any) -> None:
-    """Print plain JSON, independent of the terminal's width and encoding."""
-    print(json_text(data, indent=2))
-
-
-def json_text(data: Any, indent: int | None = None) -> str:
-    """Return JSON for standard output, with escapes if its encoding lacks characters."""
-    return json.dumps(data, indent=indent, ensure_ascii=(sys.stdout.encoding or "").lower() != "utf-8")
-
-
-def clipped(text: str, width: int) -> Text:
-    """Return one line of at most `width` characters, without markup or control characters."""
-    line = harmless(" ".join(text.split()))
-    return Text(line if len(line) <= width else line[: width - 1] + "…")
-
-
-def harmless(text: str) -> str:
-    """Replace control characters: a sandbox or a user may have written escape sequences."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.terminal import err, out
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import err, out, print_json
 
 if TYPE_CHECKING:
     from openclaw_rl.conformance.frame import Check

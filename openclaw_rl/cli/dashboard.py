@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.terminal import err, out
 from openclaw_rl.runtime.home import Home
 
 

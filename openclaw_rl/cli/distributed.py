@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.terminal import err, out
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:

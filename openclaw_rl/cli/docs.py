@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.terminal import err, out
 
 
 @app.command(epilog="Example: openclaw-rl docs troubles-and-cures; openclaw-rl docs judges --lang zh")

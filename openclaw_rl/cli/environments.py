@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from openclaw_rl.cli.app import Json, app, clipped, harmless, json_text, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import clipped, harmless, json_text, out, print_json
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import clipped, err, out, print_json
 from openclaw_rl.cli.turns import SCORES
 from openclaw_rl.runtime.home import Home
 

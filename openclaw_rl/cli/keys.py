@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import err, out, print_json
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from openclaw_rl.cli.app import app, err, out
+from openclaw_rl.cli.app import app
+from openclaw_rl.cli.terminal import err, out
 from openclaw_rl.runtime.home import COMPONENTS, Home
 
 if TYPE_CHECKING:

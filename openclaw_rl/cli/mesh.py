@@ -13,7 +13,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import clipped, err, out, print_json
 from openclaw_rl.runtime.home import Home, write_atomically
 from openclaw_rl.runtime.private import NotPrivate
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import err, out, print_json
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from openclaw_rl.cli.app import Json, app, clipped, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import clipped, err, out, print_json
 from openclaw_rl.runtime.home import Home
 
 

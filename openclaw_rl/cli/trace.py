@@ -8,7 +8,8 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from openclaw_rl.cli.app import Json, app, err, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import err, out, print_json
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:

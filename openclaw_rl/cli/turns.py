@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from openclaw_rl.cli.app import Json, app, clipped, out, print_json
+from openclaw_rl.cli.app import Json, app
+from openclaw_rl.cli.terminal import clipped, out, print_json
 from openclaw_rl.runtime.home import Home
 
 SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}

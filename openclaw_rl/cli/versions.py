@@ -9,8 +9,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from openclaw_rl.cli.app import Json, app, clipped, out, print_json
+from openclaw_rl.cli.app import Json, app
 from openclaw_rl.cli.pin import activating
+from openclaw_rl.cli.terminal import clipped, out, print_json
 from openclaw_rl.cli.turns import SCORES
 from openclaw_rl.runtime.home import Home
 

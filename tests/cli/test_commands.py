@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY, Mock
 
 import pytest
@@ -17,15 +19,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from openclaw_rl import cli
-from openclaw_rl.cli.app import print_json
 from openclaw_rl.cli.commands import app
+from openclaw_rl.cli.overview import COMMANDS
+from openclaw_rl.cli.terminal import print_json
 from openclaw_rl.client.facts import TurnFate, Version
 from openclaw_rl.config import Config, load_config
 from openclaw_rl.launch.checks import StartError
 from openclaw_rl.observability.log_reader import Tail
 from tests.client.fake_door import FakeDoor
 
-COMMANDS = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys list", "keys add",
+ALL = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys list", "keys add",
             "keys revoke", "keys rotate", "local-start",
             "distributed-start", "mesh", "mesh id", "mesh export", "mesh join", "mesh leave", "status", "dashboard",
             "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list", "episodes show",
@@ -63,10 +66,53 @@ def run_main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 def test_help_loads_only_what_it_needs() -> None:
     """Each start of the command pays for what is imported, so a command's own needs are imported by its function."""
-    heavy = ("asyncio", "grpc", "google.protobuf", "opentelemetry", "pydantic", "sqlite3", "yaml")
-    code = f"import sys, openclaw_rl.cli.commands; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
+    heavy = ["asyncio", "grpc", "google.protobuf", "opentelemetry", "pydantic", "sqlite3", "yaml"]
+    end = "; print([name for name in {!r} if name in sys.modules])"
+
+    def loaded(code: str, names: list[str]) -> str:
+        done = subprocess.run([sys.executable, "-c", f"import sys; {code}{end.format(names)}"], capture_output=True,
+                              text=True, check=True, timeout=60)
+        return done.stdout.splitlines()[-1]
+
+    assert loaded("import openclaw_rl.cli.commands", heavy) == "[]"
+    overview = ("from openclaw_rl import cli; sys.argv = ['openclaw-rl', '--help']\n"
+                "try: cli.main()\nexcept SystemExit: pass\n")
+    assert loaded(f"exec({overview!r})", [*heavy, "rich", "openclaw_rl.cli.turns"]) == "[]"
+    code = "from openclaw_rl.cli.overview import load; load(['-h', 'turns'])"
+    assert loaded(code, [*heavy, "openclaw_rl.cli.turns", "openclaw_rl.cli.mesh"]) == "['openclaw_rl.cli.turns']"
+
+
+def test_the_overview_knows_every_command_and_its_module() -> None:
+    modules = {name: callback.__module__ for name, callback in _top(app)}
+    assert modules == {name: f"openclaw_rl.cli.{command.module}" for name, command in COMMANDS.items()}
+    shown = run("--help")[1]
+    assert [line.split()[0] for line in shown.partition("Commands:")[2].splitlines()
+            if line.startswith("  ") and line[2:3].strip() and line.split()[0] in COMMANDS] == list(COMMANDS)
+
+
+def _top(typer_app: typer.Typer) -> Iterator[tuple[str, Any]]:
+    for command in typer_app.registered_commands:
+        assert command.callback
+        yield command.name or command.callback.__name__.replace("_", "-"), command.callback
+    for group in typer_app.registered_groups:
+        assert group.name and group.typer_instance
+        yield group.name, group.typer_instance.registered_commands[0].callback
+
+
+def test_the_version() -> None:
+    assert run("--version") == (0, f"openclaw-rl {version('openclaw-rl')}\n")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("statsu", "'status'"), ("version", "'versions'"),
+                                                ("local_start", "'local-start'")])
+def test_a_mistyped_command(typed: str, meant: str) -> None:
+    code, output = run(typed)
+    assert code == 2 and f"No such command '{typed}'. Did you mean {meant}?" in output
+
+
+def test_an_unknown_command() -> None:
+    code, output = run("xyz")
+    assert code == 2 and "No such command 'xyz'." in output and "mean" not in output
 
 
 @pytest.mark.parametrize("encoding, shown", [("utf-8", "苍鹭".encode()), ("ascii", b"\\u82cd\\u9e6d")])
@@ -77,7 +123,7 @@ def test_json_is_json_in_every_encoding(encoding: str, shown: bytes, monkeypatch
     assert shown in written.getvalue() and json.loads(written.getvalue()) == {"text": "苍鹭"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ALL)
 def test_help_has_an_example(command: str) -> None:
     code, output = run(*command.split(), "--help")
     assert code == 0 and f"openclaw-rl {command}" in output.split("Example:")[1]
@@ -93,7 +139,7 @@ def test_every_command_is_looked_at() -> None:
             yield prefix + group.name
             yield from names(group.typer_instance, f"{prefix}{group.name} ")
 
-    assert sorted(names(app)) == sorted(COMMANDS)
+    assert sorted(names(app)) == sorted(ALL)
     assert run()[1].index("init") < run()[1].index("stop-all")
 
 
