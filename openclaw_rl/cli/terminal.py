@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +29,11 @@ def clipped(text: str, width: int) -> Text:
     """Return one line of at most `width` characters, without markup or control characters."""
     line = harmless(" ".join(text.split()))
     return Text(line if len(line) <= width else line[: width - 1] + "…")
+
+
+def local_time(at: str | None) -> str:
+    """Return a moment in ISO 8601 as date and time of this machine's time zone; of None, nothing."""
+    return "" if at is None else f"{datetime.fromisoformat(at).astimezone():%F %T}"
 
 
 def harmless(text: str) -> str:

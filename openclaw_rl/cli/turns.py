@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from openclaw_rl.cli.app import Json, app
-from openclaw_rl.cli.terminal import clipped, out, print_json
+from openclaw_rl.cli.terminal import clipped, local_time, out, print_json
 from openclaw_rl.runtime.home import Home
 
 SCORES = {1: "+1", 0: "0", -1: "-1", None: ""}
@@ -40,6 +40,8 @@ def turns(
     for column in ("turn", "class", "ver.", "score", "fate"):
         table.add_column(column, no_wrap=True)
     wide = out.width >= 140  # the terminal has room for more than the facts
+    if timed := out.width >= 100:
+        table.add_column("time", no_wrap=True)
     if wide:
         table.add_column("session", no_wrap=True)
         table.add_column("request", no_wrap=True)
@@ -54,6 +56,7 @@ def turns(
                 notes.append(reason)
             fate = f"{fate} ({notes.index(reason) + 1})"
         table.add_row(turn.turn, turn.turn_class, str(turn.version), SCORES[turn.score], clipped(fate, 50),
+                      *((local_time(turn.finished_at),) if timed else ()),
                       *((clipped(turn.session, 40), clipped(turn.request_text, 40)) if wide else ()))
     out.print(table)
     for number, note in enumerate(notes, 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from openclaw_rl.cli.app import Json, app
 from openclaw_rl.cli.pin import activating
-from openclaw_rl.cli.terminal import clipped, out, print_json
+from openclaw_rl.cli.terminal import clipped, local_time, out, print_json
 from openclaw_rl.cli.turns import SCORES
 from openclaw_rl.runtime.home import Home
 
@@ -49,7 +48,7 @@ def versions(ctx: typer.Context, as_json: Json = False) -> None:
     for v in found:
         table.add_row(_number(v), f"[{_COLOURS.get(v.state, 'default')}]{v.state}[/]",
                       "" if v.parent is None else str(v.parent), *((v.algorithm,) if wide else ()),
-                      _when(v.created_at), str(len(v.turns)), *((_live(v), v.digest[:12]) if wide else ()),
+                      local_time(v.created_at), str(len(v.turns)), *((_live(v), v.digest[:12]) if wide else ()),
                       clipped(_metrics(v, wide), max(24, out.width - (94 if wide else 60))))
     out.print(table)
     out.print("* active; `openclaw-rl rollback N` activates another", highlight=False, style="dim")
@@ -71,7 +70,7 @@ def show(version: Number, as_json: Json = False) -> None:
     table.add_row("digest", v.digest)
     table.add_row("algorithm", Text(v.algorithm))
     table.add_row("settings", Text(", ".join(f"{name} {value}" for name, value in story.settings.items())))
-    table.add_row("created", _when(v.created_at))
+    table.add_row("created", local_time(v.created_at))
     table.add_row("activated", Text(_activation(story)))
     if v.state:
         table.add_row("state", Text(v.state, _COLOURS.get(v.state, "")))
@@ -157,7 +156,7 @@ def _live(v: Version) -> str:
 
 
 def _delivery(delivery: dict[str, Any]) -> str:
-    parts = ["answers" if delivery["active"] else "", _when(delivery["activated_at"]), delivery["detail"]]
+    parts = ["answers" if delivery["active"] else "", local_time(delivery["activated_at"]), delivery["detail"]]
     return f"{delivery['address']}: {'; '.join(part for part in parts if part)}"
 
 
@@ -183,10 +182,6 @@ def _number(v: Version) -> str:
     return f"[green]{v.version} *[/]" if v.active else str(v.version)
 
 
-def _when(at: str | None) -> str:
-    return "" if at is None else f"{datetime.fromisoformat(at).astimezone():%F %T}"
-
-
 def _metrics(v: Version, every: bool) -> str:
     names = [name for name in _METRICS if name in v.metrics]
     if every:
@@ -196,7 +191,7 @@ def _metrics(v: Version, every: bool) -> str:
 
 def _activation(story: VersionStory) -> str:
     """Return activation time, decoding pause, and why the version is not served."""
-    parts = [_when(story.activated_at)]
+    parts = [local_time(story.activated_at)]
     if story.pause_ms is not None:
         parts.append(f"decoding paused for {story.pause_ms:.0f} ms")
     return "; ".join(part for part in (*parts, story.detail) if part)

@@ -52,13 +52,15 @@ class TurnFate:
     flaw: str = ""  #: what is wrong with the response: cut off, empty, stopped at the limit
     context_change: str = ""  #: what the client did to the conversation before it: compacted, edited
     class_reason: str = ""  #: the rule that decided the class
+    finished_at: str | None = None  #: ISO 8601, UTC
 
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl turns --json` prints it."""
         return {"turn": self.turn, "session": self.session, "class": self.turn_class, "version": self.version,
                 "score": self.score, "fate": self.fate, "trained_version": self.trained_version,
                 "reason": self.reason, "branch": self.branch, "flaw": self.flaw,
-                "context_change": self.context_change, "class_reason": self.class_reason}
+                "context_change": self.context_change, "class_reason": self.class_reason,
+                "finished_at": self.finished_at, "request": self.request_text, "response": self.response_text}
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def fate(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus
     return TurnFate(summary.turn_id, summary.session_id, _CLASSES.get(summary.turn_class, "unknown"),
                     summary.policy_version, score, result, trained, reason, summary.request_text,
                     summary.response_text, summary.branch_id, summary.flaw, summary.context_change,
-                    summary.class_reason)
+                    summary.class_reason, iso(summary.finished_at) if summary.HasField("finished_at") else None)
 
 
 def _outcome(summary: TurnSummary, judgement: Judgement | None, sample: SampleStatus | None,

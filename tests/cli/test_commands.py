@@ -237,7 +237,7 @@ def test_a_bad_configuration_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text("components: {trainer: {min_samples: 0}}\nmoode: local\n")
     code, error = run_main(monkeypatch, capsys, "local-start", "--config", str(file))
     assert code == 1 and "components.trainer.min_samples: 0 is not allowed" in error
-    assert f"{file}: moode: unknown key" in error
+    assert f"{file}:2: moode: unknown key; allowed here: " in error and "Did you mean mode?" in error
     code, error = run_main(monkeypatch, capsys, "local-start", str(tmp_path / "none.yaml"))
     assert code == 1 and "none.yaml: No such file" in error
 

@@ -46,7 +46,8 @@ def test_fate(known: env.TurnSummary, judgement: Judgement | None, sample: Sampl
     result = fate(known, judgement, sample, down)
     assert (result.fate, result.trained_version, result.reason, result.score) == expected
     assert set(result.json()) == {"turn", "session", "class", "version", "score", "fate", "trained_version", "reason",
-                                  "branch", "flaw", "context_change", "class_reason"}
+                                  "branch", "flaw", "context_change", "class_reason", "finished_at", "request",
+                                  "response"}
     assert result.json()["version"] == 4
 
 

@@ -34,6 +34,18 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, says: str) -> None:
     assert str(error.value).startswith(str(file))
 
 
+def test_the_line_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("mode: local\ncomponents:\n  trainer:\n    min_samples: 4\n    learning_rte: 1e-4\n"
+                    "  prm_judge: {<<: {votes: no}}\njournl: 5\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(file)
+    assert [line.partition(";")[0].removeprefix(f"{file}:") for line in str(error.value).splitlines()] == [
+        "6: components.prm_judge.votes: False is not allowed: a number is needed",
+        "5: components.trainer.learning_rte: unknown key", "7: journl: unknown key"]
+    assert "Did you mean learning_rate?" in str(error.value) and "Did you mean journal?" in str(error.value)
+
+
 def test_merged_keys_may_be_overridden(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("components: {env_server: &any {port: 0}, prm_judge: {<<: *any, votes: 2}, "
