@@ -37,7 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from openclaw_rl.config import EMBEDDED_MODEL, PrmJudgeConfig, TrainerConfig
+from openclaw_rl.config import EMBEDDED_MODEL, TrainerConfig
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.weights.store import VersionStore
@@ -63,20 +63,25 @@ def arguments() -> argparse.Namespace:
 
 def make_versions(root: Path, method: str, rate: float, steps: int) -> None:
     """Real steps on real answers; all versions stay."""
-    import learning
-    import yaml
-    from in_process import Direct
+    from tools.bench.learning import items
+    from tools.bench.learning.evaluation import MAX_TOKENS
+    from tools.bench.learning.users import USERS
+    from tools.bench.learning.worlds import InProcess
+
+    async def interact(world: InProcess, index: int) -> None:
+        item, session = items.train()[index], str(index)
+        messages = [{"role": "user", "content": item.prompt}]
+        answer = await world.ask(messages, session=session, side=False, seed=index, max_tokens=MAX_TOKENS)
+        said = {"role": "user", "content": USERS["plain"].reply(item, answer, index, 0)}
+        await world.ask([*messages, said], session=session, side=False, seed=index, max_tokens=1, done=True)
 
     async def run() -> None:
         config = TrainerConfig(method=method, learning_rate=rate, max_batch=BATCH)
-        world = await Direct.start(Home.default(), root, config, PrmJudgeConfig())
-        world._learner.tidy = lambda needed: None  # type: ignore[method-assign]
-        prompts = yaml.safe_load((Path(__file__).parent / "prompts.yaml").read_text())["train"]
+        world = await InProcess.create(root, config)
+        world.learner.tidy = lambda needed: None  # type: ignore[method-assign]
         for step in range(steps):
-            asked = prompts[BATCH * step : BATCH * (step + 1)]
-            await asyncio.gather(*(learning.interact(world, entry["prompt"], f"{step}-{i}", 100 * step + i)
-                                   for i, entry in enumerate(asked)))
-            await world.learned(0)
+            await asyncio.gather(*(interact(world, index) for index in range(BATCH * step, BATCH * (step + 1))))
+            await world.learned()
         await world.stop()
 
     root.mkdir(parents=True)
