@@ -44,7 +44,7 @@ def clear_leftovers(home: Home) -> None:
         logger.warning("ended %s, whose supervisor was gone", name)
     for name in COMPONENTS:
         record = read_record(home, name)
-        status = ask(record.address, component=name, home=home) if record else None
+        status = ask(record.address, component=name, home=home).status if record else None
         if record is None or status is None or status.name != name or status.pid != record.pid:
             remove_record(home, name)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from openclaw_rl.runtime.home import Home
 
 if TYPE_CHECKING:
+    from openclaw_rl.rpc.errors import MeshError
     from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus
 
 State = Literal["RUNNING", "STARTING", "DEGRADED", "STOPPED", "FAILED"]
@@ -137,14 +138,34 @@ def answering(name: str, status: ComponentStatus, address: str | None, *, ours: 
                            status.host, ours=ours)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What an address says to the question for a component's status."""
+
+    status: ComponentStatus | None = None  #: None when this mesh's component does not answer
+    foreign: str = ""  #: that another mesh answers there, as a sentence
+
+
 def ask(address: str, timeout: float = _ANSWER_SECONDS, *, component: str | None = None,
-        home: Home | None = None) -> ComponentStatus | None:
-    """Ask a component for its status; None when it doesn't answer."""
+        home: Home | None = None) -> Answer:
+    """Ask a component for its status."""
     from openclaw_rl.client import ComponentServiceClient
     from openclaw_rl.rpc.errors import MeshError
 
     with ComponentServiceClient(address, component=component, home=home) as client:
         try:
-            return client.get_status(timeout=timeout).status
-        except MeshError:
-            return None
+            return Answer(client.get_status(timeout=timeout).status)
+        except MeshError as error:
+            return Answer(foreign=_foreign(error, address, home))
+
+
+def _foreign(error: MeshError, address: str, home: Home | None) -> str:
+    from openclaw_rl.rpc.membership import of_client
+
+    if error.reason != "WRONG_MESH":
+        return ""
+    ours = of_client(home)
+    # Either side may have refused: each expects its own mesh.
+    named = {error.metadata.get("expected", ""), error.metadata.get("found", "")} - {ours.mesh if ours else "", ""}
+    return (f"at {address} answers another mesh{f', {named.pop()}' if named else ''}: it has taken the port, or the "
+            "address is out of date")

@@ -6,7 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.launch import jaeger
-from openclaw_rl.launch.mesh_report import CRASHES, ComponentReport, MeshReport, State, answering, ask
+from openclaw_rl.launch.mesh_report import (
+    CRASHES,
+    Answer,
+    ComponentReport,
+    MeshReport,
+    State,
+    answering,
+    ask,
+)
 from openclaw_rl.launch.supervisor import Process, Supervisor
 from openclaw_rl.runtime import mesh_file
 from openclaw_rl.runtime.home import COMPONENTS, Home, read_record
@@ -61,25 +69,31 @@ def _component(home: Home, config: Config, name: str, process: Process | None, g
     section = getattr(config.components, name)
     record = read_record(home, name)
     address = section.address or (record.address if record else None)
-    status = ask(address, component=name, home=home) if address else None
+    answer = ask(address, component=name, home=home) if address else Answer()
+    status = answer.status
     if status is not None and (status.name == name or section.address):
         found = answering(name, status, address, ours=not section.address)
         if process is not None and process.progress and found.state == "STARTING":
             found.detail = found.detail or process.progress
         return found
     if section.address:
-        return ComponentReport(name, "STOPPED", address=address,
-                               detail=f"does not answer at {address} (components.{name}.address)")
+        why = answer.foreign or f"does not answer at {address}"
+        return ComponentReport(name, "STOPPED", address=address, detail=f"{why} (components.{name}.address)")
     if process is None or process.state == "STOPPED":
         detail = "" if section.enabled else f"not enabled (components.{name}.enabled)"
-        return ComponentReport(name, "STOPPED", detail=detail or gone)
-    state, detail = _silent(name, process, record is not None and record.pid == process.pid)
+        return ComponentReport(name, "STOPPED", detail=detail or answer.foreign or gone)
+    state, detail = _silent(name, process, record is not None and record.pid == process.pid, answer.foreign)
     return ComponentReport(name, state, process.pid, address if state in ("STOPPED", "DEGRADED") else None, detail,
                            crashes=process.failures)
 
 
-def _silent(name: str, process: Process, recorded: bool) -> tuple[State, str]:
-    """State and detail of a component that does not answer. `recorded`: the process has told its address."""
+def _silent(name: str, process: Process, recorded: bool, foreign: str = "") -> tuple[State, str]:
+    """State and detail of a component that does not answer.
+
+    Args:
+        recorded: the process has told its address.
+        foreign: that another mesh answers there.
+    """
     if process.state == "EXITED":
         return "STOPPED", "was asked to end; `openclaw-rl local-start` starts it again"
     if process.state == "STOPPING":
@@ -93,7 +107,7 @@ def _silent(name: str, process: Process, recorded: bool) -> tuple[State, str]:
         return "STARTING", f"since {process.uptime:.0f} s; it ended before: {process.reason}"
     if process.state == "STARTING" or not recorded:
         return "STARTING", "; ".join(filter(None, [process.progress, f"since {process.uptime:.0f} s"]))
-    return "DEGRADED", f"does not answer; see `openclaw-rl logs {name}`"
+    return "DEGRADED", f"{foreign or 'does not answer'}; see `openclaw-rl logs {name}`"
 
 
 def last_lines(home: Home, name: str, count: int = 8) -> str:

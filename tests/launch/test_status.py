@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,6 +15,11 @@ from openclaw_rl.cli.commands import app
 from openclaw_rl.launch import status as status_module
 from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
 from openclaw_rl.launch.supervisor import Process
+from openclaw_rl.rpc.membership import Membership
+from openclaw_rl.rpc.server import ComponentServer
+from openclaw_rl.runtime import mesh_id
+from openclaw_rl.runtime.home import Home, RunRecord, write_record
+from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.v1.component_pb2 import Alarm, ComponentStatus
 
 SINCE = Timestamp(seconds=1_700_000_000)
@@ -80,3 +87,22 @@ def test_different_versions_in_one_mesh(mesh: MeshReport) -> None:
 def test_one_that_does_not_answer(process: Process, state: str, detail: str) -> None:
     process = replace(process, since=time.time())
     assert status_module._silent("trainer", process, True) == (state, detail)
+
+
+async def test_another_mesh_at_a_recorded_address(tmp_path: Path) -> None:
+    home = Home(tmp_path / "ours").create()
+    ours = mesh_id.make(home)
+    with activated(Ambient(identified=True, membership=Membership("mesh-b", "trainer"))):
+        server = ComponentServer("trainer", "127.0.0.1", 0, Home(tmp_path / "theirs").create(), ComponentStatus)
+        await server.start()
+    try:
+        write_record(home, RunRecord("trainer", 7, server.address, ""))
+        trainer = (await asyncio.to_thread(status_module.report, home))["trainer"]
+    finally:
+        await server.stop(0)
+    foreign = f"at {server.address} answers another mesh, mesh-b: it has taken the port, or the address is out of date"
+    assert (trainer.state, trainer.detail) == ("STOPPED", foreign)
+    assert trainer.status is None and ours != "mesh-b"
+    running = Process("trainer", "RUNNING", 7, 0, 0, "", False, "")
+    assert status_module._silent("trainer", running, True, foreign) == (
+        "DEGRADED", f"{foreign}; see `openclaw-rl logs trainer`")

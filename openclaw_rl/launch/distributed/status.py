@@ -37,18 +37,21 @@ def _component(home: Home, mesh: MeshFile, name: str, told: dict[str, Any] | Non
     if address is None:
         enabled = getattr(mesh.config.components, name).enabled
         return ComponentReport(name, "STOPPED", detail="" if enabled else f"not enabled (components.{name}.enabled)")
-    status = ask(address, component=name, home=home)
+    answer = ask(address, component=name, home=home)
+    status = answer.status
     if status is not None and (status.name == name or not host):
         found = answering(name, status, address, ours=bool(host))
         found.host = host or found.host
         return found
     if not host:
-        return ComponentReport(name, "STOPPED", address=address,
-                               detail=f"does not answer at {address} (components.{name}.address)")
+        why = answer.foreign or f"does not answer at {address}"
+        return ComponentReport(name, "STOPPED", address=address, detail=f"{why} (components.{name}.address)")
     silent = ComponentReport(name, "DEGRADED", address=address, host=host)
     entry: dict[str, Any] = (told or {}).get("components", {}).get(name, {})
     silent.pid, silent.crashes = entry.get("pid"), entry.get("failures", 0)
     silent.state, silent.detail = _why(mesh, name, host, address, told, entry)
+    if answer.foreign:
+        silent.detail = f"{answer.foreign}; {silent.detail}"
     return silent
 
 

@@ -16,7 +16,7 @@ from openclaw_rl.launch.distributed import export
 from openclaw_rl.launch.distributed import plan as plans
 from openclaw_rl.launch.distributed.plan import Plan
 from openclaw_rl.launch.distributed.stop import everywhere
-from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
+from openclaw_rl.launch.mesh_report import Answer, ComponentReport, MeshReport
 from openclaw_rl.launch.start import local_start
 from openclaw_rl.launch.status import report
 from openclaw_rl.launch.supervisor import SupervisorError
@@ -93,7 +93,7 @@ def test_the_python_api_leaves_what_an_agent_keeps_alone(started: Home, monkeypa
     from openclaw_rl.launch import leftovers
 
     monkeypatch.setattr(leftovers, "end_orphans", lambda home: pytest.fail("the agent's children were ended"))
-    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: None)
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: Answer())
     monkeypatch.setattr("openclaw_rl.launch.distributed.status._probe", lambda host, address: "is silent")
     leftovers.clear_leftovers(started)
     with pytest.raises(StartError, match="trainer is silent; `openclaw-rl distributed-start` keeps this mesh"):
@@ -107,7 +107,7 @@ def test_the_python_api_leaves_what_an_agent_keeps_alone(started: Home, monkeypa
 
 def test_status_of_hosts(tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller's facts are told where a component is silent, unless they are old."""
-    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: None)
+    monkeypatch.setattr("openclaw_rl.launch.distributed.status.ask", lambda address, **_: Answer())
     home, now = Home(tmp_path).create(), time.time()
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
