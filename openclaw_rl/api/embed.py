@@ -24,6 +24,7 @@ from openclaw_rl.config import Config, load_config
 from openclaw_rl.launch.component import component_class
 from openclaw_rl.rpc.component_run import ComponentRun, until_set
 from openclaw_rl.rpc.hosted_server import HostServer
+from openclaw_rl.rpc.reflection import add_reflection
 from openclaw_rl.rpc.server import OPTIONS, ComponentServer
 from openclaw_rl.runtime.home import COMPONENTS, Home
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import grpc
     from grpc_health.v1 import health
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["GRPC_OPTIONS", "Embedded", "add_reflection"]
 
 #: Options for your `grpc.aio.server`: messages up to 16 MB, and the keepalive of the mesh's channels.
 GRPC_OPTIONS = OPTIONS
@@ -61,7 +64,7 @@ class Embedded:
 
     @property
     def service_names(self) -> tuple[str, ...]:
-        """Full names of its gRPC services, for `enable_server_reflection`."""
+        """Full names of its gRPC services, for `add_reflection`."""
         return self._running.service_names
 
     async def add_to(self, server: grpc.aio.Server, health: health.aio.HealthServicer | None = None) -> None:

@@ -116,8 +116,9 @@ def serve(config: Config, home: Home, listener: Listener, ready: Callable[[str],
     dashboard = build(config, home, listener)
     app = make_app(dashboard, names=tuple(config.dashboard.names), secure=listener.certificate is not None,
                    port=listener.port)
+    # h11 sends no chunks to HTTP/1.0 (RFC 9112, 6.1), as nginx asks by default; uvicorn's other parser does.
     settings = _Settings(app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
-                              ws="wsproto", timeout_graceful_shutdown=2, lifespan="on")
+                         http="h11", ws="wsproto", timeout_graceful_shutdown=2, lifespan="on")
     settings.load()
     settings.certificate = listener.certificate
     if listener.certificate is not None:

@@ -7,7 +7,6 @@ import sys
 import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection
 
 from openclaw_rl.api import embed
 from openclaw_rl.runtime.home import Home
@@ -33,7 +32,7 @@ async def main(address: str) -> None:
 
     judge = embed.Embedded("prm_judge", home=Home.default())
     await judge.add_to(server)
-    reflection.enable_server_reflection((*judge.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    embed.add_reflection((*judge.service_names, health.SERVICE_NAME), server)  # v1 and v1alpha, with comments
 
     credentials = judge.server_credentials()  # None while the mesh is plain text, on one machine
     port = (server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import gzip
+import re
 import socket
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from openclaw_rl.cli.commands import app
 from openclaw_rl.config import Config, ConfigError
 from openclaw_rl.dashboard.server import listen
 from openclaw_rl.runtime.home import Home
+from tests.dashboard.rig import serving
 
 
 def test_a_port_that_is_in_use_is_told_with_what_to_do(home: Home) -> None:
@@ -102,3 +105,20 @@ def test_a_browser_is_opened_where_somebody_can_see_it(monkeypatch: pytest.Monke
     assert done.exit_code == 0 and "/login#token" in done.output and len(links) == opened
     assert all("url=http://127.0.0.1:" in link and '/login#token"' in link for link in links)
     assert not list((home.root / "dashboard").glob("open-*"))
+
+
+def test_http_1_0_gets_no_chunks(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 9112, 6.1. nginx asks so by default, and for compressed files, whose lengths nobody knows."""
+    def get(port: int, path: str, encoding: str = "gzip") -> tuple[str, bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAccept-Encoding: {encoding}\r\n\r\n".encode())
+            head, _, body = b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
+        return head.decode().lower(), body
+
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # NiceGUI compresses nothing in a test
+    with serving(home) as served:
+        assert served.port is not None
+        head, page = get(served.port, "/", "identity")
+        answers = [(head, page), *(get(served.port, path) for path in re.findall(r'"(/[^"]+\.js)"', page.decode()))]
+    assert all(head.startswith("http/1.1 200") and "transfer-encoding" not in head for head, _ in answers), answers
+    assert any("content-length" not in head and gzip.decompress(body) for head, body in answers)

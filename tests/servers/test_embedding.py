@@ -16,7 +16,9 @@ import httpx
 import openai
 import pytest
 import yaml
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.timestamp_pb2 import Timestamp
+from grpc_reflection.v1alpha import reflection_pb2
 
 from openclaw_rl.client import ComponentServiceClient, JudgeServiceClient
 from openclaw_rl.rpc.errors import MeshError
@@ -44,6 +46,16 @@ def running(home: Home, example: str, *args: str, says: str, **variables: str) -
         process.wait()
 
 
+def resolved(channel: grpc.Channel, version: str, symbol: str) -> str:
+    """The file that reflection finds for a symbol."""
+    ask = channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString)
+    [response] = ask(iter([reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)]), timeout=10)
+    file = response.file_descriptor_response.file_descriptor_proto[0]
+    return FileDescriptorProto.FromString(file).name
+
+
 def test_a_judge_in_somebody_elses_server(tmp_path: Path) -> None:
     home = Home(tmp_path).create()
     with running(home, "judge_in_your_server.py", "127.0.0.1:0", says=r"serve on port (\d+)") as said:
@@ -51,6 +63,8 @@ def test_a_judge_in_somebody_elses_server(tmp_path: Path) -> None:
         with grpc.insecure_channel(address) as channel:
             now = channel.unary_unary("/example.Clock/Now", response_deserializer=Timestamp.FromString)
             assert now(b"", timeout=10).seconds > 0
+            for version in ("v1", "v1alpha"):
+                assert resolved(channel, version, "openclaw_rl.v1.JudgeService.Judge") == "openclaw_rl/v1/judge.proto"
         with JudgeServiceClient(home=home) as judge:  # found by its record
             with pytest.raises(MeshError) as caught:
                 judge.judge(transition={})
