@@ -65,6 +65,9 @@ class PolicyServerConfig(Component):
     cors_origins: list[str] = []
     """Origins of web pages that may use the HTTP API from a browser, such as https://chat.example.org; requests of
     other pages are rejected."""
+    image_hosts: list[str] = []
+    """Hosts that image URLs in requests may name for the API to fetch (engine `openai`), besides hosts with public
+    addresses. A client could reach hosts of a private network through the API otherwise."""
     workers: Int = Field(1, ge=1)
     """Number of engine processes (engine `sglang`; the embedded engine is always one)."""
     sglang: SglangConfig = SglangConfig()

@@ -163,8 +163,25 @@ def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
         timeout: of a response, seconds.
     """
     limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
+    http = openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits,
+                                          event_hooks={"response": [_check_redirect]})
     return openai.AsyncOpenAI(api_key=api.api_key, base_url=api.base_url, timeout=limits, max_retries=0,
-                              http_client=openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits))
+                              http_client=http)
+
+
+async def _check_redirect(response: httpx.Response) -> None:
+    """Follow an API to no other server, but to HTTPS on its own host: it could name one that only this machine reaches.
+
+    Raises:
+        httpx.RemoteProtocolError: it sends elsewhere.
+    """
+    if not response.has_redirect_location:
+        return
+    here = response.request.url
+    there = here.join(response.headers["location"])
+    if there.host != here.host or (there.port != here.port and there.scheme != "https"):
+        raise httpx.RemoteProtocolError(f"it redirects to {str(there)[:100]}, which is another server and not followed",
+                                        request=response.request)
 
 
 def text_of(reply: Any) -> str:

@@ -163,7 +163,7 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
         upstream = await asyncio.to_thread(importlib.import_module, "openclaw_rl.serving.engines.openai.engine")
         base = await asyncio.to_thread(ensure_api_model, api.model, api.base_url, home)
         policy = upstream.UpstreamPolicy(api, model_id(base), names=upstream.Names.of(
-            f"components.{NAME}", api.model, settings.api_key_env))
+            f"components.{NAME}", api.model, settings.api_key_env), image_hosts=settings.image_hosts)
         engines.push_async_callback(policy.stop)
         engines.push_async_callback(ended, asyncio.create_task(policy.monitor()))
         return policy, policy, base

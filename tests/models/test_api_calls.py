@@ -35,6 +35,7 @@ from tests.reward.factory import transition
 from tests.reward.fake_api import FakeApi, error, serve
 from tests.serving.engines.test_openai import Api, chunk
 from tests.serving.engines.test_openai import api as stream_api
+from tests.support.canary import canary, redirecting
 from tests.support.waiting import eventually
 
 KEY = "sk-marker-of-the-calls"
@@ -253,3 +254,17 @@ async def test_the_key_is_nowhere(stream_api: Api, caplog: pytest.LogCaptureFixt
     assert "refuses the key" in ours
     assert KEY not in ours + policy.problem + str(caught.value) + caught.value.message + repr(policy._api)
     await policy.stop()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_an_api_leads_to_no_other_server(status: int) -> None:
+    async with canary() as inside, redirecting(status, f"http://{inside.address}/latest/meta-data") as address:
+        api = ApiModel("glm-4-flash", f"http://{address}/v1", KEY)
+        connection = client(api, 10)
+        try:
+            problem = await probe(connection, api, NAMES, 1)
+        finally:
+            await connection.close()
+    assert inside.visits == []
+    assert f"it redirects to http://{inside.address}/latest/meta-data, which is another server" in problem
+    assert "check components.policy_server.base_url" in problem

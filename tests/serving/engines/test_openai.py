@@ -104,6 +104,25 @@ async def test_text_and_usage(api: Api) -> None:
     assert "top_p" not in sent and "seed" not in sent
 
 
+async def test_no_picture_is_fetched_from_within(api: Api) -> None:
+    api.chunks = [chunk({"content": "A heron."}), chunk({}, "stop")]
+
+    async def look(url: str, hosts: list[str]) -> list[Event]:
+        policy = UpstreamPolicy(ApiModel("glm-4-flash", api.url, "sekrit"), image_hosts=hosts)
+        call = ChatCall(messages=[turn_pb2.ChatMessage(role="user", parts=[turn_pb2.ContentPart(image_url=url)])])
+        try:
+            return [event async for event in policy.chat(call, Transcript())]
+        finally:
+            await policy.stop()
+
+    with pytest.raises(MeshError) as caught:
+        await look("http://169.254.169.254/latest/meta-data", [])
+    assert caught.value.violations[0][0] == "messages[0].content[0].image_url" and api.requests == []
+    await look("http://169.254.169.254/latest/meta-data", ["169.254.169.254"])
+    await look("data:image/png;base64,AA==", [])
+    assert len(api.requests) == 2
+
+
 async def test_half_an_answer_is_none(api: Api) -> None:
     api.chunks = [chunk({"content": "Hel"})]
     with pytest.raises(MeshError, match="response broke off"):

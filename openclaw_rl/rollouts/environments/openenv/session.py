@@ -50,9 +50,13 @@ class Session:
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
+        split = urlsplit(url)
         try:
-            socket = await connect(websocket_url(url), open_timeout=CONNECT_SECONDS, max_size=MOST_MESSAGE,
-                                   close_timeout=_CLOSE_SECONDS, proxy=None)
+            # With host and port given, no redirect to another host is followed: it could be one that only we reach.
+            socket = await connect(websocket_url(url), host=split.hostname,
+                                   port=split.port or (443 if split.scheme == "https" else 80),
+                                   open_timeout=CONNECT_SECONDS, max_size=MOST_MESSAGE, close_timeout=_CLOSE_SECONDS,
+                                   proxy=None)
         except (OSError, WebSocketException, TimeoutError, ValueError) as error:
             raise SandboxError(f"the OpenEnv server {public_url(url)} can't be reached: "
                                f"{inert(str(error), 300) or type(error).__name__}") from None

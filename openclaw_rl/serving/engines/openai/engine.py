@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from openclaw_rl.models.api_endpoints import ApiModel, check_credentials
 from openclaw_rl.rpc import errors
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.serving.engines.interface import EngineInfo, EngineStatus, Pause, WeightsError
+from openclaw_rl.serving.engines.openai.images import check_images
 from openclaw_rl.serving.interfaces import ChatCall, Delta, End, Event, Start
 from openclaw_rl.serving.long_input import off_loop
 from openclaw_rl.serving.text.detokenizer import WholePairs
@@ -60,6 +61,7 @@ class UpstreamPolicy:
         names: of its settings, for messages.
         timeout: seconds for a whole response.
         retry_seconds: see RETRY_SECONDS.
+        image_hosts: that pictures may come from besides public ones; see `check_images`.
 
     Attributes:
         problem: why the API fails, for an operator; empty while it works, as far as is known.
@@ -68,7 +70,7 @@ class UpstreamPolicy:
 
     def __init__(self, api: ApiModel, model_id: str = "", temperature: float | None = None,
                  max_tokens: int | None = None, timeout: float = 600.0, names: Names | None = None,
-                 retry_seconds: float = RETRY_SECONDS) -> None:
+                 retry_seconds: float = RETRY_SECONDS, image_hosts: Collection[str] = ()) -> None:
         self.info = EngineInfo(name="openai", model=api.model, model_id=model_id, context_length=0, vocab_size=0,
                                eos_ids=(), accepts_weights=True)
         self.active_version = 0
@@ -78,6 +80,7 @@ class UpstreamPolicy:
         self._names = names or Names.of("components.policy_server", api.model, None)
         self._temperature, self._max_tokens = temperature, max_tokens
         self._client = api_calls.client(api, timeout)
+        self._image_hosts = frozenset(host.lower() for host in image_hosts)
         self._active = Playbook()
         self._text = ""  # the active playbook as it appears in the prompt
         self._staged: dict[int, Playbook] = {}
@@ -148,6 +151,7 @@ class UpstreamPolicy:
             raise errors.failed_precondition(
                 "NO_WEIGHTS", f"{self._model} is an API model: it continues no text or tokens; use chat completions")
         check_version(self.version, call)
+        await check_images(call.messages, self._image_hosts)
         version, instructions = self.active_version, self._text
         size = sum(message.ByteSize() for message in call.messages)
         request = await off_loop(size, lambda: self._request(call, instructions))
