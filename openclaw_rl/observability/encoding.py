@@ -30,24 +30,26 @@ def redacted(span: ReadableSpan, redactor: Redactor) -> ReadableSpan:
         start_time=span.start_time, end_time=span.end_time, instrumentation_scope=span.instrumentation_scope)
 
 
-def plain(span: ReadableSpan, service: str) -> Span:
-    """A span as it is kept: `trace`, `span` and `parent` are lower-case hexadecimal ids (`parent` "" for none), `start`
-    and `end` nanoseconds since the epoch, `kind` OTLP's number, `status` "", "ok" or "error"."""
+def plain(span: ReadableSpan, service: str, redactor: Redactor) -> Span:
+    """A span as it is kept, without secrets in its texts: `trace`, `span` and `parent` are lower-case hexadecimal ids
+    (`parent` "" for none), `start` and `end` nanoseconds since the epoch, `kind` OTLP's number, `status` "", "ok" or
+    "error"."""
     context: SpanContext = span.get_span_context()  # type: ignore[assignment]  # an ended span has one
+
+    def attributes(found: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {key: redactor.value(list(value) if isinstance(value, tuple) else value)
+                for key, value in (found or {}).items()}
+
     return {
         "trace": f"{context.trace_id:032x}", "span": f"{context.span_id:016x}",
         "parent": f"{span.parent.span_id:016x}" if span.parent else "", "service": service, "name": span.name,
         "kind": span.kind.value + 1, "start": span.start_time, "end": span.end_time,
-        "status": _STATUS[span.status.status_code], "message": span.status.description or "",
-        "attributes": {key: _value(value) for key, value in (span.attributes or {}).items()},
-        "events": [{"name": event.name, "time": event.timestamp, "attributes": dict(event.attributes or {})}
+        "status": _STATUS[span.status.status_code], "message": redactor.value(span.status.description or ""),
+        "attributes": attributes(span.attributes),
+        "events": [{"name": event.name, "time": event.timestamp, "attributes": attributes(event.attributes)}
                    for event in span.events],
         "links": [{"trace": f"{link.context.trace_id:032x}", "span": f"{link.context.span_id:016x}",
                    "attributes": dict(link.attributes or {})} for link in span.links]}
-
-
-def _value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def otlp(spans: Iterable[Span]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Tracer
 
 from openclaw_rl.observability.export_queue import SpanQueue
@@ -29,6 +30,7 @@ class Telemetry:
     tracer: Tracer | None = None  #: None: disabled, every call returns at once
     capture_content: bool = False
     provider: TracerProvider | None = None
+    scope: InstrumentationScope | None = None  #: of the spans
     store: SpanStore | None = None
     local: SpanQueue | None = None  #: to `store`
     collector: SpanQueue | None = None
@@ -37,6 +39,12 @@ class Telemetry:
     problems: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)  #: functions whose failure was logged
     samples: SampleContexts = field(default_factory=SampleContexts)  #: of the trainer
+
+    def export(self, span: ReadableSpan) -> None:
+        """Hand an ended span to the queues, as the provider does with those that it made."""
+        for queue in (self.local, self.collector):
+            if queue is not None:
+                queue.on_end(span)
 
 
 _DISABLED = Telemetry()

@@ -14,6 +14,7 @@ from typing import Any
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from openclaw_rl.config import TelemetryConfig
 from openclaw_rl.observability.encoding import plain, redacted
@@ -66,7 +67,7 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
         logger.error("%s", state.problems[-1])
     else:
         def keep(spans: Sequence[ReadableSpan]) -> str:
-            store.add([plain(redacted(span, redactor), service) for span in spans])
+            store.add([plain(span, service, redactor) for span in spans])
             return ""
 
         state.local = SpanQueue(keep, str(store.path))
@@ -89,7 +90,8 @@ def _set_up(component: str, config: TelemetryConfig, home: Home, exporter: SpanE
         state.metrics = MetricsExport(_exporter("metrics", config), resource, config.metrics_interval)
     # Exporters log each failure; ours is logged once, and counted.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    state.tracer = provider.get_tracer("openclaw_rl", importlib.metadata.version("openclaw-rl"))
+    state.scope = InstrumentationScope("openclaw_rl", importlib.metadata.version("openclaw-rl"))
+    state.tracer = provider.get_tracer(state.scope.name, state.scope.version)
     runtime.current().telemetry = state
     if state.endpoint:
         logger.info("exporting spans to %s", state.endpoint)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from google.protobuf.timestamp_pb2 import Timestamp
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Event
 
 from openclaw_rl.observability import content, context, names
 from openclaw_rl.observability.context import Attributes
@@ -76,15 +77,14 @@ def _judged(turn: turn_pb2.Turn, judgement: turn_pb2.Judgement) -> None:
     if current().capture_content and judgement.hint:
         result["openclaw.hint"] = judgement.hint
     error = "no vote succeeded" if judgement.failed else ""
-    span = context.start(names.EVALUATE, context.of_message(turn.trace), about | result | {
+    span = context.emit(names.EVALUATE, context.of_message(turn.trace), about | result | {
         "openclaw.judge.panel": judgement.panel, "openclaw.judge.votes": len(judgement.votes),
         "openclaw.hint.present": bool(judgement.hint), names.ERROR: "judge" if error else None},
-        begin=end - int(longest * 1e6))
-    span.add_event(names.EVALUATION, {key: value for key, value in result.items() if value is not None}, end)
+        begin=end - int(longest * 1e6), end=end, error=error, events=[
+            Event(names.EVALUATION, {key: value for key, value in result.items() if value is not None}, end)])
     parent = context.of_span(span)
     for vote in judgement.votes:
         _vote(parent, about, vote, end)
-    context.finish(span, error, end)
 
 
 def _vote(parent: Context, about: Attributes, vote: turn_pb2.Vote, end: int) -> None:

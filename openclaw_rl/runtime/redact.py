@@ -59,6 +59,9 @@ _SUBSTITUTIONS: tuple[tuple[re.Pattern[str], str], ...] = (
 #: One of these is in each text that a substitution could change: most texts have none, and are done.
 _SIGN = re.compile(r"(?i)PRIVATE KEY|bearer|basic|authorization|api[ _-]?key|passw|secret|ocl_|sk-|hf_|gh[pousr]_|AKIA|"
                    r"eyJ|token[=\s]|://[^/\s]*@")
+#: A part of each of those, in lower case: looking for these takes a tenth of the expression's time.
+_SIGN_PARTS = ("private key", "bearer", "basic", "authorization", "api", "passw", "secret", "ocl_", "sk-", "hf_", "gh",
+               "akia", "eyj", "token", "://")
 
 
 class Redactor:
@@ -83,7 +86,7 @@ class Redactor:
         """The text without secrets."""
         if self._known is not None:
             text = self._known.sub(BLOT, text)
-        if _SIGN.search(text):
+        if _may_have_form(text) and _SIGN.search(text):
             for pattern, replacement in _SUBSTITUTIONS:
                 text = pattern.sub(replacement, text)
         return text
@@ -109,6 +112,14 @@ class Redactor:
         if isinstance(value, tuple | list):
             return type(value)(self.value(part) for part in value)
         return value
+
+
+def _may_have_form(text: str) -> bool:
+    """Whether `_SIGN` might match. Beyond ASCII, letters of other scripts match in any case, too."""
+    if not text.isascii():
+        return True
+    low = text.lower()
+    return any(part in low for part in _SIGN_PARTS)
 
 
 def environment_secrets(environ: Mapping[str, str] = os.environ) -> list[str]:
