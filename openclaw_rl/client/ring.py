@@ -13,10 +13,10 @@ again is harmless. A component that must not lose any when it is killed keeps th
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import grpc
@@ -24,6 +24,7 @@ import grpc
 from openclaw_rl.client.base import find
 from openclaw_rl.client.ring_memory import Memory
 from openclaw_rl.delivery.ids import message_id
+from openclaw_rl.delivery.requests import make_request
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.delivery.validation import validate_id
 from openclaw_rl.rpc.auth import current
@@ -62,12 +63,11 @@ class _Ring:
 
 _RINGS: dict[str, _Ring] = {
     "turns": _Ring("env_server", lambda channel: EnvironmentServiceStub(channel).RecordTurns,
-                   lambda rows: RecordTurnsRequest(events=map(PolicyEvent.FromString, rows)), (PolicyEvent,)),
+                   partial(make_request, RecordTurnsRequest, "events"), (PolicyEvent,)),
     "transitions": _Ring("prm_judge", lambda channel: JudgeServiceStub(channel).JudgeTransitions,
-                         lambda rows: JudgeTransitionsRequest(transitions=map(Transition.FromString, rows)),
-                         (Transition,)),
+                         partial(make_request, JudgeTransitionsRequest, "transitions"), (Transition,)),
     "samples": _Ring("trainer", lambda channel: TrainerServiceStub(channel).SubmitSamples,
-                     lambda rows: SubmitSamplesRequest(samples=map(Sample.FromString, rows)), (Sample,)),
+                     partial(make_request, SubmitSamplesRequest, "samples"), (Sample,)),
 }
 
 
@@ -209,7 +209,7 @@ class AsyncDelivery:
             self._on_trouble(self.trouble)
 
 
-@functools.cache
+@cache
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of all blocking deliveries, on a thread of its own: grpc.aio does not do well with loops that come
     and go."""

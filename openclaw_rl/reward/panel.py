@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.reward.interface import MAX_HINT, MAX_RATIONALE, BudgetedJudge, InstantJudge, Judge, VoteError
 from openclaw_rl.reward.judges.text import words
+from openclaw_rl.rpc.messages import now
 from openclaw_rl.v1 import turn_pb2
 
 
@@ -120,7 +121,7 @@ def _signed(vote: turn_pb2.Vote, judge: Judge, started: float) -> turn_pb2.Vote:
 def conclude(turn_id: str, votes: Sequence[turn_pb2.Vote]) -> turn_pb2.Judgement:
     """Derive the judgement from votes; the module's docstring has the rules."""
     judgement = turn_pb2.Judgement(turn_id=turn_id, votes=votes)
-    judgement.judged_at.GetCurrentTime()
+    judgement.judged_at.CopyFrom(now())
     counting = [vote for vote in votes if not vote.error]
     counting = [vote for vote in counting if vote.certain] or counting
     if not counting:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 from openclaw_rl.config import Config, PrmJudgeConfig
+from openclaw_rl.delivery.requests import make_request
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy.erase import handler
@@ -25,7 +27,7 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc, turn_pb2
+from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
 NAME = "prm_judge"
 #: Votes of a judge that is not instant, when the configuration does not say.
@@ -56,7 +58,8 @@ class JudgeComponent(Component):
         resources.callback(self._journal.close)
         self._sender = Sender(self._samples, resolve=lambda: resolve(home, config, "trainer"),
                               open_stream=lambda channel: trainer_pb2_grpc.TrainerServiceStub(channel).SubmitSamples,
-                              make_request=_request, role="trainer")
+                              make_request=partial(make_request, trainer_pb2.SubmitSamplesRequest, "samples"),
+                              role="trainer")
         resources.push_async_callback(self._sender.stop)
         self._service = JudgeService(panel, JudgeQueue(self._store, self._samples), Broadcast(), self._journal,
                                      settings.workers)
@@ -105,7 +108,3 @@ def status(service: JudgeService, samples: Outbox, alarms: Iterable[Raised]) -> 
         notes.append(f"{stats.pending} samples wait on disk for trainer: {stats.last_error or 'connecting'}")
     result.detail = "; ".join(filter(None, notes))
     return result
-
-
-def _request(payloads: list[bytes]) -> trainer_pb2.SubmitSamplesRequest:
-    return trainer_pb2.SubmitSamplesRequest(samples=map(turn_pb2.Sample.FromString, payloads))

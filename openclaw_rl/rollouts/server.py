@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from openclaw_rl.config import EMBEDDED_MODEL, Config
+from openclaw_rl.delivery.requests import make_request
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy.erase import handler
@@ -28,7 +30,7 @@ from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc, turn_pb2
+from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ class EnvironmentComponent(Component):
         self._tracker = SessionTracker(store, outbox, journal, config.session_awareness, current_mesh())
         self._sender = Sender(outbox, resolve=lambda: resolve(home, config, "prm_judge"),
                               open_stream=lambda channel: judge_pb2_grpc.JudgeServiceStub(channel).JudgeTransitions,
-                              make_request=_request, role="prm_judge")
+                              make_request=partial(make_request, judge_pb2.JudgeTransitionsRequest, "transitions"),
+                              role="prm_judge")
         resources.push_async_callback(self._sender.stop)
         policy = PolicyCaller(lambda: resolve(home, config, "policy_server"))
         resources.push_async_callback(policy.close)
@@ -140,10 +143,6 @@ class StatusBoard:
                              f"{stats.last_error or 'connecting'}")
         self._alarms.report(result, raised)
         return result
-
-
-def _request(payloads: list[bytes]) -> judge_pb2.JudgeTransitionsRequest:
-    return judge_pb2.JudgeTransitionsRequest(transitions=map(turn_pb2.Transition.FromString, payloads))
 
 
 async def _reap(tracker: SessionTracker, database: Database, interval: float, keep_episodes: int) -> None:

@@ -7,12 +7,14 @@ import importlib
 import logging
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openclaw_rl.config import Config, PolicyServerConfig
+from openclaw_rl.delivery.requests import make_request
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.models.api_endpoints import ApiModel, policy_api, uses_api
 from openclaw_rl.models.identity import model_id
@@ -92,8 +94,8 @@ class PolicyComponent(Component):
         self._servicer = PolicyServicer(self._turns)
         self._forgetter = PolicyForgetter(NAME, home, store, self._recorder, known)
         self.forget = self._forgetter.forget
-        self._sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream, _record_request,
-                              role="env_server")
+        self._sender = Sender(outbox, lambda: resolve(home, config, "env_server"), _open_stream,
+                              partial(make_request, environment_pb2.RecordTurnsRequest, "events"), role="env_server")
 
     def services(self) -> list[Service]:
         return [Service(policy_pb2_grpc.add_PolicyServiceServicer_to_server, self._servicer, _SERVICE)]
@@ -177,8 +179,3 @@ async def _policy(settings: PolicyServerConfig, api: ApiModel | None, home: Home
 
 def _open_stream(channel: Any) -> Any:
     return environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns
-
-
-def _record_request(payloads: list[bytes]) -> environment_pb2.RecordTurnsRequest:
-    return environment_pb2.RecordTurnsRequest(
-        events=[environment_pb2.PolicyEvent.FromString(payload) for payload in payloads])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from openclaw_rl.v1 import turn_pb2
 
@@ -91,9 +92,10 @@ what's how's just now about one ok okay um uh hi hello hey really actually some 
 说 诉 告 帮 那 这"""))
 
 
-def content(text: str) -> set[str]:
+@lru_cache(maxsize=64)  # each clause is compared with the same request
+def content(text: str) -> frozenset[str]:
     """The content words of a request; English ones without the plural s."""
-    return {_stem(word) for word in words(text) if word not in _STOP}
+    return frozenset(_stem(word) for word in words(text) if word not in _STOP)
 
 
 def _stem(word: str) -> str:
@@ -115,7 +117,7 @@ def asks_the_same(before: str, now: str) -> bool:
     return _common(first, second) >= 0.8 * len(second)
 
 
-def _sequence(text: str, keep: set[str]) -> list[str]:
+def _sequence(text: str, keep: frozenset[str]) -> list[str]:
     return [stem for word in words(text)[:400] if word not in _STOP and (stem := _stem(word)) in keep]
 
 

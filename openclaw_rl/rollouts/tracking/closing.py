@@ -46,13 +46,15 @@ class TurnCloser:
     def close(self, db: sqlite3.Connection, turn_id: str, next_state: NextState, effects: Effects,
               outcome: turn_pb2.EpisodeOutcome | None = None) -> bool:
         """Send a turn with its next state; False if it was sent before or can no longer be sent."""
-        turn = self._load(db, turn_id)
-        if turn is None:
+        transition = turn_pb2.Transition(outcome=outcome)
+        turn = transition.turn
+        if not self._load(db, turn_id, turn):
             return False
         next_state.feedback.extend(feedback_on(db, turn_id, turn.client))
         next_state.observed_at.CopyFrom(now())
-        transition = turn_pb2.Transition(turn=turn, next_state=next_state, outcome=outcome,
-                                         step_reward=episodes.reward(db, turn_id) if turn.HasField("episode") else None)
+        transition.next_state.CopyFrom(next_state)
+        if turn.HasField("episode") and (reward := episodes.reward(db, turn_id)) is not None:
+            transition.step_reward = reward
         self._outbox.put(turn_id, transition.SerializeToString(), db=db)
         reason = _CLOSED_BY.get(next_state.kind) or f"continued by turn {next_state.next_turn_id}"
         tables.settle(db, turn_id, tables.SENT, reason)
@@ -109,23 +111,23 @@ class TurnCloser:
         effects.alive[session] = False
         return len(left)
 
-    def _load(self, db: sqlite3.Connection, turn_id: str) -> turn_pb2.Turn | None:
-        """Read a turn that can still be sent. A damaged record must not block the message that brings its next
-        state."""
+    def _load(self, db: sqlite3.Connection, turn_id: str, turn: turn_pb2.Turn) -> bool:
+        """Read a turn that can still be sent into `turn`; False if there is none. A damaged record must not block the
+        message that brings its next state."""
         data, intact, branch = tables.payload(db, turn_id)
         if data is None:
-            return None
+            return False
         try:
             if not intact:
                 raise DecodeError("its checksum differs")
-            turn: turn_pb2.Turn = turn_pb2.Turn.FromString(data)
+            turn.ParseFromString(data)
         except (DecodeError, TypeError):
             logger.error("the record of turn %s is damaged; the turn is not judged", turn_id)
             self._quarantine.keep(db, turn_id, "the turn's record on disk is damaged; it is not judged", data)
             tables.settle(db, turn_id, tables.REJECTED, "its record on disk is damaged")
-            return None
+            return False
         turn.branch_id = branch
-        return turn
+        return True
 
 
 def feedback_on(db: sqlite3.Connection, turn_id: str, client: str) -> list[turn_pb2.Feedback]:

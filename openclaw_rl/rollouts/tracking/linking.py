@@ -76,8 +76,11 @@ def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
     """Find what the request continues, by the longest prefix that is a conversation of the session."""
     position, parent, branch = -1, "", ""
     side_responses: set[bytes] = set()
-    for begin in range(0, len(outline.responses), _QUERY_BATCH):  # nearly always, the last response is recorded
-        some = outline.responses[begin:begin + _QUERY_BATCH]
+    left = outline.responses
+    while left:
+        # Nearly always the last response is recorded, and main: the others are not read.
+        count = _QUERY_BATCH if len(left) < len(outline.responses) else 1
+        some, left = left[:count], left[count:]
         rows: dict[bytes, list[sqlite3.Row]] = {}
         for row in tables.answered(db, session, [outline.digests[i] for i in some]):
             rows.setdefault(row["response"], []).append(row)

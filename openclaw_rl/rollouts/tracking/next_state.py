@@ -39,10 +39,11 @@ class Outline:
         (*digests, response), singles = both_digests([*messages, turn.response], key_of(turn.client).encode()[:64])
         responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
         places = [i for i, message in enumerate(messages) if not is_instruction(message)]
+        instructions = [message for message in messages if is_instruction(message)]
         own = [singles[i][:SINGLE] for i in places]
         trail = b"".join(own) + singles[-1][:SINGLE]
         return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response, own, places,
-                   trail, request_digest([message for message in messages if is_instruction(message)]))
+                   trail, request_digest(instructions, digests=()))
 
     @property
     def conversation(self) -> bytes:

@@ -96,12 +96,12 @@ def _goes_on(clause: Clause, before: Clause, signal: Signal) -> bool:
     return bool(signal.phrase) and before.sentence == clause.sentence and bool(_REST.match(clause.text))
 
 
-def _elsewhere(clause: Clause, novel: set[str]) -> bool:
+def _elsewhere(clause: Clause, novel: frozenset[str]) -> bool:
     """Whether the message starts with something of the user's own, so that what follows is about that."""
     return bool(novel) and not any(word in ("you", "your", "that", "this", "it") for word in words(clause.text))
 
 
-def _is_task(clause: Clause, known: set[str]) -> bool:
+def _is_task(clause: Clause, known: frozenset[str]) -> bool:
     """Whether an instruction has much beside words of style, as a new task does ("summarise in one sentence: ...")."""
     cjk = has_cjk(clause.text)
     text = (chinese if cjk else english).STYLE.sub(" ", clause.text)
