@@ -8,7 +8,8 @@ own code (without PyTorch, which this is not about). This process is the policy 
 outbox on disk and sends them. Latency is from the put of a reply, which completes the turn before it, until that turn's
 sample is on the trainer's disk, at `--rate` turns a second. Then `--turns` come as fast as they go, once for each
 number of turns that `--stored` names, to which all stores are filled up before. Resident memory of the three is taken
-after a tenth of the first ones and at their end. Prints one JSON line.
+after a tenth of the first ones and at their end; CPU time a turn, which other load on the machine changes less than the
+rate, is over all of them. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import argparse
 import asyncio
 import json
 import os
+import secrets
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -32,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from openclaw_rl.config import load_config
 from openclaw_rl.delivery.receiver import receive
+from openclaw_rl.delivery.requests import make_request
 from openclaw_rl.delivery.sender import Sender
 from openclaw_rl.rpc.membership import Membership
 from openclaw_rl.rpc.messages import now
@@ -41,7 +45,7 @@ from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2, environment_pb2_grpc, trainer_pb2_grpc
-from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, Ack, VersionSpan
+from openclaw_rl.v1.common_pb2 import ACK_STATUS_ACCEPTED, Ack, TraceContext, VersionSpan
 from openclaw_rl.v1.trainer_pb2 import SubmitSamplesRequest, SubmitSamplesResponse
 from openclaw_rl.v1.turn_pb2 import FINISH_REASON_STOP, ChatMessage, Sample, TokenRecord, Turn
 from tools.bench.filling import fill
@@ -61,7 +65,8 @@ TOKENS = 128
 
 
 class Talk:
-    """Turns of many sessions, in turn; each has its conversation so far, token ids and log-probabilities."""
+    """Turns of many sessions, in turn; each has its conversation so far, token ids, log-probabilities and the
+    trace that the policy server began."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -84,7 +89,8 @@ class Talk:
                     tokens=TokenRecord(prompt_ids=range(100 * len(messages)), response_ids=range(TOKENS),
                                        logprobs=[-0.5] * TOKENS, model_logprobs=[-0.5] * TOKENS,
                                        spans=[VersionSpan(version=0, begin=0, end=TOKENS)]),
-                    requested_at=now(), finished_at=now())
+                    requested_at=now(), finished_at=now(), trace=TraceContext(
+                        traceparent=f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"))
         self._histories[lane] = [] if done else [*messages, response]
         completes = [f"turn-{n - SIDE_BY_SIDE}"] * bool(history) + [turn.turn_id] * done
         return turn.turn_id, environment_pb2.PolicyEvent(turn=turn).SerializeToString(), completes
@@ -104,8 +110,7 @@ class Ring:
         self.outbox = Outbox(self.store, "turns")
         self._sender = Sender(self.outbox, lambda: self._address("env_server"),
                               lambda channel: environment_pb2_grpc.EnvironmentServiceStub(channel).RecordTurns,
-                              lambda payloads: environment_pb2.RecordTurnsRequest(
-                                  events=map(environment_pb2.PolicyEvent.FromString, payloads)),
+                              partial(make_request, environment_pb2.RecordTurnsRequest, "events"),
                               ours=Membership(mesh_id.make(self.home), "policy_server"))
 
     def _start(self) -> None:
@@ -154,6 +159,12 @@ class Ring:
         """Resident MiB by process."""
         return {name: psutil.Process(process.pid).memory_info().rss / 2**20 for name, process in self.processes.items()}
 
+    def cpu(self) -> dict[str, float]:
+        """CPU seconds so far by process; this one stands for the policy server."""
+        times = {name: psutil.Process(process.pid).cpu_times() for name, process in self.processes.items()}
+        times["policy_server"] = psutil.Process().cpu_times()
+        return {name: spent.user + spent.system for name, spent in times.items()}
+
     def accepted(self) -> dict[str, int]:
         """Nanoseconds of the monotonic clock at which each sample was accepted."""
         if not self.accepted_file.exists():
@@ -183,11 +194,12 @@ async def paced(ring: Ring, talk: Talk, turns: int, rate: float) -> list[float]:
     return [(accepted[turn_id] - moment) / 1e6 for turn_id, moment in puts.items()]
 
 
-async def sustained(ring: Ring, talk: Talk, turns: int) -> tuple[float, dict[str, float]]:
-    """Samples accepted a second while `turns` come as fast as they go, and memory after a tenth of them."""
+async def sustained(ring: Ring, talk: Talk, turns: int) -> tuple[float, dict[str, float], dict[str, float]]:
+    """Samples accepted a second while `turns` come as fast as they go, memory after a tenth of them, and CPU
+    milliseconds a turn by process."""
     early: dict[str, float] = {}
     completed: set[str] = set()
-    begin = time.monotonic_ns()
+    begin, cpu = time.monotonic_ns(), ring.cpu()
     for i in range(turns):
         if i == turns // 10:
             early = ring.memory()
@@ -199,11 +211,12 @@ async def sustained(ring: Ring, talk: Talk, turns: int) -> tuple[float, dict[str
         if i % 16 == 0:
             await asyncio.sleep(0)
     accepted = await ring.until_accepted(completed)
-    return len(completed) / ((max(accepted.values()) - begin) / 1e9), early
+    spent = {name: 1e3 * (after - cpu[name]) / turns for name, after in ring.cpu().items()}
+    return len(completed) / ((max(accepted.values()) - begin) / 1e9), early, spent
 
 
 async def bench(turns: int, paced_turns: int, rate: float, stored: Sequence[int]) -> dict[str, object]:
-    talk, rates = Talk(), dict[int, float]()
+    talk, rates, spent = Talk(), dict[int, float](), dict[int, dict[str, float]]()
     early: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as tmp:
         for count in sorted(stored):
@@ -215,7 +228,7 @@ async def bench(turns: int, paced_turns: int, rate: float, stored: Sequence[int]
                 fill(path, count)
             async with Ring(Path(tmp)) as ring:
                 await paced(ring, talk, 2 * SIDE_BY_SIDE, 50)
-                rates[count], memory = await sustained(ring, talk, turns)
+                rates[count], memory, spent[count] = await sustained(ring, talk, turns)
                 if not early:
                     early, late = memory, ring.memory()
     p50, p99 = statistics.median(milliseconds), milliseconds[int(len(milliseconds) * 0.99)]
@@ -225,6 +238,8 @@ async def bench(turns: int, paced_turns: int, rate: float, stored: Sequence[int]
             "turns": turns, "turns_per_s": round(slowest, 1), "ratio": round(slowest / GOAL_RATE, 2),
             "turns_per_s_by_stored": {str(count): round(value, 1) for count, value in rates.items()},
             "filled": round(filled, 3),
+            "cpu_ms_per_turn_by_stored": {str(count): {name: round(value, 3) for name, value in each.items()}
+                                          for count, each in spent.items()},
             "memory_mib": {name: round(value) for name, value in late.items()}, "memory_growth": growth,
             "goals": {"p50_ms": GOAL_P50_MS, "turns_per_s": GOAL_RATE, "filled": GOAL_FILLED},
             "met": p50 <= GOAL_P50_MS and slowest >= GOAL_RATE and filled >= GOAL_FILLED}

@@ -333,3 +333,30 @@ def test_forgets_a_session_while_others_write(tmp_path: Path) -> None:
     assert sum("bob says" in line for line in kept) == written
     assert sum("[SESSION: an\\\"n" in line for line in kept) == 1000 and len(kept) == written + 1000
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".rewritten")]
+
+
+def test_what_a_line_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tools/bench/journal.py measures in time: one write for all lines that wait, their bytes and no more, and no
+    wait for the disk."""
+    journal = Journal(tmp_path)
+    sizes: list[int] = []
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if threading.current_thread() is journal._thread:
+            sizes.append(len(data))
+        return real(fd, data)
+
+    def fsync(fd: int) -> None:
+        pytest.fail("the journal waits for the disk")
+
+    with journal._write_lock:  # the writer waits
+        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "fdatasync", fsync)
+        for i in range(1000):
+            journal.action("s", 1, "MAIN", f"{i}")
+    until(lambda: len(written(tmp_path)) == 1000)
+    journal.close()
+    assert len(sizes) == 1
+    assert sum(sizes) == sum(path.stat().st_size for path in files(tmp_path))

@@ -311,6 +311,23 @@ def test_every_tensor_of_a_pass_is_on_its_device(tiny: Path) -> None:
                 assert (logits.shape, logits.device, logits.dtype) == ((5, 128), meta, torch.float32)
 
 
+async def test_what_requests_cost_together(engine: EmbeddedEngine, held: SimpleNamespace) -> None:
+    """What tools/bench/engine.py measures in time: one pass of the model decodes a token of each request, and each
+    prompt's tokens are read once."""
+    count, length = 6, 12
+    held.gate.clear()
+    tasks = [asyncio.create_task(ids(engine, [3 + i] * 5, Sampling(temperature=2, seed=i, max_tokens=length)))
+             for i in range(count)]
+    async with asyncio.timeout(60):
+        while not held.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    held.gate.set()
+    longest = max(map(len, await asyncio.gather(*tasks)))
+    assert sum(size for step in held.pieces for size in step) == 5 * count
+    assert len(held.pieces) <= longest + count  # one by one it would be the sum of all
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 async def test_a_gpu_gives_nearly_the_numbers_of_the_cpu(tiny: Path, other: Path) -> None:
