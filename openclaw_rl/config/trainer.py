@@ -145,14 +145,18 @@ class TrainerConfig(Component):
     """Weight of the reward relative to distillation (combine)."""
     kl_weight: Float = Field(0.01, ge=0)
     """Weight of the KL to the frozen base model."""
+    replay: Int = Field(4, ge=0, le=32)
+    """Earlier samples with a hint that each step on users' turns is shown again, so that it does not undo what was
+    learned from them."""
     clip_ratio: Float = Field(0.2, gt=0, lt=1)
     """Importance ratios are clipped to 1 minus and plus this."""
     importance_cap: Float = Field(2.0, ge=1)
     """Maximum weight of importance ratios (truncated importance sampling)."""
     max_grad_norm: Float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
-    max_kl: Float = Field(3.0, gt=0)
-    """Maximum mean KL of a step (before against after, in nats per token); a version beyond it is discarded."""
+    max_kl: Float = Field(0.05, gt=0)
+    """Maximum mean KL of a step (before against after, in nats per token). A longer step is shortened to it; one over
+    50 times as long is discarded."""
     logprob_alarm: Float = Field(1.0, gt=0)
     """Threshold of the alarm on the difference between log-probabilities of engine and trainer in the last step (mean
     absolute difference in nats, over at least 128 tokens)."""

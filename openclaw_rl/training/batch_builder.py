@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms.advantages import spread
 from openclaw_rl.training.backends.data_adapter import DataAdapter
+from openclaw_rl.training.buffer.repetition import distinct
 from openclaw_rl.training.buffer.trajectories import tokens, trajectories
 from openclaw_rl.training.buffer.turns import turn_id
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,17 @@ class BatchBuilder:
         samples = self._fitting(self._store.samples.batch(self._config.max_batch))
         if not samples:
             return None
-        return Batch(samples, [self._adapter.example(sample) for sample in samples], self._adapter.algorithm,
-                      self._adapter.settings())
+        old = self._store.replay.draw(self._store.versions.head, self._adapter.replay)
+        new = distinct(samples) if self._adapter.merges else samples
+        if len(new) < len(samples):
+            logger.info("%d of the step's %d samples repeat others of it and count once", len(samples) - len(new),
+                        len(samples))
+        shown = [replace(example, replayed=True) for example in map(self._adapter.example, old)
+                 if example.teacher_prompt_ids is not None]
+        replayed = [example.turn_id for example in shown]
+        return Batch(samples, [*map(self._adapter.example, new), *shown], self._adapter.algorithm,
+                     self._adapter.settings() | ({"replayed": " ".join(replayed)} if replayed else {}),
+                     {"replayed": float(len(replayed)), "repeated": float(len(samples) - len(new))})
 
     def _of_episodes(self) -> Batch | None:
         """Whole groups, those first that wait for longest, as many as `grpo.max_tokens` allows and one at least."""

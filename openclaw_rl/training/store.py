@@ -18,6 +18,7 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.training.buffer.episode_buffer import EpisodeBuffer
 from openclaw_rl.training.buffer.groups import EpisodeGroups
 from openclaw_rl.training.buffer.intake import Intake
+from openclaw_rl.training.buffer.replay import Replay
 from openclaw_rl.training.buffer.sample_buffer import SampleBuffer, signal_condition
 from openclaw_rl.training.buffer.validation import NOT_OF_EPISODE
 from openclaw_rl.training.forget import Forgetting, Forgotten
@@ -49,6 +50,7 @@ class TrainerStore:
     Attributes:
         intake: takes samples.
         samples: those that wait, and their fates.
+        replay: samples of earlier versions, for later steps.
         episodes: groups of episodes that wait.
         versions: all versions and the head.
         scores: of live turns, by version.
@@ -72,6 +74,7 @@ class TrainerStore:
         self._forgetting = Forgetting(self._samples, self._groups, self.versions, self.counters)
         self.samples = SampleBuffer(self.database, config, self._samples, self._groups, self.versions, self.counters,
                                     tokens)
+        self.replay = Replay(self._samples, self.samples, self.versions)
         self.episodes = EpisodeBuffer(self.database, self._groups, self._group_table, self._samples, self.samples)
         self.intake = Intake(self.database, config, self._samples, self._group_table, self.scores, self.counters,
                              self._groups, self.samples, self._tombstones, tokens, mesh_id)

@@ -55,7 +55,8 @@ _ALLOWED: dict[str, list[str]] = {
         r".* FROM samples INDEXED BY (pending|pending_of) WHERE fate = 'pending'"],
     "samples whose content is kept, along an index of these, once a step": [
         r"UPDATE samples SET payload = NULL WHERE fate = 'trained' AND payload NOT NULL",
-        r"SELECT DISTINCT group_id FROM samples INDEXED BY content"],
+        r"SELECT DISTINCT group_id FROM samples INDEXED BY content",
+        r"SELECT turn_id, payload, crc FROM samples INDEXED BY content"],
     "versions that were made since a sample": [r"SELECT COUNT\(\*\) AS age FROM versions WHERE version >"],
     "groups that are not closed, along an index of these": [
         r"SELECT .* FROM episode_groups WHERE state = '\w+' AND state <> 'closed'"],

@@ -86,6 +86,7 @@ class FakeBackend:
         self.start = start
         self.steps = int(start.weights.read_text()) if start.weights else 0
         self.batches: list[list[str]] = []
+        self.replayed: list[list[str]] = []
         self.closed = self.dead = False
         FakeBackend.created.append(self)
 
@@ -97,6 +98,7 @@ class FakeBackend:
             raise FakeBackend.fail
         self.steps += 1
         self.batches.append([e.turn_id for e in examples])
+        self.replayed.append([e.turn_id for e in examples if e.replayed])
         return {"loss": 0.5, "kl": 0.1, "grad_norm": 1.0, "logprob_diff_mean": self.apart,
                 "logprob_diff_tokens": float(self.compared),
                 "samples": float(len(examples)), "seconds": 0.0}

@@ -57,7 +57,8 @@ def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypa
     monkeypatch.setattr(objective, "LOGIT_ROWS", 7)  # several pieces, the last one shorter
     monkeypatch.setattr(backend_torch, "CHECKPOINT_TOKENS", 30)  # one of the samples has more
     settings = config(algorithm=algorithm, method="full")
-    examples = [make("a"), make("b", 1, hint=False, response=encode("fine")), make("c", 0)]
+    examples = [make("a"), make("b", 1, hint=False, response=encode("fine")), make("c", 0),
+                *([replace(make("d", response=encode("shown again")), replayed=True)] * (algorithm != "binary_rl"))]
     backend = TorchBackend(model, settings, StartPoint())
     metrics = backend.step(examples, 0, never)
 
@@ -70,8 +71,9 @@ def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypa
         with torch.no_grad():
             reference = losses.token_logprobs(logprob_rows(base, e.prompt_ids, e.response_ids), ids)
             hinted = logprob_rows(base, e.teacher_prompt_ids or PROMPT, e.response_ids)
-        reward.append(losses.policy_gradient(own, behaviour, torch.full_like(own, e.score), 0.2, 2.0))
-        kl.append(losses.kl_k3(own, reference))
+        if not e.replayed:
+            reward.append(losses.policy_gradient(own, behaviour, torch.full_like(own, e.score), 0.2, 2.0))
+            kl.append(losses.kl_k3(own, reference))
         if e.teacher_prompt_ids:
             jsd.append(losses.opd_full(logits, hinted))
             sampled.append(losses.opd(own, behaviour, losses.token_logprobs(hinted, ids), 0.2, 2.0))
@@ -87,7 +89,7 @@ def test_a_step_is_that_of_the_whole_batch(model: Path, algorithm: str, monkeypa
     assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
     assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-3)
     assert metrics["kl"] == pytest.approx(0, abs=1e-6)
-    assert metrics["tokens"] == sum(len(e.response_ids) for e in examples)
+    assert metrics["tokens"] == sum(len(e.response_ids) for e in examples[:3])
     assert metrics["samples"] == 3
     difference = metrics["logprob_diff_mean"]
     assert 0 < difference <= metrics["logprob_diff_max"]
@@ -238,6 +240,34 @@ def test_how_far_a_step_went_is_measured(model: Path, monkeypatch: pytest.Monkey
 def test_a_step_that_goes_too_far_is_not_kept(model: Path) -> None:
     with pytest.raises(AbnormalStep, match=r"the policy moved .* nats per token, max_kl is 1e-06"):
         TorchBackend(model, config(max_kl=1e-6), StartPoint()).step([make()], 0, never)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+@pytest.mark.parametrize("score", [1, -1])
+def test_a_long_step_is_shortened_along_its_way(model: Path, tmp_path: Path, method: str, score: int) -> None:
+    first = TorchBackend(model, config(method=method), StartPoint())
+    first.step([make()], 0, never)
+    first.save(tmp_path)
+
+    def second(max_kl: float) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        backend = create(model, config(method=method, max_kl=max_kl),
+                         StartPoint(tmp_path / WEIGHTS_FILE, tmp_path / OPTIMIZER_FILE))
+        assert isinstance(backend, TorchBackend)
+        metrics = backend.step([make("b", score)], 1, never)
+        return metrics, {name: p.detach() - first._parameters[name].detach()
+                         for name, p in backend._parameters.items()}
+
+    whole, way = second(99)
+    limit = whole["step_kl"] / 10
+    short, shorter_way = second(limit)
+    assert whole["step_share"] == 1
+    assert 0.5 * limit < short["step_kl"] <= limit
+    assert 0.1 < short["step_share"] < 0.5
+    for name, value in shorter_way.items():
+        assert torch.allclose(value, way[name] * short["step_share"], atol=1e-6), name
+    # What the figures say is measured where the step ended.
+    changes = [abs(figures["logprob_after"] - figures["logprob_before"]) for figures in (short, whole)]
+    assert changes[0] < 0.8 * changes[1]
 
 
 def test_a_step_can_be_given_up(backend: TorchBackend) -> None:

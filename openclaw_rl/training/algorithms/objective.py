@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,14 +26,15 @@ def pieces(tokens: int) -> Iterator[slice]:
 class Totals:
     """Tokens of a batch: the divisors of its token means, known before its first piece is computed."""
 
-    samples: int
-    tokens: int  #: response tokens of all samples
-    hinted: int  #: of those whose teacher has a hint
+    samples: int  #: new ones: those that are replayed are not among them
+    tokens: int  #: response tokens of new samples
+    hinted: int  #: response tokens of samples whose teacher has a hint, new or replayed
     episodes: bool  #: they are steps of episodes, which have advantages; else turns of users
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Totals:
-        return cls(sum(e.turns for e in examples), sum(len(e.response_ids) for e in examples),
+        new = [e for e in examples if not e.replayed]
+        return cls(sum(e.turns for e in new), sum(len(e.response_ids) for e in new),
                    sum(len(e.response_ids) for e in examples if e.teacher_prompt_ids is not None),
                    any(e.advantages is not None for e in examples))
 
@@ -53,7 +53,8 @@ class Objective:
     `grpo.clip_low` and `grpo.clip_high`, + `grpo.kl_weight` x KL, both a mean over all tokens.
 
     Distillation and policy gradient are means over those tokens. The KL is `kl_k3`, weighted by the importance ratio, a
-    mean over all tokens. `version` is the policy version that the student is before the step.
+    mean over all tokens. Samples that are replayed are distilled and nothing else: "all tokens" are those of new ones.
+    `version` is the policy version that the student is before the step.
     """
 
     def __init__(self, config: TrainerConfig, totals: Totals, version: int) -> None:
@@ -72,20 +73,20 @@ class Objective:
         self._sums = dict.fromkeys(names, 0.0)
         # Of each piece of the batch: which way its tokens are to go, log-probabilities before the step, those of the
         # base model.
-        self._before: deque[tuple[Tensor, Tensor, Tensor]] = deque()
+        self._before: list[tuple[Tensor, Tensor, Tensor]] = []
         self._scores = 0
-        self._groups = {name: [0.0, 0.0, 0] for name in ("", "_praised", "_complained")}  # before, after, tokens
+        self.compare_again()
         self._difference_sum, self._difference_max, self._compared = 0.0, 0.0, 0
 
     def __call__(self, example: Example, rows: slice, ids: Tensor, behaviour: Tensor, *, student: Tensor,
-                 base: Tensor, teacher: Tensor | None) -> Tensor:
+                 base: Tensor | None, teacher: Tensor | None) -> Tensor:
         """Return the share of the batch's loss that some response tokens of a sample have.
 
         Args:
             example: the sample.
             rows: which of its response tokens.
             ids, behaviour: (r,), those tokens and their recorded log-probabilities.
-            student, base, teacher: (r, V) logits; teacher None without a hint.
+            student, base, teacher: (r, V) logits; base None when it is replayed, teacher None without a hint.
         """
         cap, totals = self._config.importance_cap, self._totals
         logprobs = losses.token_logprobs(student, ids)
@@ -95,6 +96,10 @@ class Objective:
             values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), self._low, cap)
                       if self._config.algorithm == "opd" else losses.opd_full(student, teacher))
             distillation = losses.token_mean([values], totals.hinted)
+        if base is None:
+            self._sums["loss"] += distillation.item()
+            self._sums["distillation"] += distillation.item()
+            return distillation
         advantages = torch.full_like(logprobs, example.score, requires_grad=False)
         if example.advantages is not None:
             advantages = torch.tensor(example.advantages[rows], device=logprobs.device)
@@ -136,19 +141,26 @@ class Objective:
             self._difference_max = max(self._difference_max, difference.max().item())
             self._compared += difference.numel()
 
+    def compare_again(self) -> None:
+        """Begin to measure the step: `moved` is told all pieces of new samples next."""
+        self._compared_pieces = 0
+        self._sums["step_kl"] = self._sums["kl_after"] = 0.0
+        self._groups = {name: [0.0, 0.0, 0] for name in ("", "_praised", "_complained")}  # before, after, tokens
+
     @torch.no_grad()
     def moved(self, ids: Tensor, behaviour: Tensor, student: Tensor) -> None:
         """Note how far the step moved the policy, and where to: `step_kl`, the mean KL(before || after) over the
         batch's tokens, and what `metrics` tells of before and after.
 
-        KLs are `kl_k3` with the importance ratio of the policy that they are of. Must be told the same pieces in the
-        same order as the loss was.
+        KLs are `kl_k3` with the importance ratio of the policy that they are of. Must be told the same pieces of new
+        samples in the same order as the loss was.
 
         Args:
             ids, behaviour: as for the loss.
             student: (r, V) logits after the step.
         """
-        ways, before, base = self._before.popleft()
+        ways, before, base = self._before[self._compared_pieces]
+        self._compared_pieces += 1
         after, cap, tokens = losses.token_logprobs(student, ids), self._config.importance_cap, self._totals.tokens
         ratio = losses.importance_ratio(before, behaviour, cap)
         self._sums["step_kl"] += losses.token_mean([ratio * losses.kl_k3(before, after)], tokens).item()
@@ -221,12 +233,3 @@ def check_gradients(loss: float, norm: float, config: TrainerConfig) -> None:
     if not math.isfinite(norm) or norm > limit:
         raise AbnormalStep(f"the gradient's norm is {norm:.3g}, the limit is {limit:g}")
 
-
-def check_moved(metrics: dict[str, float], config: TrainerConfig) -> None:
-    """Refuse a step that went further than `max_kl`.
-
-    Raises:
-        AbnormalStep: it did.
-    """
-    if not metrics["step_kl"] <= config.max_kl:
-        raise AbnormalStep(f"the policy moved {metrics['step_kl']:.3g} nats per token, max_kl is {config.max_kl:g}")

@@ -14,8 +14,11 @@ from openclaw_rl.training.buffer.validation import validate_version, validate_vo
 from openclaw_rl.training.tables.reasons import Drop
 from openclaw_rl.v1 import turn_pb2
 
+#: Algorithms that learn from hints.
+DISTILLING = ("combine", "opd", "opd_full")
 _SETTINGS = ("method", "learning_rate", "lora_rank", "reward_weight", "kl_weight", "clip_ratio", "importance_cap",
-             "max_grad_norm", "max_kl", "max_per_session", "max_per_branch", "max_staleness", "truncated", "degenerate")
+             "max_grad_norm", "max_kl", "replay", "max_per_session", "max_per_branch", "max_staleness", "truncated",
+             "degenerate")
 
 
 class DataAdapter(Protocol):
@@ -24,10 +27,14 @@ class DataAdapter(Protocol):
     Attributes:
         algorithm: what a version's manifest calls it.
         problem: what an operator should know; empty when there is nothing.
+        replay: samples of earlier versions that a step on users' turns is shown again at most.
+        merges: samples of a step that repeat one another count once.
     """
 
     algorithm: str
     problem: str
+    replay: int
+    merges: bool
 
     def open(self, folder: Path) -> None:
         """Read what is needed of the base model.
@@ -59,6 +66,8 @@ class TokenAdapter:
     def __init__(self, config: TrainerConfig) -> None:
         self.algorithm: str = config.algorithm
         self.problem = ""
+        self.merges = True
+        self.replay = config.replay if config.algorithm in DISTILLING else 0
         self._config = config
 
     def open(self, folder: Path) -> None:

@@ -20,7 +20,8 @@ from typing_extensions import Buffer
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms.example import AbnormalStep, Example
-from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, check_moved, pieces
+from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, pieces
+from openclaw_rl.training.algorithms.trust_region import MEASUREMENTS, shorten, shortening
 from openclaw_rl.training.backends.evaluate import evaluate
 from openclaw_rl.training.backends.interface import (
     BETAS,
@@ -85,18 +86,29 @@ class TorchBackend:
             self._optimizer.step()
             if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
                 raise AbnormalStep("weights are NaN or infinite")
-            for example in examples:
-                self._compare(example, objective)
-            metrics = objective.metrics()
-            check_moved(metrics, self._config)
+            share = self._stay_near(examples, objective)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
-        return metrics | {"grad_norm": norm, "seconds": time.perf_counter() - started}
+        return objective.metrics() | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
+
+    def _stay_near(self, examples: Sequence[Example], objective: Objective) -> float:
+        """Measure what the step did and shorten one that went too far; return the share of it that is left."""
+        share = 1.0
+        for measurement in range(MEASUREMENTS):
+            objective.compare_again()
+            for example in examples:
+                if not example.replayed:
+                    self._compare(example, objective)
+            if (keep := shortening(objective.metrics()["step_kl"], self._config, measurement)) is None:
+                break
+            shorten(self._optimizer, share, keep)
+            share *= keep
+        return share
 
     def _backward(self, example: Example, objective: Objective) -> None:
         """Add one sample's gradients."""
         ids, places, response, behaviour = self._load_example(example)
-        base = self._frozen_hidden(ids, places)
+        base = None if example.replayed else self._frozen_hidden(ids, places)
         teacher = None
         if (hinted := example.teacher_prompt_ids) is not None and objective.distils:
             text = torch.tensor(hinted + example.response_ids, device=self._device)
@@ -108,7 +120,7 @@ class TorchBackend:
             loss = objective(
                 example, rows, response[rows], behaviour[rows],
                 student=self._model.lm_head(leaf[rows]),
-                base=self._frozen.lm_head(base[rows]).detach(),
+                base=None if base is None else self._frozen.lm_head(base[rows]).detach(),
                 teacher=None if teacher is None else self._frozen.lm_head(teacher[rows]).detach())
             loss.backward()  # type: ignore[no-untyped-call]
         hidden.backward(leaf.grad)  # type: ignore[no-untyped-call]

@@ -1,9 +1,11 @@
-"""Detection of responses that repeat one phrase."""
+"""Detection of repetition: responses that repeat one phrase, and samples of a step that repeat one another."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+
+from openclaw_rl.v1 import turn_pb2
 
 #: A phrase counts as repeated from so many tokens on; short answers repeat themselves by chance.
 REPETITION_TOKENS = 16
@@ -32,3 +34,17 @@ def repetition(ids: Sequence[int]) -> int:
         covered[phrase] += min(PHRASE, at - last.get(phrase, -PHRASE))
         last[phrase] = at
     return max(covered.values(), default=0)
+
+
+def distinct(samples: Sequence[turn_pb2.Sample]) -> list[turn_pb2.Sample]:
+    """Return the samples without those that say again what another of them says: the same judgement and hint on the
+    same prompt, and where there is no hint, the same response too. A thousand identical complaints, from as many
+    sessions, are one reason to change, not a thousand."""
+    found: dict[tuple[object, ...], turn_pb2.Sample] = {}
+    for sample in samples:
+        turn, judgement = sample.transition.turn, sample.judgement
+        hint = judgement.hint.strip()
+        asked = tuple(turn.tokens.prompt_ids) or tuple((m.role, m.content) for m in turn.messages)
+        said = () if hint else tuple(turn.tokens.response_ids) or turn.response.content
+        found.setdefault((judgement.score, hint, asked, said), sample)
+    return list(found.values())

@@ -109,13 +109,15 @@ class SampleBuffer:
         return []
 
     def read(self, rows: Sequence[sqlite3.Row]) -> dict[str, turn_pb2.Sample]:
-        """Return the samples of rows by turn; those that are damaged are quarantined and dropped."""
+        """Return the samples of rows by turn; those that are damaged are quarantined, and dropped or, if
+        trained on before, never read again."""
         decoded = {row["turn_id"]: self._decode(row) for row in rows}
         samples = {turn_id: sample for turn_id, sample in decoded.items() if sample is not None}
         if damaged := {row["turn_id"]: row["payload"] for row in rows if row["turn_id"] not in samples}:
             with self._database.transaction() as db:
                 for turn_id, payload in damaged.items():
                     self.quarantine.keep(db, turn_id, "the sample's record on the trainer's disk is damaged", payload)
+                self._samples.lose_content(db, damaged)
             self.drop(list(damaged), drop(DropReason.DAMAGED))
         return samples
 

@@ -35,6 +35,11 @@ _INDEXES = ("CREATE INDEX IF NOT EXISTS samples_of_group ON samples (group_id, e
 #: The samples that wait. The index is named since SQLite would rather read all fates than sort what waits.
 _PENDING = "samples INDEXED BY pending WHERE fate = 'pending'"
 
+#: Trained samples whose content is kept.
+_CONTENT = "fate = 'trained' AND payload NOT NULL"
+#: Trained samples with a hint whose content is kept for replay: the newest ones.
+REPLAY_POOL = 32
+
 #: Columns that a status is made of: not the payload, which may be large.
 _STATUS = "turn_id, fate, version, reason, score, accepted_at, advantage"
 
@@ -192,10 +197,23 @@ class SampleTable:
                           (keep,)).rowcount
 
     def prune_content(self, db: sqlite3.Connection, kept: Collection[int]) -> None:
-        """Delete the content of trained samples, but for those of the versions that are kept: only these can be
-        rebuilt."""
-        db.execute("UPDATE samples SET payload = NULL WHERE fate = 'trained' AND payload NOT NULL AND version NOT IN"
-                   f" ({_marks(kept)})", list(kept))
+        """Delete the content of trained samples, but for those of the versions that are kept, which can be rebuilt, and
+        the newest ones with a hint, which are replayed."""
+        db.execute(f"UPDATE samples SET payload = NULL WHERE {_CONTENT} AND version NOT IN ({_marks(kept)}) AND seq NOT"
+                   f" IN (SELECT seq FROM samples WHERE {_CONTENT} AND hinted AND group_id IS NULL ORDER BY seq DESC"
+                   " LIMIT ?)", [*kept, REPLAY_POOL])
+
+    def replayable(self, versions: Collection[int]) -> list[sqlite3.Row]:
+        """Return turn, payload and CRC of the newest users' samples with a hint that these versions were trained on,
+        oldest first, as far as their content is kept."""
+        return self._database.query(
+            f"SELECT turn_id, payload, crc FROM samples INDEXED BY content WHERE {_CONTENT} AND hinted AND group_id IS"
+            f" NULL AND version IN ({_marks(versions)}) ORDER BY seq DESC LIMIT ?", [*versions, REPLAY_POOL])[::-1]
+
+    def lose_content(self, db: sqlite3.Connection, turn_ids: Iterable[str]) -> None:
+        """Delete the content of trained samples."""
+        db.executemany(f"UPDATE samples SET payload = NULL WHERE {_CONTENT} AND turn_id = ?",
+                       [(turn_id,) for turn_id in turn_ids])
 
     # Reading: samples of users
 

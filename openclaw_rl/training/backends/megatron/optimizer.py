@@ -13,6 +13,7 @@ from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
 from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor, nn
 
+from openclaw_rl.training.algorithms.trust_region import shorten
 from openclaw_rl.training.backends.interface import BETAS
 
 #: State of each parameter that is of its shape.
@@ -54,6 +55,11 @@ class Optimizer:
             master.grad = _gradient(self._parameters[name]).mul_(scale)
         self._adam.step()
         self._adam.zero_grad(set_to_none=True)
+        self.publish()
+
+    def shorten(self, taken: float, keep: float) -> None:
+        """Take back a part of the last step; see trust_region.shorten."""
+        shorten(self._adam, taken, keep)
         self.publish()
 
     @torch.no_grad()

@@ -31,7 +31,8 @@ from typing_extensions import Buffer
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.training.algorithms.example import AbnormalStep, Example
-from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, check_moved, pieces
+from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, pieces
+from openclaw_rl.training.algorithms.trust_region import MEASUREMENTS, shortening
 from openclaw_rl.training.backends.evaluate import Questions, answer
 from openclaw_rl.training.backends.interface import (
     OPTIMIZER_FOLDER,
@@ -126,12 +127,24 @@ class MegatronPolicy:
                 self._optimizer.step(norm, self._config.max_grad_norm)
                 if place.any_of_all(not self._optimizer.finite()):
                     raise AbnormalStep("weights are NaN or infinite")
-                self._compare(own, objective)
-                metrics = self._figures(objective)
-                check_moved(metrics, self._config)
+                metrics, share = self._stay_near(own, objective)
             finally:
                 self._replicated.zero_grad_buffer()
-        return metrics | {"grad_norm": norm, "seconds": time.perf_counter() - started}
+        return metrics | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
+
+    def _stay_near(self, own: Sequence[Example], objective: Objective) -> tuple[dict[str, float], float]:
+        """Measure what the step did and shorten one that went too far; return the figures, and the share of it that is
+        left."""
+        share = 1.0
+        for measurement in range(MEASUREMENTS):
+            objective.compare_again()
+            self._compare([e for e in own if not e.replayed], objective)
+            metrics = self._figures(objective)
+            if (keep := shortening(metrics["step_kl"], self._config, measurement)) is None:
+                break
+            self._optimizer.shorten(share, keep)
+            share *= keep
+        return metrics, share
 
     def _ask(self, stop: Callable[[], bool]) -> None:
         if self._place.any_of_all(stop()):
@@ -152,7 +165,8 @@ class MegatronPolicy:
     def _backward(self, examples: Sequence[Example], objective: Objective) -> None:
         """Add some samples' gradients."""
         texts = [e.text() for e in examples]
-        base = self._read(self._frozen, texts)
+        new = [i for i, e in enumerate(examples) if not e.replayed]
+        base = dict(zip(new, self._read(self._frozen, [texts[i] for i in new]), strict=True))
         hinted = [i for i, e in enumerate(examples) if e.teacher_prompt_ids is not None and objective.distils]
         teacher = dict(zip(hinted, self._read(
             self._frozen, [replace(examples[i], prompt_ids=examples[i].teacher_prompt_ids or []).text()
@@ -164,7 +178,7 @@ class MegatronPolicy:
             leaf = hidden.detach().requires_grad_()
             for rows in pieces(len(ids)):
                 with torch.no_grad():
-                    frozen = self._frozen.logits(base[index][rows])
+                    frozen = self._frozen.logits(base[index][rows]) if index in base else None
                     taught = self._frozen.logits(teacher[index][rows]) if index in teacher else None
                 objective(example, rows, ids[rows], behaviour[rows], student=self._model.logits(leaf[rows]),
                           base=frozen, teacher=taught).backward()  # type: ignore[no-untyped-call]

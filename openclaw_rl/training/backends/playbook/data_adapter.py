@@ -32,6 +32,8 @@ class PlaybookAdapter:
     """
 
     algorithm = "playbook"
+    replay = 0  # instructions stay in the playbook until they are removed
+    merges = False  # each turn under an instruction tells of it
 
     def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
         self.problem = ""

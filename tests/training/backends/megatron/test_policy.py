@@ -97,6 +97,16 @@ def test_other_losses_are_the_same_too(model: Path, algorithm: str) -> None:
         assert metrics[key] == pytest.approx(expected[key], rel=1e-4, abs=1e-6), key
 
 
+def test_replay_and_a_shortened_step_are_the_same_too(model: Path) -> None:
+    batch = [*examples(3), replace(examples(1)[0], replayed=True)]
+    limit = TorchBackend(model, settings(), StartPoint()).step(batch, 0, never)["step_kl"] / 10
+    metrics, expected = (backend.step(batch, 0, never) for backend in (
+        policy(model, max_kl=limit), TorchBackend(model, settings(max_kl=limit), StartPoint())))
+    assert 0 < expected["step_share"] < 0.5 and expected["step_kl"] <= limit
+    for key in metrics.keys() - {"seconds"}:
+        assert metrics[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-6), key
+
+
 def test_activations_may_be_computed_twice(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from openclaw_rl.training.backends.megatron import policy as module
 
