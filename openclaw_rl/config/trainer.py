@@ -154,7 +154,7 @@ class TrainerConfig(Component):
     """Maximum weight of importance ratios (truncated importance sampling)."""
     max_grad_norm: Float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
-    max_kl: Float = Field(0.05, gt=0)
+    max_kl: Float = Field(0.1, gt=0)
     """Maximum mean KL of a step (before against after, in nats per token). A longer step is shortened to it; one over
     50 times as long is discarded."""
     logprob_alarm: Float = Field(1.0, gt=0)

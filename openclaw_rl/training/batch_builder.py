@@ -9,6 +9,7 @@ from typing import Any
 
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms.advantages import spread
+from openclaw_rl.training.algorithms.example import Example
 from openclaw_rl.training.backends.data_adapter import DataAdapter
 from openclaw_rl.training.buffer.repetition import distinct
 from openclaw_rl.training.buffer.trajectories import tokens, trajectories
@@ -17,6 +18,14 @@ from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import turn_pb2
 
 logger = logging.getLogger(__name__)
+
+#: Response tokens of a replayed sample that are read: how an answer begins decides most of how it goes on, and the step
+#: costs a quarter more instead of half.
+REPLAY_TOKENS = 64
+#: Live turns, at least, whose mean score is the baseline of the policy gradient.
+BASELINE_TURNS = 32
+#: Neutral turns that are added to them: from few turns nothing is known of what is usual.
+UNKNOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +63,23 @@ class BatchBuilder:
         if len(new) < len(samples):
             logger.info("%d of the step's %d samples repeat others of it and count once", len(samples) - len(new),
                         len(samples))
-        shown = [replace(example, replayed=True) for example in map(self._adapter.example, old)
+        baseline = self._baseline() if self._adapter.algorithm == "combine" else 0.0
+        shown = [_shown_again(example) for example in map(self._adapter.example, old)
                  if example.teacher_prompt_ids is not None]
         replayed = [example.turn_id for example in shown]
-        return Batch(samples, [*map(self._adapter.example, new), *shown], self._adapter.algorithm,
+        examples = [self._adapter.example(sample) for sample in new]
+        if baseline:
+            examples = [replace(example, baseline=baseline) for example in examples]
+        return Batch(samples, [*examples, *shown], self._adapter.algorithm,
                      self._adapter.settings() | ({"replayed": " ".join(replayed)} if replayed else {}),
-                     {"replayed": float(len(replayed)), "repeated": float(len(samples) - len(new))})
+                     {"replayed": float(len(replayed)), "repeated": float(len(samples) - len(new)),
+                      "score_baseline": baseline})
+
+    def _baseline(self) -> float:
+        """Return the mean score of the newest live turns, as if UNKNOWN neutral ones had come before."""
+        lineage = self._store.versions.lineage(self._store.versions.head)
+        live = self._store.scores.recent(lineage, BASELINE_TURNS)
+        return (live.up - live.down) / (live.turns + UNKNOWN)
 
     def _of_episodes(self) -> Batch | None:
         """Whole groups, those first that wait for longest, as many as `grpo.max_tokens` allows and one at least."""
@@ -99,6 +119,12 @@ class BatchBuilder:
             else:
                 fit.append(sample)
         return fit
+
+
+def _shown_again(example: Example) -> Example:
+    part = slice(REPLAY_TOKENS)
+    return replace(example, replayed=True, response_ids=example.response_ids[part], behaviour=example.behaviour[part],
+                   versions=example.versions[part])
 
 
 def _settings(config: TrainerConfig) -> dict[str, str]:

@@ -27,6 +27,7 @@ class Example:
     turns: int = 1  #: how many they are
     #: What stands between two responses: the number of response tokens before it, and its token ids; ascending.
     gaps: Sequence[tuple[int, list[int]]] = ()
+    baseline: float = 0.0  #: mean of what users' scores were lately; an advantage is what a score adds to it
     replayed: bool = False  #: an earlier version was trained on it; only its distillation counts now
 
     def text(self) -> tuple[list[int], list[int]]:

@@ -49,6 +49,10 @@ class Objective:
     | opd_full | `opd_full` | 0 |
     | combine | `opd_full` | `reward_weight` |
 
+    The policy gradient's advantage is the score; of `combine`, the score minus its recent mean (`Example.baseline`), so
+    that praise has a weight where it is rare, and a judge that always says the same has none (a baseline as in
+    REINFORCE, Williams, Machine Learning 8, 1992).
+
     Steps of episodes are learned from by GRPO, whatever the algorithm: loss = clipped surrogate of their advantages, at
     `grpo.clip_low` and `grpo.clip_high`, + `grpo.kl_weight` x KL, both a mean over all tokens.
 
@@ -100,7 +104,8 @@ class Objective:
             self._sums["loss"] += distillation.item()
             self._sums["distillation"] += distillation.item()
             return distillation
-        advantages = torch.full_like(logprobs, example.score, requires_grad=False)
+        advantage = example.score - example.baseline if example.score else 0.0
+        advantages = torch.full_like(logprobs, advantage, requires_grad=False)
         if example.advantages is not None:
             advantages = torch.tensor(example.advantages[rows], device=logprobs.device)
         if self._reward_weight and (example.score or totals.episodes):
@@ -112,7 +117,8 @@ class Objective:
         loss = distillation + self._reward_weight * reward + self._kl_weight * kl
         if totals.episodes:
             self._sums["entropy"] += losses.token_mean([losses.entropy(student.detach())], totals.tokens).item()
-        self._before.append((advantages.sign(), logprobs.detach(), base_logprobs))
+        ways = advantages if example.advantages is not None else torch.full_like(logprobs, example.score)
+        self._before.append((ways.sign(), logprobs.detach(), base_logprobs))
         if rows.start == 0:
             self._scores += example.score
         self._note(example, rows, logprobs.detach(), behaviour, ratio, loss=loss, distillation=distillation,

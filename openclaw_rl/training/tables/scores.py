@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.storage.database import Database
@@ -49,6 +50,15 @@ class ScoreTable:
         """Count a turn that was answered by a version."""
         db.execute("INSERT INTO live_scores VALUES (?, ?, 1) ON CONFLICT (version, score) DO UPDATE SET"
                    " turns = turns + 1", (version, score))
+
+    def recent(self, versions: Sequence[int], turns: int) -> Scores:
+        """Return the scores of the first of these versions that have so many turns together."""
+        live, total = self.all(), Scores()
+        for version in versions:
+            if total.turns >= turns:
+                break
+            total += live.get(version, Scores())
+        return total
 
     def all(self) -> dict[int, Scores]:
         """Return the scores of every version that a judged turn came from."""
