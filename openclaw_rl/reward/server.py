@@ -78,7 +78,7 @@ class JudgeComponent(Component):
 
     def status(self) -> component_pb2.ComponentStatus:
         return status(self._service, self._samples, [
-            *(("state_damaged", problem) for problem in self._store.problems), ("journal", self._journal.problem)])
+            *self._store.alarms(), ("journal", self._journal.problem)])
 
 
 async def run(config: Config, home: Home) -> None:

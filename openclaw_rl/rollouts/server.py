@@ -28,7 +28,7 @@ from openclaw_rl.runtime.alarms import Alarms, Raised, outbox_alarms, quarantine
 from openclaw_rl.runtime.component import Component, Listener, Service
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Runtime
-from openclaw_rl.storage.database import Database
+from openclaw_rl.storage.database import Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, environment_pb2_grpc, judge_pb2, judge_pb2_grpc
 
@@ -81,7 +81,7 @@ class EnvironmentComponent(Component):
             "tool_choice": settings.episodes.tool_choice or ("required" if embedded else "auto")}))
         resources.push_async_callback(self._episodes.close)
         self._board = StatusBoard(self._tracker, outbox, lambda: [
-            *(("state_damaged", problem) for problem in store.problems), ("journal", journal.problem)], self._pool)
+            *store.alarms(), ("journal", journal.problem)], self._pool)
         self.forget = handler(home, NAME, store, self._tracker.forget)
         if broken := self._tracker.break_off_episodes(STOPPED):
             logger.info("%d episodes ran when the last environment server ended: they are broken off", broken)
@@ -156,5 +156,7 @@ async def _reap(tracker: SessionTracker, database: Database, interval: float, ke
             looks += 1
             if looks % PRUNE_EVERY == 0:
                 await database.call(lambda: tracker.prune(keep_episodes=keep_episodes))
+        except StorageError as error:  # an alarm tells it
+            logger.warning("sessions that have timed out are looked for again later: %s", error)
         except Exception:
             logger.exception("looking for sessions that have timed out; will try again")

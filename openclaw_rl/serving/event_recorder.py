@@ -163,8 +163,8 @@ class TurnRecorder:
         self.retry()
         try:
             self._database.submit(partial(self._write, [])).result()
-        except (MeshError, sqlite3.Error):
-            logger.exception("counts of this run are not saved, and %d events are lost", len(self._held))
+        except (MeshError, sqlite3.Error) as error:
+            logger.error("counts of this run are not saved, and %d events are lost: %s", len(self._held), error)
 
     def _record(self, event_id: str, event: environment_pb2.PolicyEvent, must: bool = False) -> Future[None]:
         """Begin to write an event. When that fails it is held, unless it `must` be written."""

@@ -36,7 +36,7 @@ class StatusReporter:
             detail="; ".join(filter(None, [service.state, self._pin(), self._source(), self._workers()])),
             counters={**recorder.counters, **self._engine().counters}, gauges=self.gauges(), outboxes=[stats])
         self._alarms.report(status, [
-            *(("state_damaged", problem) for problem in self._store.problems),
+            *self._store.alarms(),
             *(("versions_damaged", problem) for problem in self.problems),
             *self._engine().alarms,
             *(("weights_from", problem) for problem in (self.relay.problems() if self.relay else [])),

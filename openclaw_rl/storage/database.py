@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from openclaw_rl.storage.errors import StorageError, is_of_the_file
+from openclaw_rl.runtime.alarms import Raised
+from openclaw_rl.storage.errors import StorageError, is_damage, is_of_the_file
 from openclaw_rl.storage.opening import check_header, open_or_replace
 from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
 from openclaw_rl.storage.writer import Job, Writer
@@ -37,6 +38,8 @@ T = TypeVar("T")
 
 #: Seconds between two syncs in group mode: the most that a power loss can cost.
 GROUP_SECONDS = 0.1
+#: Seconds between two tries when that fails.
+RETRY_SECONDS = 1.0
 #: A write-ahead log of more bytes is checkpointed beside the commits ...
 SOFT_WAL = 4 * 2**20
 #: ... and of more bytes than this while commits wait.
@@ -78,6 +81,7 @@ class Database:
         self._upkeep_lock = threading.Lock()  # of the connection that checkpoints, and of the log's descriptor
         self._owner = 0  # the thread that is in a transaction
         self._after_commit: list[Callable[[], None]] = []
+        self._failure = self._failed_sync = self._damage = ""  # see `alarms`
         self._dirty = threading.Event()
         self._closed = threading.Event()
         try:
@@ -147,12 +151,13 @@ class Database:
                 self._owner = threading.get_ident()
                 yield db
                 db.execute("COMMIT")
+                self._failure = ""
             except BaseException as error:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 if is_of_the_file(error):
                     self._dirty.set()  # a checkpoint gives the log's space back
-                    raise StorageError.of(self.path, error) from error
+                    raise self._failed(error) from error
                 raise
             finally:
                 self._owner = 0
@@ -180,7 +185,7 @@ class Database:
                 yield self._db if own else self._reader
             except sqlite3.Error as error:
                 if is_of_the_file(error):
-                    raise StorageError.of(self.path, error) from error
+                    raise self._failed(error) from error
                 raise
 
     def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[sqlite3.Row]:
@@ -201,6 +206,11 @@ class Database:
                 rewrite(self.path, self._on_writer, self._swap)
         except (sqlite3.Error, OSError) as error:
             raise StorageError.of(self.path, error) from error
+
+    def alarms(self) -> list[Raised]:
+        """What an operator should know: that the file was damaged, or can't be read or written now."""
+        return [*(("state_damaged", text) for text in dict.fromkeys([*self.problems, self._damage])),
+                ("state_unusable", self._failure or self._failed_sync)]
 
     def close(self) -> None:
         """Bring everything to the disk and close the file. May be called again."""
@@ -246,6 +256,15 @@ class Database:
             job.future.set_result(result)
         for job, reason in failed:
             job.future.set_exception(reason)
+
+    def _failed(self, error: sqlite3.Error) -> StorageError:
+        """What an error of the file means, which is an alarm as long as it holds: damage until the next start."""
+        failed = StorageError.of(self.path, error)
+        if is_damage(error):
+            self._damage = failed.message
+        else:
+            self._failure = failed.message
+        return failed
 
     def _on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on the writer thread between transactions, and wait for it."""
@@ -324,7 +343,6 @@ class Database:
 
     def _maintain(self) -> None:
         """The thread: syncs the log and checkpoints it."""
-        failing = False
         while not self._closed.is_set():
             self._dirty.wait()
             self._closed.wait(GROUP_SECONDS)
@@ -337,11 +355,13 @@ class Database:
                 if size > HARD_WAL:
                     with self._lock, self._upkeep_lock:
                         self._checkpoint("TRUNCATE", HARD_WAL)
-                failing = False
+                self._failed_sync = ""
             except (sqlite3.Error, OSError) as error:
-                if not failing:
+                if not self._failed_sync:
                     logger.error("%s: %s", self.path, error)
-                failing = True
+                self._failed_sync = f"{self.path}: what was committed last can't be brought to the disk: {error}"
+                self._closed.wait(RETRY_SECONDS)
+                self._dirty.set()
 
     def _checkpoint(self, kind: Literal["PASSIVE", "TRUNCATE"], beyond: int) -> int:
         """Checkpoint the log if it has more bytes than `beyond`; gives its bytes."""

@@ -37,6 +37,8 @@ class StorageError(MeshError):
         advice = {
             sqlite3.SQLITE_READONLY: "it is read-only; make the file and its folder writable",
             sqlite3.SQLITE_CANTOPEN: "it can't be opened; check that its folder is there and writable",
+            sqlite3.SQLITE_IOERR: f"it can't be read or written ({error}); the kernel's log tells whether its disk is "
+                                  "broken or has turned read-only",
             sqlite3.SQLITE_BUSY: "another process holds it; stop that one",
         }.get(code, damaged if is_damage(error) else str(error))
         return cls(grpc.StatusCode.INTERNAL, "STORE_UNUSABLE", f"{path}: {advice}")

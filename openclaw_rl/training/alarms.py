@@ -57,7 +57,7 @@ class TrainerAlarms:
         """
         quarantine = self._store.samples.quarantine
         self._alarms.report(status, [
-            *(("state_damaged", text) for text in self._store.problems),
+            *self._store.database.alarms(),
             ("cannot_train", f"can't train: {problem}" * bool(problem)),
             ("steps_skipped", self._skipping()), ("samples_waiting", self._waiting(paused, missing)),
             ("samples_stale", self._stale()), *self._useless(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ import pytest
 from openclaw_rl.storage import database as store_module
 from openclaw_rl.storage.database import FORMAT, KEEP_DAMAGED, Database, StorageError
 from openclaw_rl.storage.outbox import Outbox
+from tests.support.waiting import until
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (id INTEGER PRIMARY KEY, data BLOB);"
 
@@ -166,6 +168,40 @@ def test_damage_that_shows_later_is_an_error_with_advice(tmp_path: Path) -> None
             with store.transaction() as db:
                 db.execute("UPDATE things SET data = 'x'")
     assert caught.value.reason == "STORE_UNUSABLE"
+    assert ("state_damaged", caught.value.message) in store.alarms()
+    store.close()
+
+
+def test_a_read_only_file_is_an_alarm_as_long_as_it_is(store: Database) -> None:
+    store._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(StorageError, match="read-only") as error, store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('a')")
+    assert ("state_unusable", error.value.message) in store.alarms()
+    store._db.execute("PRAGMA query_only = OFF")
+    with store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('a')")
+    assert not any(message for _, message in store.alarms())
+
+
+def test_a_log_that_the_disk_does_not_take_is_an_alarm_until_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                     ) -> None:
+    broken = threading.Event()
+    broken.set()
+    sync = os.fdatasync
+
+    def fdatasync(file: int) -> None:
+        if broken.is_set():
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        sync(file)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    monkeypatch.setattr(store_module, "RETRY_SECONDS", 0.01)
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
+    with store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('a')")
+    until(lambda: any("Read-only file system" in message for _, message in store.alarms()))
+    broken.clear()
+    until(lambda: not any(message for _, message in store.alarms()))  # without another commit
     store.close()
 
 
