@@ -100,7 +100,7 @@ class MeshReport:
 
     def json(self) -> dict[str, Any]:
         """The output of `openclaw-rl status --json`. A figure whose component does not answer is null."""
-        trainer = self["trainer"].status
+        trainer, pending = self["trainer"].status, self.gauge("trainer", "pending")
         beside: dict[str, Any] = {"jaeger": self.jaeger} if self.jaeger else {}
         if self.hosts:
             beside["hosts"] = self.hosts
@@ -110,7 +110,8 @@ class MeshReport:
             "policy_version": self.policy_version,
             "turns": {name: self.counter("env_server", f"turns_{name}") for name in ("main", "side", "unknown")},
             "samples": {
-                **{name: self.counter("trainer", f"samples_{name}") for name in ("accepted", "trained", "pending")},
+                **{name: self.counter("trainer", f"samples_{name}") for name in ("accepted", "trained")},
+                "pending": None if pending is None else int(pending),
                 "dropped": dict(sorted(trainer.dropped.items())) if trainer is not None else {},
                 "per_hour": {name: self.gauge("trainer", f"{name}_per_hour")
                              for name in ("accepted", "trained", "dropped")},

@@ -33,7 +33,7 @@ async def run(name: str, config_file: str) -> None:
     server = ComponentServer(name, section.host, port, home, lambda: component_pb2.ComponentStatus(
         state=component_pb2.COMPONENT_STATE_DEGRADED if (home.root / f"{name}.degraded").exists()
         else component_pb2.COMPONENT_STATE_RUNNING, counters={"turns_main": 3, "samples_accepted": 2, "updates": 1},
-        dropped={"judge failed": 1}, policy_version=1, gauges={"training": 1, "qps": 2.5}))
+        dropped={"judge failed": 1}, policy_version=1, gauges={"training": 1, "pending": 4, "qps": 2.5}))
     if name == "policy_server":
         server.http_address = "http://127.0.0.1:1"
     await server.start()

@@ -67,7 +67,7 @@ def test_local_start_runs_four_and_stop_all_leaves_none(home: Home, config: Conf
     assert facts["policy_version"] == 1
     assert facts["turns"] == {"main": 3, "side": 0, "unknown": 0}
     assert set(facts["samples"].pop("per_hour")) == {"accepted", "trained", "dropped"}
-    assert facts["samples"] == {"accepted": 2, "trained": 0, "pending": 0, "dropped": {"judge failed": 1}}
+    assert facts["samples"] == {"accepted": 2, "trained": 0, "pending": 4, "dropped": {"judge failed": 1}}
 
     again = start.local_start(home, config, console)
     assert {c.pid for c in again.components} == pids, "a second local-start leaves alone what runs"
