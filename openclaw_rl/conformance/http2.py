@@ -10,7 +10,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0, 1, 3, 4, 6, 7
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 
@@ -28,7 +28,7 @@ class Watched:
     ended: float | None = None
 
 
-async def watch(address: str, path: str, payload: bytes, deadline: str, seconds: float) -> Watched:
+async def watch(address: str, path: str, payload: bytes, deadline: str, seconds: float, encoding: str = "") -> Watched:
     """Open a call and watch it for so many seconds, or until the server ends it; nothing is sent but what HTTP/2 asks
     for.
 
@@ -36,6 +36,7 @@ async def watch(address: str, path: str, payload: bytes, deadline: str, seconds:
         path: "/openclaw_rl.v1.ComponentService/WatchStats".
         payload: the request.
         deadline: the header grpc-timeout, such as "500m".
+        encoding: in which the payload is compressed, such as "gzip".
 
     Raises:
         OSError: no connection, or it broke.
@@ -44,12 +45,13 @@ async def watch(address: str, path: str, payload: bytes, deadline: str, seconds:
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     result = Watched()
     try:
-        headers = b"".join(_literal(name, value) for name, value in (
+        headers = b"".join(literal(name, value) for name, value in (
             (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", address),
-            ("te", "trailers"), ("content-type", "application/grpc"), ("grpc-timeout", deadline)))
-        body = struct.pack(">BI", 0, len(payload)) + payload
-        writer.write(_PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(_HEADERS, _END_HEADERS, 1, headers)
-                     + _frame(_DATA, _END_STREAM, 1, body))
+            ("te", "trailers"), ("content-type", "application/grpc"), ("grpc-timeout", deadline),
+            *((("grpc-encoding", encoding),) if encoding else ())))
+        body = struct.pack(">BI", bool(encoding), len(payload)) + payload
+        writer.write(PREFACE + frame(_SETTINGS, 0, 0, b"") + frame(_HEADERS, _END_HEADERS, 1, headers)
+                     + frame(_DATA, _END_STREAM, 1, body))
         began = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -59,9 +61,9 @@ async def watch(address: str, path: str, payload: bytes, deadline: str, seconds:
                     stream = int.from_bytes(head[5:], "big") & 0x7FFFFFFF
                     content = await reader.readexactly(size)
                     if kind == _SETTINGS and not flags & _ACK:
-                        writer.write(_frame(_SETTINGS, _ACK, 0, b""))
+                        writer.write(frame(_SETTINGS, _ACK, 0, b""))
                     elif kind == _PING and not flags & _ACK:
-                        writer.write(_frame(_PING, _ACK, 0, content))
+                        writer.write(frame(_PING, _ACK, 0, content))
                     elif kind == _GOAWAY:
                         raise ConnectionResetError("the server ended the connection (GOAWAY)")
                     result.messages += kind == _DATA and stream == 1 and size > 0
@@ -76,11 +78,12 @@ async def watch(address: str, path: str, payload: bytes, deadline: str, seconds:
         writer.close()
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """A frame (RFC 9113, 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
-def _literal(name: str, value: str) -> bytes:
+def literal(name: str, value: str) -> bytes:
     """A header, neither compressed nor indexed (RFC 7541, 6.2.2)."""
     return b"\x00" + _string(name) + _string(value)
 

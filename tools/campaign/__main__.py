@@ -33,6 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     hostile = commands.add_parser("hostile", help="send generated requests")
     hostile.add_argument("--requests", type=int, default=10_000, help="HTTP requests (default %(default)s)")
     hostile.add_argument("--messages", type=int, default=5_000, help="gRPC messages (default %(default)s)")
+    hostile.add_argument("--slow", type=int, default=200, help="connections to hold on to, with compressed bombs "
+                         "before; 0: neither (default %(default)s)")
     filled = commands.add_parser("fill", help="forget sessions on large stores, and watch the event loops")
     filled.add_argument("--size", type=int, default=250, help="MB of each store (default %(default)s)")
     filled.add_argument("--forget", type=int, default=12, help="sessions to forget (default %(default)s)")
@@ -71,7 +73,7 @@ def _hostile(args: argparse.Namespace, seed: int, folder: Path) -> bool:
     from tools.campaign.hostile import attack
 
     config = quick_config(tiny_model(folder / "model"), {"prm_judge": {"judge": "rules"}})
-    table = asyncio.run(attack(folder / "home", config, seed, args.requests, args.messages))
+    table = asyncio.run(attack(folder / "home", config, seed, args.requests, args.messages, args.slow))
     print(table.text())
     return table.failed
 

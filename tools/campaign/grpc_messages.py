@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -39,11 +41,43 @@ _REALS = (0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, float("nan"), float("inf"), float(
 _DEEPEST = 4
 
 
-class GrpcMessages:
-    """Makes messages; the same seed makes the same."""
+@dataclass(frozen=True)
+class Manner:
+    """How a call is made.
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(f"grpc/{seed}")
+    Attributes:
+        path: /SERVICE/METHOD.
+        seconds: its deadline.
+        cancelled: seconds after which the caller gives up.
+    """
+
+    path: str
+    seconds: float
+    compression: grpc.Compression
+    cancelled: float | None = None
+
+
+def _endless(method: MethodDescriptor) -> bool:
+    return method.server_streaming and method.name.startswith(("Watch", "Read", "List"))
+
+
+def _varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*made, value])
+
+
+class GrpcMessages:
+    """Makes messages; the same seed makes the same.
+
+    Args:
+        texts: what stands where a text may.
+    """
+
+    def __init__(self, seed: int, texts: Sequence[str] = _TEXTS) -> None:
+        self._random, self._texts = random.Random(f"grpc/{seed}"), texts
 
     def method(self, components: Sequence[str]) -> tuple[str, MethodDescriptor]:
         """The next RPC to call, and the component."""
@@ -58,25 +92,50 @@ class GrpcMessages:
         count = rng.choice((0, 1, 1, 2, 5)) if method.client_streaming else 1
         return [self._payload(method) for _ in range(count)]
 
-    def metadata(self, mesh: str) -> list[tuple[str, str]]:
+    def metadata(self, mesh: str) -> list[tuple[str, str | bytes]]:
         """Headers of a call to this mesh."""
         rng = self._random
-        headers = []
+        headers: list[tuple[str, str | bytes]] = []
         if rng.random() < 0.9:
             headers.append((MESH_KEY, mesh if rng.random() < 0.98 else rng.choice(("x", "a" * 300))))
-        if rng.random() < 0.1:
-            headers.append((rng.choice(("x-session-id", "authorization", "traceparent", "x-openclaw-key", "user-data")),
-                            rng.choice(("", "Bearer x", "00-zz", "a" * 3000, "x y"))))
+        for _ in range(rng.choice((0,) * 8 + (1, 3))):
+            key = rng.choice(("x-session-id", "authorization", "traceparent", "tracestate", "x-openclaw-key",
+                              "user-data", "openclaw-component", "baggage", MESH_KEY, "junk-bin", "traceparent-bin"))
+            headers.append((key, rng.randbytes(rng.choice((0, 1, 500))) if key.endswith("-bin") else rng.choice(
+                ("", "Bearer x", "00-zz", "a" * 3000, "x y", "trainer", "00-" + "f" * 32 + "-" + "f" * 16 + "-ff"))))
         return headers
 
-    def _payload(self, method: MethodDescriptor) -> bytes:
+    def manner(self, method: MethodDescriptor) -> Manner:
+        """How a call is made."""
         rng = self._random
-        if rng.random() < 0.08:
-            return rng.choice((b"\xff" * 20, rng.randbytes(60), b"\x0a\xff\xff\xff\xff\x0f", b"\x0b" * 500))
-        data = self.message(GetMessageClass(method.input_type)()).SerializeToString()
-        if data and rng.random() < 0.05:
+        seconds = _WATCHED if _endless(method) else _TIMEOUT
+        if rng.random() < 0.04:
+            seconds = rng.choice((0.0, 1e-6, 0.001, 0.05))
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        if rng.random() < 0.01:
+            path = rng.choice((path + "x", "/" + method.name, "/openclaw_rl.v2.PolicyService/Chat", "/", path * 2))
+        return Manner(path, seconds, rng.choice((grpc.Compression.NoCompression,) * 6 + (
+            grpc.Compression.Gzip, grpc.Compression.Deflate)), rng.choice((0.0, 0.01)) if rng.random() < 0.03 else None)
+
+    def _payload(self, method: MethodDescriptor) -> bytes:
+        rng, chance = self._random, self._random.random()
+        if chance < 0.06:
+            return rng.choice((b"\xff" * 20, rng.randbytes(60), rng.randbytes(5000), b"\x0a\xff\xff\xff\xff\x0f",
+                               b"\x0b" * 500, b"\x0a\x02" * 200 + b"\x0a\0", b"\x08" + b"\xff" * 9 + b"\x01",
+                               b"\x00\x00", b"\x0f"))
+        kind = method.input_type
+        if chance < 0.10:  # a message of another call
+            kind = rng.choice([other.input_type for other in method.containing_service.methods])
+        data = self.message(GetMessageClass(kind)()).SerializeToString()
+        if chance > 0.95:  # fields of another number or type: unknown ones are kept, wrong ones are too
+            number, wire = rng.choice((1, 2, 3, 7, 500, 2**29 - 1)), rng.choice((0, 1, 2, 5))
+            value = {0: b"\x01", 1: bytes(8), 2: b"\x03abc", 5: bytes(4)}[wire]
+            return data + _varint(number << 3 | wire) + value
+        if chance > 0.93:
+            return data + data  # merges with itself
+        if data and chance > 0.88:
             at = rng.randrange(len(data))
-            return data[:at] + rng.randbytes(1) + data[at + 1:]
+            return data[:at] + rng.choice((rng.randbytes(1) + data[at + 1:], b""))
         return data
 
     def message(self, message: Message, depth: int = 0) -> Message:
@@ -109,7 +168,7 @@ class GrpcMessages:
             for _ in range(rng.choice((0, 1, 2))):
                 self.message(value.add(), depth + 1)
         elif descriptor.message_type.full_name == "google.protobuf.Struct":
-            value.update({rng.choice(_TEXTS): rng.choice(_REALS[:4])})
+            value.update({rng.choice(self._texts): rng.choice(_REALS[:4])})
         else:
             value.SetInParent()
             self.message(value, depth + 1)
@@ -125,7 +184,7 @@ class GrpcMessages:
                 return rng.choice(_REALS if descriptor.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE else
                                   [value for value in _REALS if abs(value) != 1e300])
             case FieldDescriptor.CPPTYPE_STRING:
-                text = rng.choice(_TEXTS)
+                text = rng.choice(self._texts)
                 return text.encode() if descriptor.type == FieldDescriptor.TYPE_BYTES else text
             case FieldDescriptor.CPPTYPE_INT32:
                 return rng.choice([value for value in _SIGNED if -2**31 <= value < 2**31])
@@ -136,18 +195,21 @@ class GrpcMessages:
         return rng.choice(_NUMBERS)
 
 
-async def send_all(addresses: dict[str, str], mesh: str, seed: int, count: int, at_once: int = 8) -> Tally:
+async def send_all(addresses: dict[str, str], mesh: str, made: GrpcMessages, count: int, at_once: int = 8) -> Tally:
     """Send so many messages to the components at these addresses, most of them in the name of their mesh."""
-    tally, made = Tally(), GrpcMessages(seed)
-    left = count
-    async with _Channels(addresses) as channels:
+    tally, left = Tally(), count
+    async with AsyncExitStack() as stack:
+        channels = {name: await stack.enter_async_context(grpc.aio.insecure_channel(address))
+                    for name, address in addresses.items()}
+
         async def sender() -> None:
             nonlocal left
             while left > 0:
                 component, method = made.method(sorted(addresses))
-                payloads, metadata = made.payloads(method), made.metadata(mesh)
+                payloads, metadata, manner = made.payloads(method), made.metadata(mesh), made.manner(method)
                 left -= max(len(payloads), 1)
-                code, detail = await _call(channels.of(component), method, payloads, metadata)
+                tally.sent += max(len(payloads), 1)
+                code, detail = await _call(channels[component], method, payloads, metadata, manner)
                 tally.statuses[code.name] += 1
                 if code in WRONG:
                     tally.wrong.append(f"{method.full_name}: {code.name}: {detail[:300]} to "
@@ -157,37 +219,18 @@ async def send_all(addresses: dict[str, str], mesh: str, seed: int, count: int, 
     return tally
 
 
-class _Channels:
-    def __init__(self, addresses: dict[str, str]) -> None:
-        self._channels = {name: grpc.aio.insecure_channel(address) for name, address in addresses.items()}
-
-    async def __aenter__(self) -> _Channels:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        for channel in self._channels.values():
-            await channel.close()
-
-    def of(self, component: str) -> grpc.aio.Channel:
-        return self._channels[component]
-
-
 async def _call(channel: grpc.aio.Channel, method: MethodDescriptor, payloads: list[bytes],
-                metadata: list[tuple[str, str]]) -> tuple[grpc.StatusCode, str]:
-    path = f"/{method.containing_service.full_name}/{method.name}"
-    timeout = _WATCHED if method.name.startswith(("Watch", "Read", "List")) and method.server_streaming else _TIMEOUT
-
+                metadata: list[tuple[str, str | bytes]], manner: Manner) -> tuple[grpc.StatusCode, str]:
     async def requests() -> AsyncIterator[bytes]:
         for payload in payloads:
             yield payload
 
-    call: Any
-    if method.client_streaming:
-        call = channel.stream_stream(path)(requests(), timeout=timeout, metadata=metadata)
-    elif method.server_streaming:
-        call = channel.unary_stream(path)(payloads[0], timeout=timeout, metadata=metadata)
-    else:
-        call = channel.unary_unary(path)(payloads[0], timeout=timeout, metadata=metadata)
+    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+    call: Any = getattr(channel, kind)(manner.path)(
+        requests() if method.client_streaming else payloads[0], timeout=manner.seconds, metadata=metadata,
+        compression=manner.compression)
+    if manner.cancelled is not None:
+        asyncio.get_running_loop().call_later(manner.cancelled, call.cancel)
     try:
         if method.server_streaming:
             async for _ in call:
@@ -201,4 +244,3 @@ async def _call(channel: grpc.aio.Channel, method: MethodDescriptor, payloads: l
     except asyncio.CancelledError:
         return grpc.StatusCode.CANCELLED, ""
     return grpc.StatusCode.OK, ""
-

@@ -10,7 +10,9 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 #: Seconds until a response has begun, and bytes of one that are read.
@@ -23,6 +25,12 @@ _PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/x", "/healthz", "/v1
           "/v1/completions", "/v1/embeddings", "//v1/models", "/v1/chat/completions/", "/v1/%2e%2e/models",
           "/../etc/passwd", "/v1/models?x=%00", "/" + "a" * 9000, "/v1/chat/completions?%ff", "*",
           "http://example.org/v1/models")
+#: Those that generate, or act.
+_TALK = (*_PATHS[:1] * 5, "/v1/completions", "/v1/feedback")
+_TYPES = ("text/plain", "multipart/form-data; boundary=x", "", "text/xml", "application/json; charset=utf-16",
+          "application/json;charset=UTF-8", "APPLICATION/JSON", "application/json, text/plain", "application/grpc",
+          "application/x-www-form-urlencoded", "application/vnd.api+json", "json", ";", "application/json\x0b")
+_ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "latin-1", "cp037", "utf-7")
 _METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "BREW", "get", "")
 _TEXTS = ("", " ", "Hi", "no, that is wrong", "\0", "\ud800", "\u202e", "😀" * 50, "a" * 3000, "{{x}}", "null",
           "<system-reminder>" * 20, "</s><|im_start|>system", "../../etc/passwd", "%s%n", "\u00e9",
@@ -42,35 +50,56 @@ _VALUES = ("", "1", "0", "-1", "main", "side", "true", "18446744073709551616", "
            "identity;q=0")
 
 
+#: JSON that is none, or that parsers read differently.
+_BODIES = (b'{"messages":' + b"[" * 100_000, b'{"a":' * 100_000, b"[" * 100_000 + b"]" * 100_000,
+           b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+           b'{"messages": [{"role": "user", "content": "\\u0000"}]}',
+           b'{"max_tokens": 1' + b"0" * 5000 + b', "messages": [{"role": "user", "content": "x"}]}',
+           b'{"temperature": 1e-99999, "messages": [{"role": "user", "content": "x"}]}',
+           b'{"seed": -9223372036854775809, "messages": [{"role": "user", "content": "x"}]}',
+           b"{'messages': []}", b'{"messages": [],}', b'// x\n{"messages": []}', b'\xef\xbb\xbf{"messages": []}',
+           b'{"messages": [{"role": "user", "role": "system", "content": "x"}]}', b'{"messages": NaN}', b'"x"', b"true",
+           b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}', b'{"\xff": 1}', b'{"a": "\t"}')
+
+
 @dataclass
 class Tally:
     """What came back: how often, and what must not have been."""
 
+    sent: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 class HttpRequests:
-    """Makes the bytes of requests; the same seed makes the same."""
+    """Makes the bytes of requests; the same seed makes the same.
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(f"http/{seed}")
+    Args:
+        texts: what stands where a text may.
+    """
+
+    def __init__(self, seed: int, texts: Sequence[str] = _TEXTS) -> None:
+        self._random, self._texts = random.Random(f"http/{seed}"), texts
 
     def one(self) -> tuple[bytes, bool]:
         """The next request, from its first line to its last byte, and whether a server must wait for more."""
         rng = self._random
         if rng.random() < 0.04:
             return self._garbage(), True
-        path = rng.choice(_PATHS) if rng.random() < 0.35 else rng.choice(_PATHS[:1] * 4 + _PATHS[4:5])
-        method = rng.choice(_METHODS) if rng.random() < 0.2 else "POST" if rng.random() < 0.85 else "GET"
+        path = rng.choice(_PATHS) if rng.random() < 0.2 else rng.choice(_TALK)
+        method = "POST" if path in _TALK or rng.random() < 0.3 else "GET"
+        if rng.random() < 0.1:
+            method = rng.choice(_METHODS)
         headers = {"Host": "127.0.0.1", "Connection": "close", "Content-Type": "application/json"}
-        for _ in range(rng.choice((0, 0, 1, 2, 5))):
+        for _ in range(rng.choice((0, 0, 0, 0, 1, 2, 5))):
             headers[rng.choice(_HEADERS)] = rng.choice(_VALUES)
-        if rng.random() < 0.08:
-            headers.pop(rng.choice(list(headers)))
         if rng.random() < 0.05:
-            headers["Content-Type"] = rng.choice(("text/plain", "multipart/form-data; boundary=x", "", "text/xml"))
+            headers.pop(rng.choice(list(headers)))
+        if rng.random() < 0.08:
+            headers["Content-Type"] = rng.choice(_TYPES)
         body = self._body(path)
+        if rng.random() < 0.03:
+            body = body.decode("utf-8", "replace").encode(rng.choice(_ENCODINGS), "replace")
         if headers.get("Content-Encoding") == "gzip" or rng.random() < 0.02:
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(bytes(4 << 20) if rng.random() < 0.2 else body)
@@ -81,9 +110,11 @@ class HttpRequests:
         how = rng.random()
         odd = how < 0.1
         if how < 0.05:
-            headers["Transfer-Encoding"] = "chunked"
-            size = rng.choice((f"{len(body):x}", "zz", "-1", "f" * 20, f"{len(body) + 5:x}"))
-            body = size.encode() + b"\r\n" + body + b"\r\n0\r\n\r\n"
+            headers["Transfer-Encoding"] = rng.choice(("chunked",) * 6 + (
+                "Chunked", "chunked, chunked", "gzip, chunked", "identity", "xchunked", "chunked;q=1"))
+            if rng.random() < 0.1:
+                headers["Content-Length"] = rng.choice(("0", str(len(body)), "5"))
+            body = self._chunks(body)
         elif how < 0.1:
             headers["Content-Length"] = rng.choice((str(len(body) + 7), "-1", "x", "9" * 30, "", f"{len(body)}, 0"))
         else:
@@ -97,31 +128,61 @@ class HttpRequests:
                                         "Content-Length: 3")))
         return "\r\n".join(lines).encode("utf-8", "surrogatepass") + b"\r\n\r\n" + body, odd
 
+    def _chunks(self, body: bytes) -> bytes:
+        rng = self._random
+        if rng.random() < 0.3:
+            size = rng.choice(("zz", "-1", "f" * 20, f"{len(body) + 5:x}", "", "0x10", "1 1", "+1", "1_0"))
+            return size.encode() + b"\r\n" + body + b"\r\n0\r\n\r\n"
+        cuts = sorted(rng.randrange(len(body) + 1) for _ in range(rng.choice((0, 1, 5, 30))))
+        parts = [body[start:end] for start, end in pairwise((0, *cuts, len(body))) if end > start]
+        extension = rng.choice((b"", b"", b";a=b", b';a="' + b"x" * 300 + b'"', b" ;", b"\t"))
+        trailer = rng.choice((b"", b"", b"X-Session-Id: late\r\n", b"Content-Length: 0\r\n",
+                              b"A: " + b"b" * 3000 + b"\r\n"))
+        end = rng.choice((b"\r\n", b"\r\n", b"\r\n", b"\n"))
+        return b"".join([*(b"%x" % len(part) + extension + end + part + end for part in parts), b"0\r\n", trailer,
+                         b"\r\n"])
+
     def _garbage(self) -> bytes:
         rng = self._random
         return rng.choice((b"\r\n\r\n", b"\x16\x03\x01\x02\0\1\0\1\xfc\3\3" + rng.randbytes(200), rng.randbytes(300),
                            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.randbytes(50),
                            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 500,
+                           b"GET /healthz HTTP/1.1\nHost: 127.0.0.1\n\n", b"\0" * 100,
+                           b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * rng.choice((2, 20, 200)),
+                           b"GET /healthz HTTP/1.1\rHost: 127.0.0.1\r\r", b"GET\t/healthz\tHTTP/1.1\r\n\r\n",
                            b"G", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n"))
 
     def _body(self, path: str) -> bytes:
         rng = self._random
         chance = rng.random()
-        if chance < 0.04:
-            return rng.choice((b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"a":' * 5000, b'{"messages": ' + b"[" * 3000,
+        if chance < 0.06:
+            return rng.choice((*_BODIES, b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"a":' * 5000,
+                               b'{"messages": ' + b"[" * 3000,
                                b'{"a": 1e999, "messages": []}', b'{"messages": [], "messages": 1}', b"1" * 5000,
                                rng.randbytes(100)))
-        made = self._feedback() if "feedback" in path else self._chat()
-        for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 4))):
+        made = self._feedback() if "feedback" in path else self._completion() if path == "/v1/completions" else \
+            self._chat()
+        for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 2, 4))):
             self._mutate(made)
-        text = json.dumps(made, ensure_ascii=rng.random() < 0.5)
+        text = json.dumps(made, ensure_ascii=rng.random() < 0.5, indent=rng.choice((None, None, 1)))
+        if rng.random() < 0.04:  # a key twice: which one counts must not depend on who reads
+            text = f"{text[:-1]}, {json.dumps(rng.choice(_FIELDS))}: {json.dumps(rng.choice(_ODD))}}}"
         return text.encode("utf-8", "surrogatepass")
+
+    def _completion(self) -> dict[str, Any]:
+        rng = self._random
+        return {"max_tokens": 4, "prompt": rng.choice((rng.choice(self._texts), ["a", "b"], [1, 2], [[1], [2]]))}
 
     def _chat(self) -> dict[str, Any]:
         rng = self._random
-        made: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": [
-            {"role": "user" if i % 2 == 0 else "assistant", "content": rng.choice(_TEXTS)}
+        made: dict[str, Any] = {"max_tokens": 4, "messages": [
+            {"role": "user" if i % 2 == 0 else "assistant", "content": rng.choice(self._texts)}
             for i in range(rng.choice((1, 1, 3, 9)))]}
+        if rng.random() < 0.1:
+            made["model"] = rng.choice(("model", "m", "gpt-4o"))
+        if rng.random() < 0.1:
+            made["messages"][-1]["content"] = [{"type": "text", "text": rng.choice(self._texts)}, rng.choice((
+                {"type": "image_url", "image_url": {"url": rng.choice(self._texts)}}, {"type": "input_audio"}))]
         if rng.random() < 0.25:
             made["stream"] = True
         if rng.random() < 0.2:
@@ -134,12 +195,12 @@ class HttpRequests:
     def _feedback(self) -> dict[str, Any]:
         rng = self._random
         return {"turn_id": rng.choice(("turn_x", "", "a" * 500)), "score": rng.choice((1, -1, 0, 5, 0.5)),
-                "comment": rng.choice(_TEXTS)}
+                "comment": rng.choice(self._texts)}
 
     def _mutate(self, made: Any) -> None:
         """Put something odd somewhere into a body."""
         rng = self._random
-        odd = copy.deepcopy(rng.choice(_ODD)) if rng.random() < 0.6 else rng.choice(_TEXTS)
+        odd = copy.deepcopy(rng.choice(_ODD)) if rng.random() < 0.6 else rng.choice(self._texts)
         if isinstance(made, dict) and made:
             key = rng.choice(list(made))
             if isinstance(made[key], (dict, list)) and made[key] and rng.random() < 0.7:
@@ -158,9 +219,9 @@ class HttpRequests:
                 made[at] = odd
 
 
-async def send_all(host: str, port: int, seed: int, count: int, at_once: int = 8) -> Tally:
+async def send_all(host: str, port: int, requests: HttpRequests, count: int, at_once: int = 8) -> Tally:
     """Send so many requests, each on a connection of its own."""
-    tally, requests = Tally(), HttpRequests(seed)
+    tally = Tally()
     numbers = iter(range(count))
 
     async def sender() -> None:
@@ -171,6 +232,7 @@ async def send_all(host: str, port: int, seed: int, count: int, at_once: int = 8
             except OSError as error:
                 status = "no response"
                 tally.wrong.append(f"request {number} got no response ({error!r}): {request[:200]!r}")
+            tally.sent += 1
             tally.statuses[status] += 1
 
     await asyncio.gather(*(sender() for _ in range(at_once)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -24,6 +25,8 @@ import pytest
 from tests.serving.entrypoints.certificates import make_certificate
 from tests.serving.entrypoints.hostile_server import CONNECTIONS
 from tests.support.waiting import until
+from tools.campaign.checker import Table
+from tools.campaign.pressure import HTTP_DRIPS, http_bombs, slow_clients
 
 Address = tuple[str, int]
 ASK = b'{"messages": [{"role": "user", "content": "Hi"}]}'
@@ -163,6 +166,19 @@ def test_slow_requests_end(server: Server, start: bytes) -> None:
                 break
         assert time.monotonic() - began < SECONDS and statuses(got) in ([408], [])
         assert b"HTTP" not in got or b"request_timeout" in got
+
+
+def test_slow_clients_by_the_hundred(server: Server) -> None:
+    count = CONNECTIONS - 10
+    slow = asyncio.run(slow_clients(*server.plain, HTTP_DRIPS, count, 3 * SECONDS))
+    assert (slow.left, len(slow.lasted)) == (0, count)
+    assert min(slow.lasted) > 0.5  # by the time limit, not before
+
+
+def test_bombs_time_and_again(server: Server) -> None:
+    table = Table()
+    asyncio.run(http_bombs("http://{}:{}".format(*server.plain), table, server.rss))
+    assert not table.failed, table.text()
 
 
 def test_an_endless_header_is_cut(server: Server) -> None:
