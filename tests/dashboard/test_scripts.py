@@ -24,8 +24,9 @@ MADE = ("main script, main img[onerror], main img[src='x'], main svg[onload], ma
 
 @pytest.fixture
 def shown(tmp_path: Any) -> Iterator[Panel]:
-    with PagesMesh(Home(tmp_path / "home").create()) as mesh:
-        data: Any = mesh.data
+    mesh = PagesMesh(Home(tmp_path / "home").create())
+    data: Any = mesh.data
+    with mesh:
         for many in (data.turns, data.judgements, data.samples, data.leases):
             for message in many.values():
                 poison(message)
