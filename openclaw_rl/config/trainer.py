@@ -145,7 +145,7 @@ class TrainerConfig(Component):
     """Weight of the reward relative to distillation (combine)."""
     kl_weight: Float = Field(0.01, ge=0)
     """Weight of the KL to the frozen base model."""
-    replay: Int = Field(4, ge=0, le=32)
+    replay: Int = Field(4, ge=0, le=16)
     """Earlier samples with a hint that each step on users' turns is shown again, so that it does not undo what was
     learned from them."""
     clip_ratio: Float = Field(0.2, gt=0, lt=1)

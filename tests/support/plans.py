@@ -30,6 +30,7 @@ _ALLOWED: dict[str, list[str]] = {
         r"SELECT seq, id, (crc, )?payload FROM outbox_\w+ WHERE seq > \? ORDER BY seq LIMIT"],
     "what is too old goes, and nothing else is read": [
         r"DELETE FROM (\w+) WHERE (seq|id) <= \(SELECT (MAX|max)\((seq|id)\)( - \?)? FROM \1\)",
+        r"DELETE FROM live_scores WHERE version > 0",
         r"DELETE FROM turns WHERE seq <=", r"DELETE FROM episodes WHERE (closed = 1|group_id IN)",
         r"DELETE FROM episode_groups WHERE rowid <=", r"DELETE FROM (seconds|minutes) WHERE t [<>]"],
     "what is asked for, by time": [r"SELECT t, figures FROM (seconds|minutes) WHERE t >= \? AND t <="],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.config import TrainerConfig
+from openclaw_rl.training.buffer import intake
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.training.tables.reasons import DropReason, drop
 from openclaw_rl.training.version_quarantine import KEEP, quarantine_version
@@ -113,6 +114,23 @@ def test_old_fates_go_and_what_is_pending_stays(store: TrainerStore) -> None:
         assert store._samples.prune(db, keep=4) == 5
     assert [s.turn_id for s in store.samples.statuses([f"t{i}" for i in range(10)])] == ["t0", "t6", "t7", "t8", "t9"]
     assert store.counters.all()["dropped:abnormal step"] == 9
+
+
+def test_scores_of_old_versions_go_and_those_of_the_base_stay(store: TrainerStore,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.database.transaction() as db:
+        for version in range(10):
+            store.scores.add(db, version, 1)
+            store.scores.add(db, version, -1)
+        store.scores.prune(db, keep=3)
+    assert sorted(store.scores.all()) == [0, 7, 8, 9]
+    assert store.scores.recent([9, 8, 3, 0], turns=3).turns == 4
+    assert store.scores.recent([9, 8, 3, 0], turns=99).turns == 6
+    pruned: list[int] = []
+    monkeypatch.setattr(intake, "_PRUNE_EVERY", 2)
+    monkeypatch.setattr(store.scores, "prune", lambda db: pruned.append(1))
+    store.intake.accept([make_sample(f"t{i}") for i in range(4)])
+    assert len(pruned) == 2
 
 
 def test_samples_of_versions_that_never_were_and_of_other_models_are_dropped(rig: Rig) -> None:

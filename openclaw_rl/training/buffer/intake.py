@@ -150,3 +150,4 @@ class Intake:
             self._accepted = 0
             self._samples.prune(db)
             self._group_table.prune(db)
+            self._scores.prune(db)

@@ -37,8 +37,9 @@ _PENDING = "samples INDEXED BY pending WHERE fate = 'pending'"
 
 #: Trained samples whose content is kept.
 _CONTENT = "fate = 'trained' AND payload NOT NULL"
-#: Trained samples with a hint whose content is kept for replay: the newest ones.
-REPLAY_POOL = 32
+#: Trained samples with a hint whose content is kept for replay: the newest ones. So few that a user who changes his
+#: mind has the old wish out of them after some complaints.
+REPLAY_POOL = 16
 
 #: Columns that a status is made of: not the payload, which may be large.
 _STATUS = "turn_id, fate, version, reason, score, accepted_at, advantage"

@@ -14,6 +14,10 @@ CREATE TABLE IF NOT EXISTS live_scores (
 """
 
 
+#: Versions whose scores are kept, up to the newest that has any: rollback and listings ask for those of a few.
+KEEP_VERSIONS = 2_000
+
+
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Numbers of turns by score."""
@@ -50,6 +54,11 @@ class ScoreTable:
         """Count a turn that was answered by a version."""
         db.execute("INSERT INTO live_scores VALUES (?, ?, 1) ON CONFLICT (version, score) DO UPDATE SET"
                    " turns = turns + 1", (version, score))
+
+    def prune(self, db: sqlite3.Connection, keep: int = KEEP_VERSIONS) -> None:
+        """Delete the scores of old versions beyond `keep`; those of the base model stay."""
+        db.execute("DELETE FROM live_scores WHERE version > 0"
+                   " AND version <= (SELECT MAX(version) FROM live_scores) - ?", (keep,))
 
     def recent(self, versions: Sequence[int], turns: int) -> Scores:
         """Return the scores of the first of these versions that have so many turns together."""
