@@ -54,8 +54,6 @@ OPTIONS = [
     # a compressed message it inflates no more than the largest message.
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.server_handshake_timeout_ms", 20_000),
-    # Such a one may also let its first header drip for ever. Clients connect again with their next call.
-    ("grpc.max_connection_idle_ms", 120_000),
 ]
 
 #: Variable with the name that the mesh has for this host; without it the host's own is told.

@@ -1,6 +1,6 @@
-"""A component's server in a process of its own, which hostile clients are let loose on.
+"""A component's server in a process of its own, which hostile clients are let loose on: `victim.py CERTS HOME [plain]`.
 
-`victim.py CERTS HOME [plain] [hasty]` prints its address. `hasty`: it ends connections without a call after seconds.
+Prints its address.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from openclaw_rl.launch.component import configure_logging
 from openclaw_rl.rpc.auth.tls import Credentials
-from openclaw_rl.rpc.server import OPTIONS, ComponentServer
+from openclaw_rl.rpc.server import ComponentServer
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.runtime.runtime import Ambient, activated
 from openclaw_rl.v1 import component_pb2 as pb
@@ -44,6 +44,4 @@ async def serve(home: Path) -> None:
 
 if __name__ == "__main__":
     configure_logging("INFO")
-    if "hasty" in sys.argv:
-        OPTIONS.append(("grpc.max_connection_idle_ms", 3000))
     asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), "plain" in sys.argv))
