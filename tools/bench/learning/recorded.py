@@ -1,9 +1,10 @@
 """Training on recorded samples: deterministic, without an engine, for comparing update rules.
 
-    python -m tools.bench.learning.recorded [--samples FILE] [--versions 6] [--prompts 8] [--set KEY=VALUE]
+    python -m tools.bench.learning.recorded [--samples FILE] [--versions 3] [--set KEY=VALUE]
 
 Samples of `--record` are given to the real trainer, four at a time, and each version is measured by log-probability.
-The default file was recorded with the user `plain`: four complaints about the base model, then mostly praise.
+The default file holds what the base model answered to the user `plain`, in at most 96 tokens, and what he said: four
+complaints, four times praise, four complaints.
 """
 
 from __future__ import annotations
@@ -81,10 +82,16 @@ def replay(samples: Sequence[turn_pb2.Sample], base: Path, root: Path,
         store.close()
 
 
-def reader(base: Path, prompts: int, texts: int | None = None) -> Likelihood:
-    """Return what versions are measured with: the teacher's answers are the references of the held-out questions."""
-    questions = items.held_out(prompts)
-    return Likelihood(base, questions, PLAIN.hint, [item.right for item in questions], texts=texts)
+def reader(base: Path, prompts: int | None = None, texts: int | None = None) -> Likelihood:
+    """Return what versions are measured with, on held-out questions whose answers by the teacher are recorded too.
+
+    Args:
+        prompts: so many of the questions at most.
+        texts: prose of each language, at most.
+    """
+    taught = dict(list(items.read("taught").items())[:prompts])
+    questions = {item.prompt: item for item in items.held_out()}
+    return Likelihood(base, [questions[prompt] for prompt in taught], PLAIN.hint, list(taught.values()), texts=texts)
 
 
 def _line(name: str, figures: Figures, made: weights_pb2.VersionManifest | None = None) -> str:
@@ -98,14 +105,13 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=Path, default=SAMPLES)
-    parser.add_argument("--versions", type=int, default=6)
-    parser.add_argument("--prompts", type=int, default=8, help="held-out questions")
+    parser.add_argument("--versions", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the trainer")
     args = parser.parse_args()
     settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in args.set)}
     disable_progress_bar()
     base = ensure_model(EMBEDDED_MODEL, Home.default())
-    likelihood = reader(base, args.prompts)
+    likelihood = reader(base)
     print("| version | distance | pairs | margin | neutral en / zh | step KL | seconds |", "|---" * 7 + "|", sep="\n")
     print(_line("0", likelihood.measure(base)), flush=True)
     with tempfile.TemporaryDirectory(prefix="openclaw-recorded-") as folder:
