@@ -72,8 +72,8 @@ async def run(world: World, user: User, references: dict[str, References], quest
         if count % every == 0 and count:
             result.rows.append(await _measure(world, user, references, questions, seed, count))
             shares = {name: round(share.mean, 2) for name, share in next(iter(result.rows[-1].texts.values())).items()}
-            print(f"seed {seed}, {count} interactions, {time.monotonic() - started:.0f} s: {shares}", file=sys.stderr,
-                  flush=True)
+            print(f"seed {seed}, {count} interactions, {time.monotonic() - started:.0f} s: {shares}\n"
+                  f"  {result.rows[-1].figures}", file=sys.stderr, flush=True)
         if count < interactions:
             for passed, said in await asyncio.gather(*(interact(index) for index in range(count, count + AT_ONCE))):
                 result.passed.append(passed)
