@@ -58,22 +58,27 @@ class BatchBuilder:
         samples = self._fitting(self._store.samples.batch(self._config.max_batch))
         if not samples:
             return None
-        old = self._store.replay.draw(self._store.versions.head, self._adapter.replay)
         new = distinct(samples) if self._adapter.merges else samples
         if len(new) < len(samples):
             logger.info("%d of the step's %d samples repeat others of it and count once", len(samples) - len(new),
                         len(samples))
-        baseline = self._baseline() if self._adapter.algorithm == "combine" else 0.0
-        shown = [_shown_again(example) for example in map(self._adapter.example, old)
-                 if example.teacher_prompt_ids is not None]
-        replayed = [example.turn_id for example in shown]
-        examples = [self._adapter.example(sample) for sample in new]
-        if baseline:
+        examples, baseline = [self._adapter.example(sample) for sample in new], 0.0
+        if self._adapter.algorithm == "combine":
+            baseline = self._baseline()
             examples = [replace(example, baseline=baseline) for example in examples]
-        return Batch(samples, [*examples, *shown], self._adapter.algorithm,
-                     self._adapter.settings() | ({"replayed": " ".join(replayed)} if replayed else {}),
-                     {"replayed": float(len(replayed)), "repeated": float(len(samples) - len(new)),
+        shown = self._shown_again()
+        replayed = {"replayed": " ".join(example.turn_id for example in shown)} if shown else {}
+        return Batch(samples, [*examples, *shown], self._adapter.algorithm, self._adapter.settings() | replayed,
+                     {"replayed": float(len(shown)), "repeated": float(len(samples) - len(new)),
                       "score_baseline": baseline})
+
+    def _shown_again(self) -> list[Example]:
+        """Return what earlier versions learned from and this step is to keep in mind."""
+        old = map(self._adapter.example, self._store.replay.draw(self._store.versions.head, self._adapter.replay))
+        part = slice(REPLAY_TOKENS)
+        return [replace(example, replayed=True, response_ids=example.response_ids[part],
+                        behaviour=example.behaviour[part], versions=example.versions[part])
+                for example in old if example.teacher_prompt_ids is not None]
 
     def _baseline(self) -> float:
         """Return the mean score of the newest live turns, as if UNKNOWN neutral ones had come before."""
@@ -119,12 +124,6 @@ class BatchBuilder:
             else:
                 fit.append(sample)
         return fit
-
-
-def _shown_again(example: Example) -> Example:
-    part = slice(REPLAY_TOKENS)
-    return replace(example, replayed=True, response_ids=example.response_ids[part], behaviour=example.behaviour[part],
-                   versions=example.versions[part])
 
 
 def _settings(config: TrainerConfig) -> dict[str, str]:
