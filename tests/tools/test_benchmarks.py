@@ -14,7 +14,7 @@ BENCHMARKS = sorted(path for path in (ROOT / "tools/bench").glob("*.py")
 
 
 def test_the_benchmarks_are_found() -> None:
-    assert {"ring.py", "gateway.py", "learning.py"} <= {path.name for path in BENCHMARKS}
+    assert {"ring.py", "gateway.py", "weights.py"} <= {path.name for path in BENCHMARKS}
 
 
 @pytest.mark.slow

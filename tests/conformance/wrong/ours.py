@@ -24,8 +24,8 @@ EXPECTED = {
 def loses_order() -> None:
     from openclaw_rl.rollouts import server
 
-    right = server._request
-    server._request = lambda payloads: right(payloads[::-1])
+    right = server.make_request
+    server.make_request = lambda kind, field, payloads: right(kind, field, [*payloads][::-1])
 
 
 def last_message_only() -> None:
