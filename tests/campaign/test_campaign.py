@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def facts(**changed: object) -> Facts:
     """A mesh in which t1 trained version 1, and t2 was dropped."""
-    version = SimpleNamespace(manifest=SimpleNamespace(turn_ids=["t1"], digest="d"))
+    version = SimpleNamespace(manifest=SimpleNamespace(turn_ids=["t1"], digest="d"), detail="")
     given: dict[str, object] = {
         "turns": {"t1": "TURN_STATE_SENT", "t2": "TURN_STATE_SENT", "t3": "TURN_STATE_NOT_TRAINABLE"},
         "samples": {"t1": ("SAMPLE_FATE_TRAINED", 1), "t2": ("SAMPLE_FATE_DROPPED", 0)}, "versions": {1: version},
@@ -51,9 +51,9 @@ def test_a_mesh_that_is_right_passes() -> None:
     ({"samples": {"t1": ("SAMPLE_FATE_TRAINED", 1)}}, "answered turns", "wrong"),
     ({"samples": {"t1": ("SAMPLE_FATE_TRAINED", 1), "t2": ("SAMPLE_FATE_DROPPED", 0),
                   "t3": ("SAMPLE_FATE_DROPPED", 0)}}, "answered turns", "twice"),
-    ({"versions": {number: SimpleNamespace(manifest=SimpleNamespace(turn_ids=["t1"], digest="d"))
+    ({"versions": {number: SimpleNamespace(manifest=SimpleNamespace(turn_ids=["t1"], digest="d"), detail="")
                    for number in (1, 2)}}, "turns in versions", "twice"),
-    ({"versions": {1: SimpleNamespace(manifest=SimpleNamespace(turn_ids=["t2"], digest="d"))}},
+    ({"versions": {1: SimpleNamespace(manifest=SimpleNamespace(turn_ids=["t2"], digest="d"), detail="")}},
      "turns in versions", "wrong"),
     ({"active_digest": "other"}, "versions on both sides", "wrong"),
     ({"kept": [0, 1, 7]}, "versions on both sides", "lost"),
@@ -64,6 +64,36 @@ def test_a_mesh_that_is_wrong_is_found_out(changed: dict[str, object], row: str,
     made = table(facts(**changed))
     assert made.failed
     assert made.rows[row][kind], made.text()
+
+
+def version(number: int, *turns: str, detail: str = "") -> dict[int, SimpleNamespace]:
+    return {number: SimpleNamespace(manifest=SimpleNamespace(turn_ids=turns, digest="d"), detail=detail)}
+
+
+def test_a_turn_of_a_void_version_is_trained_anew() -> None:
+    rebuilt = {**version(1, "t1", "t9", detail="void: a session was forgotten"), **version(2, "t1")}
+    samples = {"t1": ("SAMPLE_FATE_TRAINED", 2), "t2": ("SAMPLE_FATE_DROPPED", 0)}
+    assert not table(facts(versions=rebuilt, samples=samples, active=2)).failed
+    assert table(facts(versions=rebuilt, samples=samples, active=1)).rows["versions void by forgetting"]["wrong"] == 1
+
+
+def test_a_trained_turn_that_its_version_does_not_name_is_lost() -> None:
+    assert table(facts(versions=version(1, "t9"))).rows["turns in versions"]["lost"] == 1
+
+
+def test_what_a_damaged_file_takes_away_is_not_held_against_the_mesh() -> None:
+    gone = facts(turns={"t1": "TURN_STATE_SENT", "t3": "TURN_STATE_NOT_TRAINABLE"},
+                 samples={"t1": ("SAMPLE_FATE_TRAINED", 1)})
+    made = Table()
+    check(made, gone, LOG, (), at_risk={"t2"})
+    assert not made.failed, made.text()
+    assert made.rows["turns in damaged files"]["checked"] == 1
+
+
+def test_feedback_may_be_refused_while_the_disk_is_full() -> None:
+    refused = {"what": "feedback", "outcome": "refused", "status": 429}
+    assert not table(facts(), [*LOG, {**refused, "error": '"code":"disk_full"'}]).failed
+    assert table(facts(), [*LOG, {**refused, "error": '"code":"other"'}]).failed
 
 
 def test_refusals_and_what_was_forgotten_are_seen() -> None:

@@ -1,4 +1,4 @@
-"""The command: python tools/campaign {kills,hostile,fill} [options]."""
+"""The command: python tools/campaign {kills,harms,hostile,fill} [options]."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tools.campaign.talk import Talk
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Returns 0 when nothing is lost, doubled or wrong, 1 when something is, 2 when it could not run."""
+    from tools.campaign.harms import KINDS
+    from tools.chaos.plan import KINDS as FAULTS
+
     parser = argparse.ArgumentParser(
         prog="python tools/campaign", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Attack a mesh of its own, and print how often what was lost, doubled or wrong.",
         epilog="examples:\n  python tools/campaign kills                     each failpoint once, some 4 minutes\n"
                "  python tools/campaign kills --rounds 8 --kills 120   the long run: 200 kills\n"
+               "  python tools/campaign harms                     disks, memory and damage, as root\n"
+               "  python tools/campaign harms --only 'little memory' --only 'damage while up'\n"
                "  python tools/campaign hostile                   10,000 HTTP requests, 5,000 gRPC messages\n"
                "  python tools/campaign fill --size 250           forgetting on stores of 250 MB")
     parser.add_argument("--seed", type=int, help="the same seed does the same; default: a new one")
@@ -30,6 +39,13 @@ def main(argv: list[str] | None = None) -> int:
     kills = commands.add_parser("kills", help="kill processes at failpoints and elsewhere")
     kills.add_argument("--rounds", type=int, default=1, help="kills at each failpoint (default %(default)s)")
     kills.add_argument("--kills", type=int, default=0, help="further kills, with other faults (default %(default)s)")
+    kills.add_argument("--faults", default=",".join(FAULTS), help="kinds of the further ones (default %(default)s)")
+    harms = commands.add_parser("harms", help="full, slow and read-only disks, little memory, damaged files")
+    harms.add_argument("--only", action="append", metavar="KIND", choices=KINDS,
+                       help=f"of {', '.join(KINDS)} (default: all)")
+    for command in (kills, harms):
+        command.add_argument("--tiny", action="store_true",
+                             help="with a tiny model, of which more versions are made, in place of the embedded one")
     hostile = commands.add_parser("hostile", help="send generated requests")
     hostile.add_argument("--requests", type=int, default=10_000, help="HTTP requests (default %(default)s)")
     hostile.add_argument("--messages", type=int, default=5_000, help="gRPC messages (default %(default)s)")
@@ -59,11 +75,29 @@ def main(argv: list[str] | None = None) -> int:
 def _kills(args: argparse.Namespace, seed: int, folder: Path) -> bool:
     from tools.campaign.kills import Campaign, Options
 
-    campaign = Campaign(Options(folder, seed, args.rounds, args.kills))
+    return _talk(Campaign(Options(folder, seed, args.rounds, args.kills, faults=tuple(args.faults.split(",")),
+                                  model=_model(args, folder))))
+
+
+def _harms(args: argparse.Namespace, seed: int, folder: Path) -> bool:
+    from tools.campaign.harms import KINDS, Harms, Options
+
+    return _talk(Harms(Options(folder, seed, tuple(args.only or KINDS), model=_model(args, folder))))
+
+
+def _model(args: argparse.Namespace, folder: Path) -> Path | None:
+    from tests.mesh.in_process import tiny_model
+
+    return tiny_model(folder / "model") if args.tiny else None
+
+
+def _talk(talk: Talk) -> bool:
+    keep = True
     try:
-        outcome = campaign.run()
+        outcome = talk.run()
+        keep = outcome.table.failed
     finally:
-        campaign.close()
+        talk.close(keep)
     print("\n".join([outcome.table.text(), *(f"note: {note}" for note in outcome.notes)]))
     return outcome.table.failed
 
@@ -103,7 +137,7 @@ def _fill(args: argparse.Namespace, seed: int, folder: Path) -> bool:
     return table.failed
 
 
-_COMMANDS = {"kills": _kills, "hostile": _hostile, "fill": _fill}
+_COMMANDS = {"kills": _kills, "harms": _harms, "hostile": _hostile, "fill": _fill}
 
 if __name__ == "__main__":
     if str(_ROOT) not in sys.path:  # started as a folder: that folder is the first entry, and not a package then

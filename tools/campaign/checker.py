@@ -15,6 +15,7 @@ from typing import Any
 from openclaw_rl.client.environment import EnvironmentServiceClient
 from openclaw_rl.client.policy import PolicyServiceClient
 from openclaw_rl.client.trainer import TrainerServiceClient
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import Home, read_record
 from openclaw_rl.v1 import environment_pb2, trainer_pb2
 
@@ -87,8 +88,8 @@ def ask(home: Home, answered: Iterable[str]) -> Facts:
 
 
 def unsettled(facts: Facts, answered: Iterable[str]) -> list[str]:
-    """Turns whose fate is not final yet."""
-    return [turn for turn in answered if _fate(facts, turn) == "waits"]
+    """Turns whose fate is not final yet; those that nobody knows may still wait where nobody is asked."""
+    return [turn for turn in answered if fate(facts, turn) in ("waits", "lost")]
 
 
 def answered_turns(log: Iterable[Mapping[str, Any]], forgotten: Collection[str]) -> Counter[str]:
@@ -97,17 +98,22 @@ def answered_turns(log: Iterable[Mapping[str, Any]], forgotten: Collection[str])
                    and entry.get("session") not in forgotten)
 
 
-def check(table: Table, facts: Facts, log: Sequence[Mapping[str, Any]], forgotten: Collection[str] = ()) -> None:
+def check(table: Table, facts: Facts, log: Sequence[Mapping[str, Any]], forgotten: Collection[str] = (),
+          at_risk: Collection[str] = ()) -> None:
     """Hold the answers of `log` (see tools/chaos/load.py) against the facts.
 
     Args:
         forgotten: sessions, of which nothing may be left.
+        at_risk: turns whose state a damaged file took away: they may be lost, or come a second time.
     """
     for turn, count in answered_turns(log, forgotten).items():
+        if turn in at_risk:
+            table.count("turns in damaged files")
+            continue
         table.count("answered turns")
         if count > 1:
             table.count("answered turns", "twice", example=f"{turn} was the id of {count} responses")
-        match _fate(facts, turn):
+        match fate(facts, turn):
             case "lost":
                 table.count("answered turns", "lost", example=f"{turn}: {facts.turns.get(turn, 'unknown')}")
             case "waits":
@@ -115,7 +121,7 @@ def check(table: Table, facts: Facts, log: Sequence[Mapping[str, Any]], forgotte
                             f"{facts.samples.get(turn)}")
             case "twice":
                 table.count("answered turns", "twice", example=f"{turn}: {facts.turns[turn]} and {facts.samples[turn]}")
-    _check_versions(table, facts)
+    _check_versions(table, facts, at_risk)
     for entry in log:
         if entry.get("session") in forgotten and "turn_id" in entry:
             table.count("turns of forgotten sessions")
@@ -127,25 +133,41 @@ def check(table: Table, facts: Facts, log: Sequence[Mapping[str, Any]], forgotte
                 table.count("answers of a version that exists", "wrong", example=f"{entry['turn_id']}: {version}")
     for entry in log:
         table.count("requests")
-        if entry.get("outcome") in ("refused", "unreachable", "broken") and not entry.get("excused"):
+        if entry.get("outcome") in ("refused", "unreachable", "broken") and not (
+                entry.get("excused") or _feedback_without_disk(entry)):
             table.count("requests", "wrong", example=json.dumps({key: entry.get(key) for key in (
                 "what", "outcome", "status", "error")}))
 
 
-def _check_versions(table: Table, facts: Facts) -> None:
+def _feedback_without_disk(entry: Mapping[str, Any]) -> bool:
+    """Feedback is acknowledged once it is written, so it is refused, with the reason, while the disk can't be."""
+    return entry.get("what") == "feedback" and any(code in str(entry.get("error"))
+                                                   for code in ("disk_full", "store_unusable"))
+
+
+def _check_versions(table: Table, facts: Facts, at_risk: Collection[str]) -> None:
     trained: dict[str, list[int]] = {}
-    for number, version in facts.versions.items():
+    # What is void since a session was forgotten is taken back, and made anew from those of the other sessions' turns
+    # whose content is still there; the rest stay turns of the void version.
+    void = {number for number, version in facts.versions.items() if version.detail.startswith("void")}
+    table.count("versions void by forgetting", number=len(void))
+    if facts.active in void:
+        table.count("versions void by forgetting", "wrong", example=f"version {facts.active} answers")
+    for number in facts.versions.keys() - void:
+        version = facts.versions[number]
         for turn in version.manifest.turn_ids:
             trained.setdefault(turn, []).append(number)
     for turn, numbers in trained.items():
         table.count("turns in versions")
         if len(numbers) > 1:
             table.count("turns in versions", "twice", example=f"{turn} is in {numbers}")
-        fate = facts.samples.get(turn)
-        if fate is not None and (fate[0] != "SAMPLE_FATE_TRAINED" or fate[1] not in numbers):
-            table.count("turns in versions", "wrong", example=f"{turn} is in {numbers}, and {fate}")
+        sample = facts.samples.get(turn)
+        if turn not in at_risk and sample is not None and (
+                sample[0] != "SAMPLE_FATE_TRAINED" or sample[1] not in numbers):
+            table.count("turns in versions", "wrong", example=f"{turn} is in {numbers}, and {sample}")
     for turn, (fate_name, number) in facts.samples.items():
-        if fate_name == "SAMPLE_FATE_TRAINED" and number in facts.versions and turn not in trained:
+        if (fate_name == "SAMPLE_FATE_TRAINED" and number in facts.versions and turn not in at_risk
+                and turn not in facts.versions[number].manifest.turn_ids):
             table.count("turns in versions", "lost", example=f"{turn} is said to be in version {number}")
     for number in facts.kept:
         table.count("versions on both sides")
@@ -157,7 +179,7 @@ def _check_versions(table: Table, facts: Facts) -> None:
                     f"{facts.active_digest}, the trainer {active.manifest.digest}")
 
 
-def _fate(facts: Facts, turn: str) -> str:
+def fate(facts: Facts, turn: str) -> str:
     """`one` final fate, `lost`, `waits` or `twice`."""
     state, sample = facts.turns.get(turn, ""), facts.samples.get(turn)
     if sample is not None:
@@ -170,21 +192,32 @@ def _fate(facts: Facts, turn: str) -> str:
 
 
 def settled(home: Home, log: Sequence[Mapping[str, Any]], forgotten: Collection[str], seconds: float,
-            tell: Callable[[str], None]) -> Facts:
-    """Wait until every answered turn has its fate, for at most `seconds` without any progress."""
-    last, changed, told = -1, time.monotonic(), 0.0
+            tell: Callable[[str], None], at_risk: Collection[str] = ()) -> Facts:
+    """Wait until every answered turn has its fate, for at most `seconds` without any progress.
+
+    Raises:
+        MeshError: a component has not answered for as long.
+    """
     answered = answered_turns(log, forgotten)
+    asked = {*answered, *(str(entry["turn_id"]) for entry in log if "turn_id" in entry)}
+    last, changed, told = "", time.monotonic(), 0.0
     while True:
-        facts = ask(home, {*answered, *(entry["turn_id"] for entry in log if "turn_id" in entry)})
-        waiting = len(unsettled(facts, answered))
-        now = time.monotonic()
-        if not waiting or (waiting == last and now - changed > seconds):
+        facts, now = None, time.monotonic()
+        try:
+            facts = ask(home, asked)
+            left = len(unsettled(facts, answered.keys() - set(at_risk)))
+            waiting = f"{left} of {len(answered)} turns have no final fate yet"
+        except MeshError as error:
+            waiting = error.message
+            if now - changed > seconds:
+                raise
+        if facts is not None and (waiting.startswith("0 ") or (waiting == last and now - changed > seconds)):
             return facts
         if waiting != last:
             last, changed = waiting, now
         if now - told > 15:
             told = now
-            tell(f"{waiting} of {len(answered)} turns have no final fate yet")
+            tell(waiting)
         time.sleep(1.0)
 
 

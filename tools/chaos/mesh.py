@@ -34,7 +34,7 @@ _PATIENCE = 6.0
 _LOOK = 0.1
 
 
-def configuration(max_staleness: int) -> dict[str, Any]:
+def configuration(max_staleness: int, max_batch: int = 8) -> dict[str, Any]:
     """The mesh's: short answers, frequent small steps, few versions on disk. The rate is far below the default, so
     that the model still answers sensibly after hundreds of steps on one complaint and one thanks."""
     return {
@@ -42,7 +42,7 @@ def configuration(max_staleness: int) -> dict[str, Any]:
         "components": {
             "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 24, "keep_versions": 2},
             "env_server": {"port": 0}, "prm_judge": {"port": 0},
-            "trainer": {"port": 0, "min_samples": 2, "update_interval": 3, "max_batch": 8, "keep_versions": 2,
+            "trainer": {"port": 0, "min_samples": 2, "update_interval": 3, "max_batch": max_batch, "keep_versions": 2,
                         "max_staleness": max_staleness, "learning_rate": 1e-4,
                         "gate": {"enabled": False}, "watch": {"enabled": False}}}}
 
@@ -65,6 +65,14 @@ class Window:
     end: float | None = None
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs; the supervisor may not have seen its end yet."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 class ChaosMesh:
     """A mesh in a folder of its own.
 
@@ -73,6 +81,7 @@ class ChaosMesh:
         max_staleness: the trainer's.
         environment: further variables of the processes.
         model: folder of another model than the embedded one.
+        max_batch: the trainer's.
 
     Attributes:
         windows: when the policy server was down because of us, from each kill until it was ready again.
@@ -80,13 +89,13 @@ class ChaosMesh:
     """
 
     def __init__(self, folder: Path, max_staleness: int, environment: Mapping[str, str] | None = None,
-                 model: Path | None = None) -> None:
+                 model: Path | None = None, max_batch: int = 8) -> None:
         self.home = Home(folder / "home")
         self.clock = folder / "clock"
         self.windows: list[Window] = []
         self.disks = Disks(self.home)
         self.supervisor = Supervisor(self.home)
-        self._config = configuration(max_staleness)
+        self._config = configuration(max_staleness, max_batch)
         self._model = model
         if model is not None:
             self._config["components"]["policy_server"]["model"] = str(model)
@@ -164,7 +173,7 @@ class ChaosMesh:
     def up(self, name: str) -> bool:
         """The process has recorded where it listens, and a policy server answers requests."""
         pid, record = self.pid(name), read_record(self.home, name)
-        if pid is None or record is None or record.pid != pid:
+        if pid is None or record is None or record.pid != pid or not lives(pid):
             self._push(name)
             return False
         return name != "policy_server" or self._healthy()
