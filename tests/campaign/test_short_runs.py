@@ -42,7 +42,7 @@ def test_kills_at_moments_of_each_component(tmp_path: Path, model: Path) -> None
 def test_little_memory_and_damage_while_up(tmp_path: Path, model: Path) -> None:
     outcome = done(harms.Harms(harms.Options(
         tmp_path / "run", seed=1, kinds=("little memory", "damage while up"), components=("env_server",),
-        damages=(("prm_judge", "store"), ("policy_server", "weights")), users=3, model=model)))
+        damages=(("prm_judge", "store"),), users=3, model=model)))
     rows = outcome.table.rows
-    assert (rows["little memory"]["checked"], rows["damage while up"]["checked"]) == (1, 2)
-    assert rows["losses by damage are told"]["checked"] >= 1
+    for row in ("little memory", "damage while up", "losses by damage are told"):
+        assert rows[row]["checked"] == 1

@@ -5,6 +5,7 @@ It shares nothing with `tools/chaos`, which reads the stores' files: here only w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
@@ -62,6 +63,7 @@ class Facts:
     active: int
     active_digest: str
     kept: Sequence[int]
+    open: Collection[str] = ()  #: sessions with turns that wait for a next one
 
 
 def ask(home: Home, answered: Iterable[str]) -> Facts:
@@ -73,6 +75,7 @@ def ask(home: Home, answered: Iterable[str]) -> Facts:
     ids = sorted(answered)
     turns: dict[str, str] = {}
     samples: dict[str, tuple[str, int]] = {}
+    sessions: set[str] = set()
     with EnvironmentServiceClient(_address(home, "env_server")) as environment, \
             TrainerServiceClient(_address(home, "trainer")) as trainer, \
             PolicyServiceClient(_address(home, "policy_server")) as policy:
@@ -80,11 +83,14 @@ def ask(home: Home, answered: Iterable[str]) -> Facts:
             part = ids[at:at + _IDS]
             for turn in environment.list_turns(turn_ids=part, page_size=_IDS, include_superseded=True).turns:
                 turns[turn.turn_id] = _STATES(turn.state)
+                if turn.state == environment_pb2.TURN_STATE_OPEN:
+                    sessions.add(turn.session_id)
             for sample in trainer.list_samples(turn_ids=part).samples:
                 samples[sample.turn_id] = trainer_pb2.SampleFate.Name(sample.fate), sample.version
         versions = {version.manifest.version: version for version in trainer.every_version()}
         state = policy.get_policy().state
-    return Facts(turns, samples, versions, state.active_version, state.active_digest, list(state.kept_versions))
+    return Facts(turns, samples, versions, state.active_version, state.active_digest, list(state.kept_versions),
+                 sessions)
 
 
 def unsettled(facts: Facts, answered: Iterable[str]) -> list[str]:
@@ -193,7 +199,7 @@ def fate(facts: Facts, turn: str) -> str:
 
 def settled(home: Home, log: Sequence[Mapping[str, Any]], forgotten: Collection[str], seconds: float,
             tell: Callable[[str], None], at_risk: Collection[str] = ()) -> Facts:
-    """Wait until every answered turn has its fate, for at most `seconds` without any progress.
+    """End all sessions, and wait until every answered turn has its fate, for at most `seconds` without any progress.
 
     Raises:
         MeshError: a component has not answered for as long.
@@ -205,6 +211,7 @@ def settled(home: Home, log: Sequence[Mapping[str, Any]], forgotten: Collection[
         facts, now = None, time.monotonic()
         try:
             facts = ask(home, asked)
+            _end(home, facts.open)
             left = len(unsettled(facts, answered.keys() - set(at_risk)))
             waiting = f"{left} of {len(answered)} turns have no final fate yet"
         except MeshError as error:
@@ -219,6 +226,13 @@ def settled(home: Home, log: Sequence[Mapping[str, Any]], forgotten: Collection[
             told = now
             tell(waiting)
         time.sleep(1.0)
+
+
+def _end(home: Home, sessions: Iterable[str]) -> None:
+    with EnvironmentServiceClient(_address(home, "env_server")) as environment:
+        for session in sessions:
+            with contextlib.suppress(MeshError):  # it has ended
+                environment.end_session(session_id=session)
 
 
 def _address(home: Home, name: str) -> str:

@@ -132,7 +132,7 @@ class Harms(Talk):
     def _no_memory(self, name: str) -> str:
         pid = self._pid(name)
         with self._excused(name), no_memory(pid, f"openclaw-rl-campaign-{pid}"):
-            killed = happens(lambda: self.mesh.pid(name) != pid, UP)
+            killed = happens(lambda: self.mesh.pid(name) != pid, _TOLD)
         return f"the kernel {'killed' if killed else 'did not kill'} {name}"
 
     def _no_shared_memory(self) -> str:

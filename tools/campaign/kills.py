@@ -58,6 +58,7 @@ class Campaign(Talk):
                          {VARIABLE: str(self._failpoints)})
         self._options = options
         self._random = random.Random(f"campaign/{options.seed}")
+        self._forgetting: list[threading.Thread] = []
 
     def harm(self) -> None:
         """Kill at each failpoint, as often as there are rounds, with the other faults between them."""
@@ -78,10 +79,14 @@ class Campaign(Talk):
                     self._few_files()
             else:
                 self._kill_at(step)
+        for thread in self._forgetting:
+            thread.join()
 
     def _kill_at(self, name: Failpoint) -> None:
         if not self.mesh.wait_up(seconds=UP):
             self.outcome.notes.append(f"not up before {name}")
+        if name == "forgetting.erase":
+            happens(self._sessions, UP)
         with self._window() as killed:
             (self._failpoints / name).touch()
             self._provoke(name)
@@ -111,7 +116,8 @@ class Campaign(Talk):
         elif name == "serving.rollback":
             threading.Thread(target=self._roll_back, daemon=True).start()
         elif name == "forgetting.erase":
-            threading.Thread(target=self._forget, daemon=True).start()
+            self._forgetting.append(threading.Thread(target=self._forget, daemon=True))
+            self._forgetting[-1].start()
 
     def _roll_back(self) -> None:
         with contextlib.suppress(MeshError):
@@ -122,15 +128,9 @@ class Campaign(Talk):
                 policy.roll_back(older[-1] if older else 0, "the campaign")
 
     def _forget(self) -> None:
-        with self.log._lock:
-            # A streamer's sessions have no name that the mesh knows.
-            sessions = sorted({str(entry["session"]) for entry in self.log.entries
-                               if entry.get("outcome") == "complete" and "turn_id" in entry
-                               and not str(entry.get("user")).startswith("streamer")} - self.forgotten)
-        if not sessions:
+        if not (sessions := self._sessions()):
             return
-        # The users' newest sessions go on: what they say after it is not forgotten.
-        session = self._random.choice(sessions[:max(1, len(sessions) // 2)])
+        session = self._random.choice(sessions)
         self.forgotten.add(session)
         until = time.monotonic() + _FORGOTTEN
         while True:  # a component is killed meanwhile: the same call completes it
@@ -143,6 +143,16 @@ class Campaign(Talk):
                     self.outcome.table.count("forgettings", "wrong", example=f"{session}: {error}")
                     return
             time.sleep(1.0)
+
+    def _sessions(self) -> list[str]:
+        """Sessions that may be forgotten: their users talk in another one. A streamer's have no name that the mesh
+        knows."""
+        with self.log._lock:
+            entries = [entry for entry in self.log.entries if entry.get("outcome") == "complete" and "turn_id" in entry
+                       and not str(entry.get("user")).startswith("streamer")]
+        latest = {entry["user"]: entry["session"] for entry in entries}
+        return sorted({str(entry["session"]) for entry in entries if entry["session"] != latest[entry["user"]]}
+                      - self.forgotten)
 
     def _few_files(self) -> None:
         name = self._random.choice([name for name in COMPONENTS if name != "policy_server"])
