@@ -102,7 +102,7 @@ class HttpRequests:
             body = body.decode("utf-8", "replace").encode(rng.choice(_ENCODINGS), "replace")
         if headers.get("Content-Encoding") == "gzip" or rng.random() < 0.02:
             headers["Content-Encoding"] = "gzip"
-            body = gzip.compress(bytes(4 << 20) if rng.random() < 0.2 else body)
+            body = gzip.compress(bytes(4 << 20) if rng.random() < 0.2 else body, mtime=0)
         return self._framed(method, path, headers, body)
 
     def _framed(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[bytes, bool]:
