@@ -13,8 +13,8 @@ class PrmJudgeConfig(Component):
     port: Port = 50053
     """gRPC port; 0: any free port."""
     judge: str = "auto"
-    """`rules`, `llm` or a plug-in (entry point group openclaw_rl.judges); auto: `llm` if `model` is set, else
-    `rules`."""
+    """`classifier`, `rules`, `llm` or a plug-in (entry point group openclaw_rl.judges); auto: `llm` if `model` is set,
+    else `classifier`, or `rules` where its package is not installed."""
     model: str | None = None
     """Model of the `llm` judge, served by any OpenAI-compatible API."""
     base_url: str | None = None
@@ -22,7 +22,7 @@ class PrmJudgeConfig(Component):
     api_key_env: str | None = None
     """Environment variable with its API key; default: as for the policy server."""
     votes: Int | None = Field(None, ge=1, le=32)
-    """Votes per turn; default: 1 for rules, 3 for a model."""
+    """Votes per turn; default: 1 for `classifier` and `rules`, 3 for a model."""
     vote_timeout: Float = Field(30, gt=0)
     """Seconds after which a vote fails."""
     workers: Int = Field(4, ge=1)

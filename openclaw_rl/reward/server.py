@@ -13,6 +13,7 @@ from openclaw_rl.observability.journal import Journal
 from openclaw_rl.privacy.erase import handler
 from openclaw_rl.reward.broadcast import Broadcast
 from openclaw_rl.reward.interface import InstantJudge
+from openclaw_rl.reward.judges.classifier import ClassifierJudge
 from openclaw_rl.reward.judges.plugins import load_judge
 from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.reward.panel import Panel
@@ -30,7 +31,7 @@ from openclaw_rl.storage.outbox import Outbox
 from openclaw_rl.v1 import component_pb2, judge_pb2_grpc, trainer_pb2, trainer_pb2_grpc
 
 NAME = "prm_judge"
-#: Votes of a judge that is not instant, when the configuration does not say.
+#: Votes of a judge whose votes differ, when the configuration does not say.
 MODEL_VOTES = 3
 
 
@@ -87,15 +88,15 @@ async def run(config: Config, home: Home) -> None:
 
 
 def make_panel(settings: PrmJudgeConfig) -> Panel:
-    """The configured judge with its votes; beside a judge other than the rules these stand guard.
+    """The configured judge with its votes; beside a judge that does not contain the rules these stand guard.
 
     Raises:
         ConfigError: there is no such judge, or it can't be made.
     """
     judge = load_judge(settings)
-    instant = isinstance(judge, InstantJudge)
-    return Panel(judge, settings.votes or (1 if instant else MODEL_VOTES), settings.vote_timeout,
-                 guard=None if isinstance(judge, RulesJudge) else RulesJudge())
+    own = isinstance(judge, (RulesJudge, ClassifierJudge))
+    votes = settings.votes or (1 if own or isinstance(judge, InstantJudge) else MODEL_VOTES)
+    return Panel(judge, votes, settings.vote_timeout, guard=None if own else RulesJudge())
 
 
 def status(service: JudgeService, samples: Outbox, alarms: Iterable[Raised]) -> component_pb2.ComponentStatus:

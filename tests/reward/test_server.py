@@ -134,7 +134,7 @@ async def test_bad_requests_name_the_field(stub: judge_pb2_grpc.JudgeServiceStub
 
 async def test_a_judge_that_can_not_start_says_why(tmp_path: Path) -> None:
     config = Config.model_validate({"components": {"prm_judge": {"port": 0, "judge": "nosuch"}}})
-    with pytest.raises(ConfigError, match="there are: auto, llm, rules"):
+    with pytest.raises(ConfigError, match="there are: auto, classifier, llm, rules"):
         await run(config, Home(tmp_path).create())
 
 

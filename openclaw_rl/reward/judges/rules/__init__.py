@@ -7,6 +7,7 @@ results. See the package's README for all rules.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from openclaw_rl.config import PrmJudgeConfig
 from openclaw_rl.reward.judges.rules import feedback, tools, words
@@ -17,6 +18,8 @@ from openclaw_rl.v1 import turn_pb2
 
 #: Agents prefix the user's words with the time: "[Mon 2026-03-16 15:30 GMT+1] hello".
 _STAMP = re.compile(r"^\s*\[[^\]\n]{0,60}\d{1,2}:\d{2}[^\]\n]{0,20}\]\s*")
+#: Evaluates what a user says (first) after the answer (last) to a request.
+Reader = Callable[[str, str, str], Evidence]
 _ENDED = {
     turn_pb2.NEXT_STATE_KIND_SESSION_ENDED: "the session ended without a word",
     turn_pb2.NEXT_STATE_KIND_SESSION_TIMEOUT: "nothing came before the session timed out",
@@ -43,8 +46,8 @@ def make(config: PrmJudgeConfig) -> RulesJudge:
     return RulesJudge()
 
 
-def judge(transition: turn_pb2.Transition) -> Evidence:
-    """Find the strongest evidence in a transition's next state."""
+def judge(transition: turn_pb2.Transition, read: Reader = words.read) -> Evidence:
+    """Find the strongest evidence in a transition's next state; `read` evaluates the user's words."""
     turn, state = transition.turn, transition.next_state
     request = next((_words(message) for message in reversed(turn.messages)
                     if message.role == "user" and not tools.is_result(message)), "")
@@ -54,7 +57,7 @@ def judge(transition: turn_pb2.Transition) -> Evidence:
     from_words = None
     for message in state.messages:
         if message.role == "user" and not tools.is_result(message):
-            evidence = words.read(_words(message), request, answer)
+            evidence = read(_words(message), request, answer)
             from_words = evidence if from_words is None or evidence.score else from_words
     return _strongest(from_feedback, from_tools, from_words) or Evidence(0, _ENDED.get(state.kind, "nothing came next"))
 

@@ -24,6 +24,50 @@ _COURTESY = re.compile(
     r"|(?<![,， ])[,， ]*(?:谢谢你?|拜托了?)[。!！ ]*$", re.IGNORECASE)
 
 
+#: What no hint may contain: an address, an instruction about instructions, or one that fixes what all answers say.
+_ATTACK = re.compile(
+    r"https?://|www\.\w|\b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:instructions?|prompts?|rules?|system)\b"
+    r"|\bsystem (?:prompt|message)\b|\bjailbreak"
+    r"|\b(?:you are|act as|pretend to be|roleplay as)\b.{0,30}\b(?:now|dan)\b"
+    r"|\b(?:always|from now on|every (?:answer|reply|response|message)|all (?:your )?(?:answers|replies|responses)"
+    r"|each (?:answer|reply|response|message))\b.{0,60}\b(?:say|end|start|begin|finish|sign|append|include|mention"
+    r"|recommend|reply with|answer with|respond with|answer [\"'“])"
+    r"|\b(?:always|only ever) (?:answer|reply|respond|say)\b(?! (?:in|briefly|shortly|concisely|politely|using|without"
+    r"|my|the|honestly|directly))"
+    r"|(?:忽略|无视|忘记|忘掉).{0,20}(?:指令|提示|规则|系统|设定)|系统提示|(?:从现在起|从今以后|以后|永远|一律|总是|每次"
+    r"|每个回答|所有回答|无论).{0,30}(?:回答[“\"]|都?说|结尾|开头|加上|附上|推荐|只回答|回复[“\"])",
+    re.IGNORECASE | re.DOTALL)
+#: A message that says what the answer should have been, and little else.
+_SHOULD = re.compile(
+    r"(?:(?:no|nope|wait|actually|hm+|um+|sorry)\b[, .]*)*(?:(?:it|that|this)(?:'s| is| was| should be| must be)"
+    r"|isn't it|it should|i think it's|i(?:'m| am) (?:pretty|fairly|quite) sure|my name is|i am|i'm|i said|i meant"
+    r"|i asked (?:for|about)"
+    r"|i (?:only|just) (?:want|need)(?:ed)?|i (?:want|need)(?:ed)?|we need|don't|leave out|without|with)\b.{2,140}"
+    r"|[^,.!?\n]{1,40}, not [^,.!?\n]{1,40}[.!]?"
+    r"|(?:不对?[，,]?|错了[，,]?)*(?:应该|应为|明明|其实|我(?:要|问|说|叫|姓|学)的?|是|不是|别|不要|去掉|改成|换成).{1,60}"
+    r"|.{1,20}(?:才对|才是)[。!！]?", re.IGNORECASE)
+_SCORN = re.compile(r"\b(?:lol|haha|wow|genius|bravo|great|seriously|kidding|joke|stupid|idiot|useless|nonsense|rubbish"
+                    r"|again|still)\b|[?？]{2}|🙄|呵呵|哈哈|无语|垃圾|什么鬼|离谱", re.IGNORECASE)
+
+
+def from_correction(message: str, answer: str) -> str:
+    """A hint from a complaint of which no rule knows an instruction: what it says should have been, else nothing.
+
+    It is the user's sentence if that is short, without scorn, and not a quotation of the answer.
+    """
+    text = clean(" ".join(message[:LIMIT].split()))
+    if len(text) > 160 or not _SHOULD.fullmatch(text) or _SCORN.search(text) or text.endswith(("?", "？")):
+        return ""
+    if text.lower().rstrip(".。") in answer.lower():
+        return ""
+    return safe(_sentence(text))
+
+
+def safe(hint: str) -> str:
+    """The hint, or nothing if it wants more than another answer: see _ATTACK."""
+    return "" if _ATTACK.search(hint) else hint
+
+
 def compose(signals: Sequence[Signal]) -> str:
     """Join the phrases of the signals, in order, to one or more sentences.
 
@@ -47,13 +91,13 @@ def compose(signals: Sequence[Signal]) -> str:
                 sentences[-1] = joined
                 continue
         sentences.append(f"Answer {_lower(phrase)}" if signal.manner and not cjk else phrase)
-    return _bounded([_sentence(text) for text in sentences])
+    return safe(_bounded([_sentence(text) for text in sentences]))
 
 
 def from_comment(comment: str) -> str:
     """A whole comment as a hint, for a bad score whose comment no rule understands."""
     phrase = clean(" ".join(comment.split()))
-    return _bounded([_sentence(phrase)]) if len(phrase) > 2 else ""
+    return safe(_bounded([_sentence(phrase)])) if len(phrase) > 2 else ""
 
 
 def clean(text: str) -> str:

@@ -1,64 +1,38 @@
 """Evidence of tool results: errors and exit codes of every result in the next state.
 
 A result that reports its own status (an exit code, `is_error`, `success`, an `error` field) is certain. Text that only
-starts like an error message is not: it may be a log that the tool was asked to read.
+looks like an error message is not: it may be a log that the tool was asked to read.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from openclaw_rl.reward.judges.rules import envelopes, tool_text
 from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
+from openclaw_rl.reward.judges.rules.tool_text import ENDS
 from openclaw_rl.reward.judges.text import text_of
 from openclaw_rl.runtime.json import parse_json
 from openclaw_rl.v1 import turn_pb2
 
-#: Characters of a result read at its start and its end.
-_ENDS = 600
-_JSON_LIMIT = 200_000
-
 _EXIT = re.compile(
     r"^\W{0,4}(?:[\w-]+ ){0,3}?(?:(?:exit|return|退出|返回)[ _-]?(?:code|status|值|码|状态码|状态)\W{0,3}(?:is "
     r"|was )?(-?\d{1,10})"
+    r"|exitcode: (-?\d{1,10})|(?:command )?(?:completed|finished) with exit code (-?\d{1,10})"
     r"|exited with (?:exit )?(?:code |status )?(-?\d{1,10})|non-?zero exit (?:status|code) (-?\d{1,10}))\b"
     r"|<exit_?code>(-?\d{1,10})|\(exit (?:code|status):? (-?\d{1,10})\)", re.IGNORECASE | re.MULTILINE)
 _NON_ZERO = re.compile(r"returned non-?zero exit (?:status|code) (-?\d{1,10})", re.IGNORECASE)
-_HEAD = re.compile(
-    r"\W{0,4}(?:(?:error|fatal|exception|panic|failure|错误|失败|出错|报错|异常|err)(?:\s*(?:\[\w+\]|\(\w+\)))?\s*[:：!！]"
-    r"|error (?:while|occurred|executing|running|in|at|reading|opening|calling|parsing|invoking|from)\b"
-    r"|an error occurred|failed (?:to|with)\b"
-    r"|failed[:!]|traceback \(most recent call last\)|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]|segmentation fault"
-    r"|permission denied"
-    r"|access denied|unauthorized\b|forbidden\b|command not found|no such (?:file|tool|function)|invalid (?:argument"
-    r"|parameter|json|tool|input)s?\b"
-    r"|unknown (?:tool|function|command|option)\b|tool (?:execution |call )?(?:failed|error|not found)|(?:operation "
-    r"|request |command |connection )?timed out"
-    r"|(?:http(?:/[\d.]+)? )?(?:4\d\d|5\d\d) (?:not found|forbidden|unauthorized|bad request|internal server error"
-    r"|bad gateway|service unavailable|too many requests)"
-    r"|http (?:error )?(?:4|5)\d\d\b|<(?:tool_use_)?error>|(?:执行|调用|工具调用|操作|请求|连接)(?:失败|出错|超时"
-    r"|异常)|无法(?:找到|连接|打开|读取|执行)|未找到|找不到|权限不足|没有权限)",
-    re.IGNORECASE)
-_SHELL = re.compile(
-    r"(?:[\w./-]{1,60}: ){1,3}.{0,160}(?:command not found|no such file or directory|permission denied"
-    r"|not a directory|is a directory"
-    r"|connection refused|cannot .{1,80}|not found|unrecognized option .{1,40}|invalid option .{1,40}"
-    r"|syntax error.{0,80})$", re.IGNORECASE)
-_LAST = re.compile(r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?::.*)?$")
 #: Commands for which exit code 1 only means "none" or "they differ".
 _ONE_IS_NO_ERROR = re.compile(r"(?:^|[|;&]\s*)(?:sudo )?(?:[ef]?grep|rg|ag|diff|cmp|test|\[|pgrep|which|git (?:diff"
                               r"|grep))\s[^|;&]*$")
 _TEXT_PROTOCOL = re.compile(r"\s*(?:<(?:tool_response|tool_result|function_results?|observation)\b|observation\s*:"
                             r"|\[?tool (?:result|output|response)s?\b\]?\s*:"
                             r"|\[tool\]|工具(?:结果|返回|输出)\s*[:：])", re.IGNORECASE)
-
-_CODES = ("exit_code", "exitCode", "exitcode", "returncode", "return_code", "exit_status")
-_HTTP = ("status_code", "statusCode", "http_status")
-_TEXT = ("stderr", "message", "detail", "error_message", "content", "stdout", "output")
-_FAILED_WORDS = {"error", "failed", "failure", "fail", "timeout", "timed_out", "denied", "rejected", "crashed"}
-_DONE_WORDS = {"ok", "success", "succeeded", "successful", "completed", "done", "passed"}
+#: What a text protocol puts around a result.
+_WRAPPED = re.compile(r"\s*(?:<(?:tool_response|tool_result|function_results?|observation)\b[^<>\n]{0,200}>\s*"
+                      r"|observation\s*:\s*|\[?tool (?:result|output|response)s?\b\]?\s*:\s*"
+                      r"|\[tool\]\s*|工具(?:结果|返回|输出)\s*[:：]\s*)", re.IGNORECASE)
 
 
 def is_result(message: turn_pb2.ChatMessage) -> bool:
@@ -90,63 +64,49 @@ def read(results: Sequence[turn_pb2.ChatMessage], response: turn_pb2.ChatMessage
 def _one(text: str, call: turn_pb2.ToolCall | None) -> Evidence:
     name = f"tool {call.name}" if call is not None and call.name else "a tool"
     stripped = text.strip()
-    if stripped.startswith("{") and len(stripped) <= _JSON_LIMIT:
-        try:
-            data = parse_json(stripped)
-        except ValueError:
-            data = None
-        if isinstance(data, dict):
-            return _structured(data, name, call)
-    ends = stripped if len(stripped) <= 2 * _ENDS else f"{stripped[:_ENDS]}\n{stripped[-_ENDS:]}"
+    if wrapped := _WRAPPED.match(stripped[:300]):
+        stripped = stripped[wrapped.end():]
+        if stripped.endswith(">") and (tag := stripped.rfind("</", -30)) >= 0:
+            stripped = stripped[:tag].rstrip()
+    data = envelopes.parse(stripped)
+    if isinstance(data, list) and len(data) == 1 and isinstance(data[0], dict) and "text" not in data[0]:
+        data = data[0]
+    if isinstance(data, dict):
+        for inside in (data, data.get("result"), data.get("details"), data.get("output"), data.get("data")):
+            if isinstance(inside, dict):
+                for key in envelopes.EXIT_CODES:
+                    if isinstance(code := inside.get(key), int) and not isinstance(code, bool):
+                        return _exit(code, _error_line(envelopes.message(inside)), name, call,
+                                     said=str(inside.get("stderr") or ""))
+        if found := envelopes.read(data):
+            score, says, certain = found
+            line = _error_line(envelopes.message(data)) if score < 0 else ""
+            return Evidence(score, f"{name} {says}" + (f": {quote(line)}" if line else ""), _hint(line), certain)
+    if data is not None:
+        inner = envelopes.texts(data)
+        return _plain(inner.strip(), name, call) if inner else Evidence(0, "")
+    return _plain(stripped, name, call)
+
+
+def _plain(text: str, name: str, call: turn_pb2.ToolCall | None) -> Evidence:
+    ends = text if len(text) <= 2 * ENDS else f"{text[:ENDS]}\n{text[-ENDS:]}"
     codes = [next(group for group in match.groups() if group) for match in _EXIT.finditer(ends)]
     codes += _NON_ZERO.findall(ends)
-    if codes:
-        return _exit(int(codes[-1]), _error_line(stripped), name, call, message="")
-    head = next((line for line in stripped[:_ENDS].splitlines() if line.strip()), "")
-    last = next((line for line in reversed(stripped[-_ENDS:].splitlines()) if line.strip()), "")
-    if _HEAD.match(head) or _SHELL.fullmatch(head.strip()) or (
-            "Traceback (most recent call last)" in stripped and _LAST.fullmatch(last.strip())):
-        line = _error_line(stripped)
+    command = _command(call) if call is not None else ""
+    if codes and (int(codes[-1]) or not tool_text.usage(text[:ENDS].lstrip("\n"), command)):
+        return _exit(int(codes[-1]), _error_line(text), name, call, said="")
+    if tool_text.failed(text, command):
+        line = _error_line(text)
         return Evidence(-1, f"{name} seems to have failed: {quote(line)}", _hint(line))
+    if tool_text.succeeded(text):
+        return Evidence(1, f"{name} seems to have succeeded: {quote(text)}")
     return Evidence(0, "")
 
 
-def _structured(data: Mapping[str, Any], name: str, call: turn_pb2.ToolCall | None, deep: bool = True) -> Evidence:
-    message = _message(data)
-    for key in _CODES:
-        if isinstance(code := data.get(key), int) and not isinstance(code, bool):
-            return _exit(code, message, name, call, message=str(data.get("stderr") or ""))
-    for key, bad in (("is_error", True), ("isError", True), ("success", False), ("ok", False), ("succeeded", False)):
-        if isinstance(value := data.get(key), bool):
-            if value is bad:
-                return Evidence(-1, f"{name} reported an error ({key}: {json.dumps(value)}): {quote(message)}",
-                                _hint(message), certain=True)
-            return Evidence(1, f"{name} reported success ({key}: {json.dumps(value)})")
-    error = data.get("error") or data.get("errors")
-    if error is True or (error and not isinstance(error, (int, float))):
-        return Evidence(-1, f"{name} reported an error: {quote(message)}", _hint(message), certain=True)
-    for key in _HTTP:
-        if isinstance(code := data.get(key), int) and 100 <= code <= 599:
-            if code >= 400:
-                return Evidence(-1, f"{name} reported {key} {code}: {quote(message)}", _hint(message), certain=True)
-            return Evidence(1, f"{name} reported {key} {code}")
-    if isinstance(status := data.get("status"), str):
-        # Not certain: it may be the status of something that the tool was asked about.
-        if status.lower() in _FAILED_WORDS:
-            return Evidence(-1, f"{name} reported the status {status!r}", _hint(message))
-        if status.lower() in _DONE_WORDS:
-            return Evidence(1, f"{name} reported the status {status!r}")
-    if deep:
-        for key in ("result", "details", "output", "data", "structuredContent"):
-            if isinstance(inner := data.get(key), dict):
-                return _structured(inner, name, call, deep=False)
-    return Evidence(0, "")
-
-
-def _exit(code: int, line: str, name: str, call: turn_pb2.ToolCall | None, message: str) -> Evidence:
+def _exit(code: int, line: str, name: str, call: turn_pb2.ToolCall | None, said: str) -> Evidence:
     if code == 0:
         return Evidence(1, f"{name} ended with exit code 0")
-    if code == 1 and call is not None and not message.strip() and _ONE_IS_NO_ERROR.search(_command(call)):
+    if code == 1 and call is not None and not said.strip() and _ONE_IS_NO_ERROR.search(_command(call)):
         return Evidence(0, "")
     return Evidence(-1, f"{name} ended with exit code {code}: {quote(line)}", _hint(line), certain=True)
 
@@ -162,23 +122,14 @@ def _command(call: turn_pb2.ToolCall) -> str:
     return " ".join(map(str, command)) if isinstance(command, list) else str(command)
 
 
-def _message(data: Mapping[str, Any]) -> str:
-    error = data.get("error")
-    if isinstance(error, dict):
-        error = error.get("message") or error.get("detail") or json.dumps(error, ensure_ascii=False)
-    if not isinstance(error, str) or not error:
-        error = next((data[key] for key in _TEXT if isinstance(data.get(key), str) and data[key].strip()), "")
-    return _error_line(error)
-
-
 def _error_line(text: str) -> str:
     """The line that names the error: the last of a Python traceback, else the first."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip() and not _EXIT.match(line)]
     if not lines:
         return ""
     if "Traceback (most recent call last)" in text:
-        return next((line for line in reversed(lines) if _LAST.fullmatch(line)), lines[-1])
-    return next((line for line in lines if _HEAD.match(line) or _SHELL.fullmatch(line)), lines[0])
+        return next((line for line in reversed(lines) if tool_text.LAST.fullmatch(line)), lines[-1])
+    return next((line for line in lines if tool_text.HEAD.match(line) or tool_text.SHELL.fullmatch(line)), lines[0])
 
 
 def _hint(line: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from openclaw_rl.reward.judges.rules import chinese, english, english_patterns
+from openclaw_rl.reward.judges.rules import chinese, english, english_patterns, tool_text
 from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
 from openclaw_rl.reward.judges.rules.hints import compose
 from openclaw_rl.reward.judges.rules.signals import EMOJI, Kind, Signal
@@ -31,9 +31,9 @@ _NEGATIVE = (Kind.COMPLAINT, Kind.CORRECTION, Kind.DIRECTIVE, Kind.NEGATION)
 def read(message: str, request: str, answer: str) -> Evidence:
     """Evaluate a user's `message` after the `answer` to a `request`."""
     message, request = message[:READ], request[-READ:]
-    found, asks_new = _classify(message, request, answer)
+    found, asks_new = signals(message, request, answer)
     if not any(s.kind in (Kind.COMPLAINT, Kind.CORRECTION) for _, s in found):
-        unsaid = [Kind.NEGATION, Kind.DIRECTIVE] if _asks_back(answer) else [Kind.DIRECTIVE] if asks_new else []
+        unsaid = [Kind.NEGATION, Kind.DIRECTIVE] if asks_back(answer) else [Kind.DIRECTIVE] if asks_new else []
         found = [(clause, s) for clause, s in found if s.kind not in unsaid]
     negative = [(clause, s) for clause, s in found if s.kind in _NEGATIVE]
     positive = [(clause, s) for clause, s in found if s.kind is Kind.PRAISE]
@@ -43,14 +43,26 @@ def read(message: str, request: str, answer: str) -> Evidence:
         return Evidence(-1, f"{signal.kind.value}: {quote(clause.original)}", compose([s for _, s in negative]))
     if positive:
         return Evidence(1, f"praise: {quote(positive[0][0].original)}")
+    if line := pasted(message, answer):
+        return Evidence(-1, f"an error, after an answer with code: {quote(line)}", f"Avoid this error: {line[:200]}")
     if _repeats(message, request):
         return Evidence(-1, f"the same was asked again: {quote(message)}")
     return Evidence(0, f"no opinion of the answer in {quote(message)}" if message.strip()
                     else "the user said nothing")
 
 
-def _classify(message: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
-    """Find the signals about the answer, and whether the message requests something new."""
+def pasted(message: str, answer: str) -> str:
+    """The error that a user has pasted after an answer with code, without code or a question of their own."""
+    if "`" not in answer or "```" in message or "?" in message or "？" in message:
+        return ""
+    return tool_text.pasted_error(message)
+
+
+def signals(message: str, request: str, answer: str) -> tuple[list[tuple[Clause, Signal]], bool]:
+    """Find the signals about the answer, and whether the message requests something new.
+
+    The caller cuts `message` and `request` to READ characters.
+    """
     pieces = clauses(message)
     known = content(request) | content(answer[:4000])
     has_code = "`" in answer
@@ -83,7 +95,7 @@ def _classify(message: str, request: str, answer: str) -> tuple[list[tuple[Claus
                     return [], True
                 asks_new = True
             continue
-        if signal.kind is Kind.NEGATION and not _asks_back(answer):
+        if signal.kind is Kind.NEGATION and not asks_back(answer):
             after_no = clause.sentence
         if asks_new and signal.kind is not Kind.COMPLAINT and signal.kind is not Kind.CORRECTION:
             continue
@@ -112,7 +124,7 @@ def _emoji(clause: Clause) -> Signal | None:
     return next((Signal(kind) for char in clause.text if (kind := EMOJI.get(char))), None)
 
 
-def _asks_back(answer: str) -> bool:
+def asks_back(answer: str) -> bool:
     """Whether the answer is a question to the user; a long one that merely ends with a question is not."""
     limit = _LONGEST_QUESTION // 3 if has_cjk(answer[-50:]) else _LONGEST_QUESTION
     return len(answer) <= limit and answer.rstrip(" \n*_`)）\"”").endswith(("?", "？"))
