@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,7 +48,10 @@ class Embeddings:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._kept: dict[str, np.ndarray] = pickle.loads(path.read_bytes()) if path and path.exists() else {}
+        self._kept: dict[str, np.ndarray] = {}
+        if path and path.exists():
+            with np.load(path, allow_pickle=False) as data:
+                self._kept = dict(zip(map(str, data["texts"]), data["vectors"], strict=True))
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Embed texts, those that are not kept in batches."""
@@ -61,7 +63,7 @@ class Embeddings:
             batch = new[at:at + 64]
             self._kept.update(zip(batch, np.array(model(batch)), strict=True))
         if new and self._path:
-            self._path.write_bytes(pickle.dumps(self._kept))
+            np.savez(self._path, texts=np.array(list(self._kept)), vectors=np.stack(list(self._kept.values())))
         return np.stack([self._kept[text] for text in cuts])
 
 
@@ -167,5 +169,5 @@ def main(cache: Path | None, say: Callable[[str], object] = print) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, help="file that keeps the embeddings for the next time")
+    parser.add_argument("--cache", type=Path, help=".npz file that keeps the embeddings for the next time")
     main(parser.parse_args().cache)
