@@ -82,7 +82,13 @@ def _kills(args: argparse.Namespace, seed: int, folder: Path) -> bool:
 def _harms(args: argparse.Namespace, seed: int, folder: Path) -> bool:
     from tools.campaign.harms import KINDS, Harms, Options
 
-    return _talk(Harms(Options(folder, seed, tuple(args.only or KINDS), model=_model(args, folder))))
+    kinds, model, failed = args.only or KINDS, _model(args, folder), False
+    # A damaged store takes away what was answered before, so that is judged first, in a mesh of its own.
+    for name in ("other", "damage while down", "damage while up"):
+        some = tuple(kind for kind in kinds if (kind if kind.startswith("damage") else "other") == name)
+        if some:
+            failed |= _talk(Harms(Options(folder / name.replace(" ", "-"), seed, some, model=model)))
+    return failed
 
 
 def _model(args: argparse.Namespace, folder: Path) -> Path | None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from pathlib import Path
 from openclaw_rl.client.component import ComponentServiceClient
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.home import COMPONENTS, read_record
-from tools.campaign.checker import Table, answered_turns, check, fate, settled
+from tools.campaign.checker import Table, answered_turns, ask, check, fate, settled, unsettled
 from tools.campaign.images import Images
 from tools.campaign.limits import few_files, little_memory, no_memory
 from tools.campaign.talk import STANDSTILL, UP, Talk
@@ -104,9 +104,9 @@ class Harms(Talk):
         for (kind, begin), end in zip(self._kinds, ends, strict=True):
             part = Table()
             check(part, facts, entries[begin:end], (), self.at_risk())
-            self.outcome.table.count(f"  answered turns: {kind}", number=part.rows["answered turns"]["checked"])
-            for bad in ("lost", "twice", "wrong"):
-                self.outcome.table.count(f"  answered turns: {kind}", bad, part.rows["answered turns"][bad])
+            row: Mapping[str, int] = part.rows.get("answered turns", {})  # none when all were in damaged files
+            for column in ("checked", "lost", "twice", "wrong"):
+                self.outcome.table.count(f"  answered turns: {kind}", column, row.get(column, 0))
         check(self.outcome.table, facts, entries, (), self.at_risk())
         answered = answered_turns(entries, ())
         for done, told in self._damages:
@@ -175,7 +175,10 @@ class Harms(Talk):
 
     def _read_only_disk(self, name: str) -> str:
         begin = len(self.log.entries)
+        on_its_way = self._unsettled()
         self._images.turn_read_only(name)
+        # As in a power loss, the commits of the last 100 ms go with a disk that breaks (`durability: group`).
+        self._at_risk |= on_its_way | self._turns_since(begin)
         time.sleep(_LASTS)
         told = self._told(name)
         with self._excused(name):
@@ -205,13 +208,14 @@ class Harms(Talk):
     def _damage_live(self, name: str, what: str) -> str:
         """Damage a file that is in use, let the component go on for a while, and then start it anew."""
         store = self.mesh.home.component(name) / "state.db"
-        begin, before = len(self.log.entries), snapshot(store, name)
+        begin, on_its_way = len(self.log.entries), self._unsettled()
+        before = snapshot(store, name)
         done = damage(self.mesh.home, name, what, "garbage", self._random.randrange(2**31))
         if done is None:
             return f"{name} has no {what}"
         time.sleep(_LASTS)
-        if what in ("store", "wal"):
-            done.at_risk |= before.keys() | snapshot(store, name).keys()
+        if what in ("store", "wal"):  # one that earlier damage has reached already goes with all that is in it
+            done.at_risk |= (before.keys() | snapshot(store, name).keys()) if before else self._turns_since(0)
         self.breaker.damages.append(done)
         live = self._told(name, 0)
         with self._excused(name):
@@ -219,7 +223,7 @@ class Harms(Talk):
             happens(lambda: not self.mesh.up(name), UP)
             self.mesh.wait_up((name,), UP)
         if what in ("store", "wal"):
-            done.at_risk |= self._turns_since(begin)
+            done.at_risk |= on_its_way | self._turns_since(begin)
         return f"{done}: while up {live or 'nothing'}; then {self._tells(name, done)}"
 
     def _tells(self, name: str, done: Damage) -> str:
@@ -243,6 +247,21 @@ class Harms(Talk):
 
         happens(asked, seconds, 0.5)
         return "; ".join(said)
+
+    def _unsettled(self) -> set[str]:
+        """Answered turns that have no final fate yet: they may come into the store after it was looked at."""
+        answered = answered_turns(self.log.entries, ())
+        left = set(answered)
+
+        def asked() -> bool:
+            try:
+                left.intersection_update(unsettled(ask(self.mesh.home, answered), answered))
+            except MeshError:
+                return False
+            return True
+
+        happens(asked, UP, 0.5)
+        return left
 
     def _turns_since(self, begin: int) -> set[str]:
         return {str(entry["turn_id"]) for entry in self.log.entries[begin:] if "turn_id" in entry}
