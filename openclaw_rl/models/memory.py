@@ -13,3 +13,15 @@ def free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except AttributeError:
         pass  # no glibc
+
+
+#: How libraries say that memory ran out where Python has no exception for it: PyTorch's allocators, oneDNN, the system.
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory",
+                  "could not create a primitive")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an operation failed for want of memory, which says nothing about what it was done on."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openclaw_rl.config import TrainerConfig
-from openclaw_rl.models.memory import free_memory
+from openclaw_rl.models.memory import free_memory, out_of_memory
 from openclaw_rl.observability import version_spans as traces
 from openclaw_rl.rpc.messages import now
 from openclaw_rl.runtime.failpoint import failpoint
@@ -227,6 +227,8 @@ class Learner:
             raise
         except Exception as error:
             self.release()
+            if out_of_memory(error):
+                raise BackendLost(f"memory ran out in a step on {len(batch.turn_ids)} samples ({error})") from error
             text = str(error) if isinstance(error, AbnormalStep) else f"{type(error).__name__}: {error}"
             logger.warning("step on %d samples skipped: %s", len(batch.turn_ids), text,
                            exc_info=not isinstance(error, AbnormalStep))

@@ -141,6 +141,27 @@ def test_any_error_of_a_step_drops_its_samples(rig: Rig) -> None:
     assert rig.step("a") == Skipped(["a"], drop(DropReason.ABNORMAL_STEP, "RuntimeError: shapes differ"))
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("could not create a primitive"), RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")])
+def test_samples_wait_when_memory_runs_out(rig: Rig, error: Exception) -> None:
+    FakeBackend.fail = error
+    with pytest.raises(CannotTrain, match=r"memory ran out in a step on 2 samples.*its samples wait"):
+        rig.step("a", "b")
+    assert rig.pending == ["a", "b"]
+    FakeBackend.fail = None
+    assert rig.version().turn_ids == ["a", "b"]
+
+
+def test_samples_that_no_memory_suffices_for_are_dropped_in_the_end(rig: Rig) -> None:
+    FakeBackend.fail = MemoryError()
+    with pytest.raises(CannotTrain):
+        rig.step("a")
+    for _ in range(MAX_ATTEMPTS - 1):
+        with pytest.raises(CannotTrain):
+            rig.step()
+    assert isinstance(rig.step(), Skipped) and rig.pending == []
+
+
 def test_a_step_that_is_given_up_costs_nothing(rig: Rig) -> None:
     rig.learner.stop()
     for _ in range(MAX_ATTEMPTS + 1):
