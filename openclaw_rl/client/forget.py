@@ -146,7 +146,11 @@ def _see_to_versions(call: _Call) -> None:
                 state = policy.get_policy().state  # a trainer that learns in no time may have sent its rebuilt version
             if state.active_version in result.void:
                 pin = {"pin": False} if state.pinned else {}
-                policy.activate_version(version=target, reason=_REASON, timeout=_TIMEOUT, **pin)
+                after = policy.activate_version(version=target, reason=_REASON, timeout=_TIMEOUT, **pin).state
+                # Or it came in the moment between; then that activation took it back.
+                rebuilt = max(set(after.kept_versions).difference(result.void), default=target)
+                if rebuilt > max(result.void):
+                    policy.activate_version(version=rebuilt, reason=_REASON, timeout=_TIMEOUT)
                 lifted = f"; the pin on version {state.active_version} is lifted" if state.pinned else ""
                 call.say(f"policy_server: version {target} answers in place of {state.active_version}{lifted}")
                 result.message += lifted

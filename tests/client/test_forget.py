@@ -38,6 +38,7 @@ class FakeMesh(component_pb2_grpc.ComponentServiceServicer):
         self.trainer = component_pb2.ForgetResponse()  #: its answer
         self.head, self.rebuilding, self.paused = 0, [0], False  #: one figure of `rebuilding` for each look
         self.parents: dict[int, int | None] = {0: None}
+        self.arrives = -1  #: version that is activated a moment before another one is
         self.meanwhile = -1  #: version that is activated while the trainer's versions are listed
         self.servers = {name: self._serve(name) for name in COMPONENTS}
 
@@ -91,6 +92,9 @@ class _Policy(policy_pb2_grpc.PolicyServiceServicer):
 
     def ActivateVersion(self, request, context):
         self.mesh.asked.append(f"activate {request.version}" + (f" pin {request.pin}" * request.HasField("pin")))
+        if self.mesh.arrives >= 0:
+            self.mesh.state.kept_versions.append(self.mesh.arrives)
+            self.mesh.head, self.mesh.arrives = self.mesh.arrives, -1
         self.mesh.state.active_version = request.version
         return policy_pb2.ActivateVersionResponse(state=self.mesh.state)
 
@@ -149,6 +153,14 @@ def test_a_version_that_was_rebuilt_meanwhile_is_not_rolled_back(mesh: FakeMesh)
     mesh.head, mesh.meanwhile = 5, 5
     done = forget(mesh.home, "s")
     assert mesh.asked[4:] == ["policy_server [3, 4]"]
+    assert (done.outcome, done.active) == ("rebuilt", 5)
+
+
+def test_a_version_that_is_rebuilt_in_that_very_moment_answers_again(mesh: FakeMesh) -> None:
+    learned(mesh, [0, 2, 3, 4])
+    mesh.arrives = 5
+    done = forget(mesh.home, "s")
+    assert mesh.asked[4:] == ["activate 2", "activate 5", "policy_server [3, 4]"]
     assert (done.outcome, done.active) == ("rebuilt", 5)
 
 
