@@ -16,6 +16,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.runtime.runtime import inherited
+from openclaw_rl.storage.database import StorageError
 from openclaw_rl.training.alarms import TrainerAlarms
 from openclaw_rl.training.buffer.groups import WaitingGroups
 from openclaw_rl.training.events import Events
@@ -121,7 +122,8 @@ class TrainingLoop:
                 expected = isinstance(error, CannotTrain | ModelError | MeshError)
                 text = str(error) if expected else f"{type(error).__name__}: {error}"
                 if text != self.problem:
-                    logger.error("can't train: %s", text, exc_info=not expected)
+                    known = expected or isinstance(error, OSError | StorageError)  # a disk that is full or read-only
+                    logger.error("can't train: %s", text, exc_info=not known)
                 self.problem = text
                 await asyncio.sleep(RETRY)
 

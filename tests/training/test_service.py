@@ -396,7 +396,7 @@ async def test_a_policy_server_that_knows_more_is_never_sent_an_old_number(tmp_p
 
 
 async def test_a_model_that_cannot_be_had_is_told_and_tried_again(
-        tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(training_loop, "RETRY", 0.05)
     failing = True
 
@@ -410,6 +410,8 @@ async def test_a_model_that_cannot_be_had_is_told_and_tried_again(
         await rig.submit(make_sample("a"), make_sample("b"))
         await eventually(lambda: rig.status.state == component_pb2.COMPONENT_STATE_DEGRADED)
         assert "can't train: OSError: no such model" in rig.status.detail
+        (logged,) = [record for record in caplog.records if "no such model" in record.getMessage()]
+        assert not logged.exc_info  # a full or read-only disk is no fault of the program
         assert (await rig.submit(make_sample("c")))[0].status == common_pb2.ACK_STATUS_ACCEPTED
         failing = False
         await eventually(lambda: rig.publisher.offered == [1])
