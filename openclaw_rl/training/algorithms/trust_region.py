@@ -10,6 +10,7 @@ two measurements find it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch.optim import AdamW
@@ -40,6 +41,27 @@ def shortening(step_kl: float, config: TrainerConfig, measurement: int) -> float
     if not step_kl <= RUNAWAY * config.max_kl or measurement + 1 >= MEASUREMENTS:
         raise AbnormalStep(f"the policy moved {step_kl:.3g} nats per token, max_kl is {config.max_kl:g}")
     return _MARGIN * math.sqrt(config.max_kl / step_kl)
+
+
+def stay_near(measure: Callable[[], dict[str, float]], shorten: Callable[[float, float], None],
+              config: TrainerConfig) -> tuple[dict[str, float], float]:
+    """Measure what a step did, and shorten one that went too far.
+
+    Args:
+        measure: compares the policy with the one before the step, on the batch; returns the figures, with `step_kl`.
+        shorten: takes back a part of the step, as the function `shorten` does, of its arguments `taken` and `keep`.
+
+    Returns:
+        The figures of the last measurement, and the share of the step that is left.
+
+    Raises:
+        AbnormalStep: see `shortening`.
+    """
+    share, measurement = 1.0, 0
+    while (keep := shortening((metrics := measure())["step_kl"], config, measurement)) is not None:
+        shorten(share, keep)
+        share, measurement = share * keep, measurement + 1
+    return metrics, share
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from typing_extensions import Buffer
 from openclaw_rl.config import TrainerConfig
 from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, pieces
-from openclaw_rl.training.algorithms.trust_region import MEASUREMENTS, shorten, shortening
+from openclaw_rl.training.algorithms.trust_region import shorten, stay_near
 from openclaw_rl.training.backends.evaluate import evaluate
 from openclaw_rl.training.backends.interface import (
     BETAS,
@@ -86,24 +86,19 @@ class TorchBackend:
             self._optimizer.step()
             if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
                 raise AbnormalStep("weights are NaN or infinite")
-            share = self._stay_near(examples, objective)
+            metrics, share = stay_near(lambda: self._measure(examples, objective),
+                                       lambda taken, keep: shorten(self._optimizer, taken, keep), self._config)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
-        return objective.metrics() | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
+        return metrics | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
 
-    def _stay_near(self, examples: Sequence[Example], objective: Objective) -> float:
-        """Measure what the step did and shorten one that went too far; return the share of it that is left."""
-        share = 1.0
-        for measurement in range(MEASUREMENTS):
-            objective.compare_again()
-            for example in examples:
-                if not example.replayed:
-                    self._compare(example, objective)
-            if (keep := shortening(objective.metrics()["step_kl"], self._config, measurement)) is None:
-                break
-            shorten(self._optimizer, share, keep)
-            share *= keep
-        return share
+    def _measure(self, examples: Sequence[Example], objective: Objective) -> dict[str, float]:
+        """Compare the policy with the one before the step."""
+        objective.compare_again()
+        for example in examples:
+            if not example.replayed:
+                self._compare(example, objective)
+        return objective.metrics()
 
     def _backward(self, example: Example, objective: Objective) -> None:
         """Add one sample's gradients."""

@@ -32,7 +32,7 @@ from openclaw_rl.config import TrainerConfig
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 from openclaw_rl.training.algorithms.objective import Objective, Totals, check_gradients, pieces
-from openclaw_rl.training.algorithms.trust_region import MEASUREMENTS, shortening
+from openclaw_rl.training.algorithms.trust_region import stay_near
 from openclaw_rl.training.backends.evaluate import Questions, answer
 from openclaw_rl.training.backends.interface import (
     OPTIMIZER_FOLDER,
@@ -127,24 +127,16 @@ class MegatronPolicy:
                 self._optimizer.step(norm, self._config.max_grad_norm)
                 if place.any_of_all(not self._optimizer.finite()):
                     raise AbnormalStep("weights are NaN or infinite")
-                metrics, share = self._stay_near(own, objective)
+                metrics, share = stay_near(lambda: self._measure(own, objective), self._optimizer.shorten, self._config)
             finally:
                 self._replicated.zero_grad_buffer()
         return metrics | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
 
-    def _stay_near(self, own: Sequence[Example], objective: Objective) -> tuple[dict[str, float], float]:
-        """Measure what the step did and shorten one that went too far; return the figures, and the share of it that is
-        left."""
-        share = 1.0
-        for measurement in range(MEASUREMENTS):
-            objective.compare_again()
-            self._compare([e for e in own if not e.replayed], objective)
-            metrics = self._figures(objective)
-            if (keep := shortening(metrics["step_kl"], self._config, measurement)) is None:
-                break
-            self._optimizer.shorten(share, keep)
-            share *= keep
-        return metrics, share
+    def _measure(self, own: Sequence[Example], objective: Objective) -> dict[str, float]:
+        """Compare the policy with the one before the step."""
+        objective.compare_again()
+        self._compare([e for e in own if not e.replayed], objective)
+        return self._figures(objective)
 
     def _ask(self, stop: Callable[[], bool]) -> None:
         if self._place.any_of_all(stop()):
