@@ -19,12 +19,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def done(talk: Talk) -> Outcome:
-    keep = True
-    try:
-        outcome = talk.run()
-        keep = outcome.table.failed
-    finally:
-        talk.close(keep)
+    outcome = talk.once()
     assert not outcome.table.failed, outcome.table.text()
     assert not outcome.notes, outcome.notes
     return outcome

@@ -98,12 +98,7 @@ def _model(args: argparse.Namespace, folder: Path) -> Path | None:
 
 
 def _talk(talk: Talk) -> bool:
-    keep = True
-    try:
-        outcome = talk.run()
-        keep = outcome.table.failed
-    finally:
-        talk.close(keep)
+    outcome = talk.once()
     print("\n".join([outcome.table.text(), *(f"note: {note}" for note in outcome.notes)]))
     return outcome.table.failed
 

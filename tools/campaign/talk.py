@@ -96,6 +96,16 @@ class Talk:
         facts = settled(self.mesh.home, self.log.entries, self.forgotten, STANDSTILL, self.say, self.at_risk())
         check(self.outcome.table, facts, self.log.entries, self.forgotten, self.at_risk())
 
+    def once(self) -> Outcome:
+        """Run and close; the files of a run that failed are kept."""
+        keep = True
+        try:
+            outcome = self.run()
+            keep = outcome.table.failed
+        finally:
+            self.close(keep)
+        return outcome
+
     def close(self, keep: bool) -> None:
         """Unmount what was mounted; `keep`: its files are copied to `home-kept` before."""
         if keep:
