@@ -9,6 +9,7 @@ import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
 from openclaw_rl.rollouts.environments.interface import Context
+from openclaw_rl.rollouts.environments.swe.actions import REPO
 from openclaw_rl.rollouts.environments.swe.environment import SweEnvironment
 from openclaw_rl.rollouts.environments.swe.plugin import SweType, make
 from openclaw_rl.rollouts.sandboxes.factory import backend
@@ -172,10 +173,10 @@ if os.fork() == 0:
             found.update(re.findall(r"assert(?:Almost)?Equal\\(add\\((.*)\\), (.*)\\)", text))
         def add(a, b): return eval(found[f"{a}, {b}"])
     """,
-    "variables": """
+    "variables": f"""
         import os, sys
-        os.environ.update(PYTHONPATH="/work/repo", PYTHONSTARTUP="/work/repo/sitecustomize.py", PYTHONINSPECT="1",
-                          PYTHONOPTIMIZE="2", LD_PRELOAD="/work/repo/x.so")
+        os.environ.update(PYTHONPATH="{REPO}", PYTHONSTARTUP="{REPO}/sitecustomize.py", PYTHONINSPECT="1",
+                          PYTHONOPTIMIZE="2", LD_PRELOAD="{REPO}/x.so")
         sys.flags = sys.path[:] = []
     """,
     "equal to anything": """
