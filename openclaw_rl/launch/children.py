@@ -101,10 +101,10 @@ class Child:
                 self._stop.wait()
                 break
             lasted = self._ready_at is not None and time.monotonic() - self._ready_at >= self._policy.start_seconds
+            if code is not None:
+                self._explain(code)  # before it is counted: whoever sees the failure sees its reason
             # However long it took to fail: a start on a slow machine takes minutes.
             self.state.failures = 1 if lasted else self.state.failures + 1
-            if code is not None:
-                self._explain(code)
             pause = self._policy.pause(self.state.failures)
             logger.warning("%s ended%s: %s; it is started again in %.0f s", self.name,
                            "" if self._ready_at is not None else " before it was ready", self.state.reason, pause)
