@@ -14,8 +14,6 @@ from openclaw_rl.runtime.home import Home
 if TYPE_CHECKING:
     from openclaw_rl.api.facade import PolicyClient
 
-_HELP = "/up and /down [comment] rate the last answer, /new starts a new session, /quit exits"
-
 
 @app.command(epilog="Example: openclaw-rl chat; openclaw-rl chat 'What is a heron?'; echo 'What is a heron?' | "
              "openclaw-rl chat")
@@ -33,10 +31,14 @@ def chat(
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, show_default=False, help=(
         "Sampling temperature; default: the policy server's."))] = None,
 ) -> None:
-    """Chat with the policy. An answer is judged by your next message; /up and /down rate it directly."""
+    """Chat with the policy. An answer is judged by your next message; /up and /down rate it directly.
+
+    A conversation shows how each answer is judged, what the next training step waits for, and when a new version
+    answers; /why tells an answer's story, /compare asks again for the newest version's answer, /help lists all."""
     from openclaw_rl.api.facade import PolicyClient
 
-    client = PolicyClient(url, api_key=api_key or _configured_key(), system=system, home=Home.default())
+    home = Home.default()
+    client = PolicyClient(url, api_key=api_key or _configured_key(), system=system, home=home)
     client.session_id = session
     options = {key: value for key, value in (("max_tokens", max_tokens), ("temperature", temperature))
                if value is not None}
@@ -45,7 +47,9 @@ def chat(
     elif not sys.stdin.isatty():
         _say(client, sys.stdin.read().strip(), options)
     else:
-        _converse(client, options)
+        from openclaw_rl.cli.chat_session import converse
+
+        converse(client, options, home if url is None else None)
 
 
 def _configured_key() -> str | None:
@@ -55,45 +59,8 @@ def _configured_key() -> str | None:
     return keys[0] if keys else None
 
 
-def _converse(client: PolicyClient, options: dict[str, Any]) -> None:
-    from openclaw_rl.api.facade import PolicyError
-
-    try:
-        import readline  # noqa: F401  (line editing and history for input())
-    except ImportError:
-        pass
-    err.print(_HELP, style="dim", markup=False, highlight=False)
-    while True:
-        try:
-            line = input("you> ").strip()
-        except EOFError:
-            return
-        try:
-            if line == "/quit":
-                return
-            if line.startswith("/"):
-                _command(client, line)
-            elif line:
-                _say(client, line, options)
-        except PolicyError as error:
-            err.print(f"[red]error:[/] {error}", soft_wrap=True, highlight=False)
-        except KeyboardInterrupt:
-            err.print("\n[dim](cut off)[/]")
-
-
-def _command(client: PolicyClient, line: str) -> None:
-    word, _, rest = line.partition(" ")
-    if word in ("/up", "/down"):
-        client.feedback(1 if word == "/up" else -1, rest.strip())
-        err.print("[dim]noted[/]")
-    elif word == "/new":
-        client.new_session()
-        err.print("[dim]new session[/]")
-    else:
-        err.print(_HELP, style="dim", markup=False, highlight=False)
-
-
 def _say(client: PolicyClient, text: str, options: dict[str, Any]) -> None:
+    """Print one answer to standard output, and version and session to standard error."""
     if not text:
         raise typer.BadParameter("empty message; pass a text or pipe one in")
     for piece in client.stream(text, **options):

@@ -260,41 +260,6 @@ def test_chat_in_one_shot_and_piped(door: FakeDoor) -> None:
     assert code == 0 and "You said: piped words\n" in output
 
 
-def test_chat_holds_a_conversation(door: FakeDoor, monkeypatch: pytest.MonkeyPatch,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
-    from openclaw_rl.api.facade import PolicyClient
-    from openclaw_rl.cli import chat
-
-    lines = iter(["hello", "", "/down too long", "shorter", "/what", "/new", "again", "/quit", "never"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-    with PolicyClient(door.url) as client:
-        chat._converse(client, {"max_tokens": 9})
-    posts = [(path, body) for path, body, _ in door.requests]
-    assert [path for path, _ in posts] == ["/v1/chat/completions", "/v1/feedback", *["/v1/chat/completions"] * 2]
-    assert posts[1][1] == {"turn_id": "turn_1", "score": -1, "comment": "too long"}
-    assert [len(body["messages"]) for path, body in posts if "messages" in body] == [1, 3, 1]
-    assert posts[0][1]["max_tokens"] == 9
-    assert "/down [comment]" in capsys.readouterr().err
-
-
-def test_an_error_in_a_conversation_does_not_end_it(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openclaw_rl.api.facade import PolicyClient
-    from openclaw_rl.cli import chat
-
-    lines = iter(["/up", "hello"])
-
-    def read(prompt: str) -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", read)
-    with PolicyClient(door.url) as client:
-        chat._converse(client, {})
-    assert len(door.requests) == 1
-
-
 def test_logs(home: Path) -> None:
     assert run("logs")[0] == 1
     assert run("logs", "nobody")[0] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tests.mesh.mesh import Mesh
 from tests.support.private import open_to_others
 from tests.support.waiting import until
+from tools.recording.terminal import Terminal
 
 COMPLAINT = "That is wrong. Answer in one short plain sentence, without lists."
 
@@ -126,6 +128,17 @@ def test_chat_and_the_journal(mesh: Mesh) -> None:
     assert "session terminal" in done.stderr
     until(lambda: "[SESSION: terminal]" in mesh.command("logs", "--journal", "-n", "500").stdout, 20)
     assert "trainer" in mesh.cli("logs")
+
+
+def test_a_conversation_tells_how_it_is_judged(mesh: Mesh) -> None:
+    command = [str(Path(sys.executable).parent / "openclaw-rl"), "chat", "--max-tokens", "8"]
+    with Terminal(command, mesh.env) as terminal:
+        terminal.prompt()
+        terminal.say("What is a crane?", r"\(answer 1, version \d+, session ")
+        terminal.say(COMPLAINT, r"answer 1 judged -1, hint: ")
+        assert "rules: -1" in terminal.say("/why", "fate  ")
+        assert "version " in terminal.say("/compare 1", r"version \d+ answers:")
+        terminal.type("/quit")
 
 
 def test_a_second_local_start_leaves_all_as_it_is(mesh: Mesh) -> None:

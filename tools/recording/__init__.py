@@ -1,0 +1,1 @@
+"""A recorded conversation: made by tools/record, drawn by `picture`."""
