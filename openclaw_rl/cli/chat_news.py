@@ -56,8 +56,8 @@ class News:
         self.judged: int | None = None
         self._answers: dict[str, int] = {}  # number by turn
         self._told: set[str] = set()  # turns whose judgement was told
-        self._expected: set[str] = set()  # judged turns whose sample the trainer has not told of
-        self._owed = False  # what the next step waits for is told with the trainer's next status
+        self._expected: set[str] = set()  # judged turns of whose sample nothing was told
+        self._seen: set[str] = set()  # those that waited there at its last status
         self._silent: set[str] = set()  # components whose silence was told
         self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="news", daemon=True)
@@ -139,21 +139,22 @@ class News:
 
     async def _waits(self, status: ComponentStatus) -> None:
         """Tell what becomes of turns that were judged, and what the next step waits for."""
-        if self._owed and not status.gauges.get("training"):
-            self._tell(f"training {status.detail.partition(';')[0]}")
-            self._owed = False
-        if not self._expected:
+        if not self._expected or status.gauges.get("training"):
             return
         try:
             async with AsyncTrainerServiceClient(home=self._home) as trainer:
                 found = await trainer.list_samples(turn_ids=list(self._expected), timeout=_PATIENCE)
         except MeshError:
             return  # it is asked again with the next status
+        waiting = {sample.turn_id for sample in found.samples if sample.fate == trainer_pb2.SAMPLE_FATE_PENDING}
         for sample in found.samples:
-            self._expected.discard(sample.turn_id)
             if sample.fate == trainer_pb2.SAMPLE_FATE_DROPPED:
                 self._tell(f"answer {self._answers[sample.turn_id]} is not trained on: {sample.reason}")
-            self._owed |= sample.fate == trainer_pb2.SAMPLE_FATE_PENDING
+        # This status may be older than a sample that is here now; one that was here at the last status is in it.
+        if waiting & self._seen:
+            self._tell(f"training {status.detail.partition(';')[0]}")
+        self._expected -= {sample.turn_id for sample in found.samples} - (waiting - self._seen)
+        self._seen = waiting - self._seen
 
     def _trained(self, event: WatchTrainingResponse) -> None:
         if said := _EVENTS.get(event.kind):

@@ -25,7 +25,7 @@ HELP = """\
 /down [comment] rate it down; a comment says what it should have been
 /new            start a new session
 /quit           exit"""
-_HINT = "What you say next is how an answer is judged. /help lists the commands."
+HINT = "What you say next is how an answer is judged. /help lists the commands."
 
 
 class CommandError(Exception):
@@ -56,7 +56,7 @@ def converse(client: PolicyClient, options: dict[str, Any], home: Home | None) -
 
             news = stack.enter_context(News(home, screen.note))
         conversation = Conversation(client, options, screen, home, news)
-        screen.note(_HINT)
+        screen.note(HINT)
         if home is None:
             screen.note("--url names the policy server only: judgements and new versions are not told")
         while True:
@@ -100,8 +100,7 @@ class Conversation:
         self._exchanges.append(Exchange(before, text, reply))
         if self._news is not None:
             self._news.answered(len(self._exchanges), reply.turn_id)
-        new = "" if reply.session_id == session else f", session {reply.session_id}"
-        self._screen.note(f"(answer {len(self._exchanges)}, version {_version(reply)}{new})")
+        self._screen.note(answered(len(self._exchanges), reply, new_session=reply.session_id != session))
 
     def command(self, line: str) -> None:
         """Do what a line with a slash says.
@@ -170,6 +169,12 @@ class Conversation:
         if which.isascii() and which.isdecimal() and 1 <= int(which) <= len(self._exchanges):
             return int(which)
         raise CommandError(f"{which}: not the number of an answer here, which are 1 to {len(self._exchanges)}")
+
+
+def answered(number: int, reply: Reply, new_session: bool) -> str:
+    """Say by which version an answer is, and of which session when that is new."""
+    return (f"(answer {number}, version {_version(reply)}" + (f", session {reply.session_id}" if new_session else "")
+            + ")")
 
 
 def _version(reply: Reply) -> str:

@@ -15,7 +15,7 @@ Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 #: Pages by name, in the order in which one needs them. README is each language's map of them.
-PAGES = ("first-session", "commands", "configuration", "sessions-and-classes", "judges", "algorithms",
+PAGES = ("first-session", "commands", "configuration", "models", "sessions-and-classes", "judges", "algorithms",
          "versions-and-rollback", "traces", "dashboard", "environments", "agent-frameworks", "other-languages",
          "several-hosts", "security", "troubles-and-cures")
 

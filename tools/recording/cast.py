@@ -20,12 +20,14 @@ class Cast:
     title: str = ""
     events: list[tuple[float, str]] = field(default_factory=list)
 
-    def cut(self, longest: float) -> Cast:
-        """The same without the rest of each wait that took longer than `longest` seconds; nothing else is changed."""
-        made, removed, last = Cast(self.width, self.height, self.title), 0.0, 0.0
+    def cut(self, pause: float, piece: float) -> Cast:
+        """The same with less waiting: a wait of a second and more takes `pause` seconds at most, a shorter one, such as
+        that for the next piece of an answer, `piece`. Nothing else is changed."""
+        made, now, last = Cast(self.width, self.height, self.title), 0.0, 0.0
         for at, text in self.events:
-            removed += max(at - last - longest, 0.0)
-            made.events.append((at - removed, text))
+            wait = at - last
+            now += min(wait, pause if wait >= 1 else piece)
+            made.events.append((now, text))
             last = at
         return made
 

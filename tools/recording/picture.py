@@ -35,6 +35,7 @@ class Line:
 def svg(cast: Cast) -> str:
     """Draw a recording. It repeats, and a viewer that does not animate shows its end."""
     lines, scrolls = _lines(cast)
+    moves = [(at, f"0 {-rows * _LINE:.0f}") for at, rows in scrolls]
     length = cast.events[-1][0] + _STAY
     width, height = cast.width * _CELL + 2 * _MARGIN, cast.height * _LINE + 2 * _MARGIN
     size = f'{width:.0f}" height="{height:.0f}'
@@ -43,11 +44,11 @@ def svg(cast: Cast) -> str:
         f"<title>{escape(cast.title)}</title>",
         "<style>text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
         "white-space:pre}" + "".join(f".{name}{{fill:{colour}}}" for name, colour in _COLOURS.items()) + "</style>",
-        f'<rect width="{size}" rx="8" fill="#0d1117"><animate id="a" attributeName="rx" values="8;8" '
-        f'dur="{length:.2f}s" begin="0s;a.end"/></rect>',
+        f'<rect width="{size}" rx="8" fill="#0d1117"/>',
         f'<svg x="{_MARGIN}" y="{_MARGIN}" width="{cast.width * _CELL:.0f}" height="{cast.height * _LINE:.0f}">',
-        f"<g>{_scrolling(scrolls, length)}", *(_drawn(line, cast.width, length) for line in lines), "</g></svg></svg>",
-        ""])
+        f'<g transform="translate({moves[-1][1]})">' + _animated(
+            'animateTransform attributeName="transform" type="translate"', moves, length),
+        *(_drawn(line, length) for line in lines), "</g></svg></svg>", ""])
 
 
 def _lines(cast: Cast) -> tuple[list[Line], list[tuple[float, int]]]:
@@ -61,7 +62,8 @@ def _lines(cast: Cast) -> tuple[list[Line], list[tuple[float, int]]]:
         screen.dirty.clear()
         stream.feed(text.replace("\x1b[2m", "\x1b[90m"))  # pyte knows grey, but not dim
         for row in screen.dirty:
-            shown, colour = screen.display[row].rstrip(), _colour(screen, row)
+            shown = "".join(screen.buffer[row][column].data for column in range(cast.width)).rstrip()
+            colour = _colour(shown, screen.buffer[row][0].fg)
             if row in now and (now[row].text, now[row].colour) == (shown, colour):
                 continue
             if row in now:
@@ -85,28 +87,27 @@ def _merged(events: list[tuple[float, str]]) -> Iterator[tuple[float, str]]:
     yield begin, text
 
 
-def _colour(screen: pyte.Screen, row: int) -> str:
+def _colour(shown: str, first: str) -> str:
     """The first cell's, which is the whole line's: a conversation has no others."""
-    if screen.display[row].startswith(_PROMPTS):
+    if f"{shown} ".startswith(_PROMPTS):
         return "typed"
-    colour = screen.buffer[row][0].fg
-    return colour if colour in _COLOURS else "default"
+    return first if first in _COLOURS else "default"
 
 
-def _drawn(line: Line, width: int, length: float) -> str:
+def _drawn(line: Line, length: float) -> str:
     """A text that is hidden before and after its time. It is as long as in the terminal, whatever the font."""
-    hidden = [f'<set attributeName="visibility" to="hidden" begin="a.begin" dur="{line.begin:.2f}s"/>'
-              ] if line.begin else []
+    states = [(0.0, "hidden"), (line.begin, "visible")] if line.begin else [(0.0, "visible")]
     if line.end is not None:
-        hidden = [f'<set attributeName="visibility" to="visible" begin="a.begin+{line.begin:.2f}s" '
-                  f'dur="{line.end - line.begin:.2f}s"/>']
-    shown = ' visibility="hidden"' if line.end is not None else ""
+        states.append((line.end, "hidden"))
+    still = ' visibility="hidden"' if line.end is not None else ""
     return (f'<text class="{line.colour}" y="{line.row * _LINE + 14:.0f}" textLength="{len(line.text) * _CELL:.1f}"'
-            f'{shown}>{escape(line.text)}{"".join(hidden)}</text>')
+            f'{still}>{escape(line.text)}' + (_animated('animate attributeName="visibility"', states, length)
+                                              if len(states) > 1 else "") + "</text>")
 
 
-def _scrolling(scrolls: list[tuple[float, int]], length: float) -> str:
-    values = ";".join(f"0 {-rows * _LINE:.0f}" for _, rows in scrolls)
-    times = ";".join(f"{at / length:.5f}" for at, _ in scrolls)
-    return (f'<animateTransform attributeName="transform" type="translate" calcMode="discrete" values="{values}" '
-            f'keyTimes="{times}" dur="{length:.2f}s" begin="a.begin" fill="freeze"/>')
+def _animated(what: str, states: list[tuple[float, str]], length: float) -> str:
+    """An element that takes each value at its second, again and again."""
+    values = ";".join(value for _, value in states)
+    times = ";".join(f"{at / length:.5g}" for at, _ in states)
+    return (f'<{what} calcMode="discrete" values="{values}" keyTimes="{times}" dur="{length:.2f}s" '
+            'repeatCount="indefinite"/>')

@@ -20,7 +20,7 @@ from tools.recording.cast import Cast
 WIDTH, HEIGHT = 92, 26
 #: Seconds for an answer, on a machine that does other things too.
 ANSWER = 300.0
-_PROMPT = "you> "
+PROMPT = "you> "
 
 
 class Terminal:
@@ -54,7 +54,7 @@ class Terminal:
 
     def prompt(self) -> None:
         """Wait for the first prompt."""
-        self.wait(re.escape(_PROMPT), ANSWER)
+        self.wait(re.escape(PROMPT), ANSWER)
 
     def type(self, line: str) -> None:
         """Type a line, as slowly as a person."""
@@ -68,7 +68,7 @@ class Terminal:
         """Type a line, and wait for what it brings and for the next prompt. Returns what was shown until then."""
         start = len(self._shown)
         self.type(line)
-        self.wait(rf"(?s){until}.*{re.escape(_PROMPT)}$", seconds, start)
+        self.wait(rf"(?s){until}.*{re.escape(PROMPT)}$", seconds, start)
         return self._shown[start:]
 
     def wait(self, pattern: str, seconds: float, start: int = 0) -> None:
