@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from openclaw_rl.rpc.auth.authorize import Authorizer
 from openclaw_rl.rpc.channel import COMMON_OPTIONS
 from openclaw_rl.rpc.component_service import ComponentServicer
 from openclaw_rl.rpc.contract import CONTRACT_VERSION
+from openclaw_rl.rpc.errors import MeshError
 from openclaw_rl.rpc.hosted_server import HostServer, Registrar
 from openclaw_rl.rpc.interceptor import ErrorInterceptor
 from openclaw_rl.rpc.messages import now
@@ -220,7 +222,7 @@ class ComponentServer:
     async def _tell_alarms(self) -> None:
         try:
             well = not (await self.current_status()).alarms
-        except Exception:  # a store that can't be read now: that is no reason to stop looking
+        except Exception:  # that is no reason to stop looking
             logger.exception("asking for the alarms of %s", self.name)
             well = False
         for name in ("alarms", *(f"{name}/alarms" for name in self._names)):
@@ -277,7 +279,12 @@ class ComponentServer:
 
     def _whole_status(self) -> component_pb2.ComponentStatus:
         status = component_pb2.ComponentStatus()
-        status.CopyFrom(self._status())
+        raised: list[Raised] = []
+        try:
+            status.CopyFrom(self._status())
+        except (MeshError, sqlite3.Error) as error:  # figures of a store that can't be read now are missing
+            status.state = component_pb2.COMPONENT_STATE_RUNNING
+            raised.append(("state_unusable", str(error)))
         status.name = self.name
         status.pid = os.getpid()
         status.address = self.address
@@ -286,7 +293,6 @@ class ComponentServer:
         status.contract_version = CONTRACT_VERSION
         status.started_at.CopyFrom(self._started_at)
         status.host = os.environ.get(HOST_VARIABLE) or socket.gethostname()
-        raised: list[Raised] = []
         if self._loop_monitor is not None:
             status.gauges["event_loop_held_seconds"] = self._loop_monitor.recent
             status.gauges["event_loop_longest_held_seconds"] = self._loop_monitor.longest

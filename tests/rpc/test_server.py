@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,24 @@ async def server(home: Home, judge: Judge) -> AsyncIterator[ComponentServer]:
 async def channel(server: ComponentServer) -> AsyncIterator[grpc.aio.Channel]:
     async with connect(server.address) as channel:
         yield channel
+
+
+@pytest.mark.parametrize("error", [errors.MeshError(grpc.StatusCode.INTERNAL, "STORE_UNUSABLE", "state.db: it is bad"),
+                                   sqlite3.OperationalError("state.db: it is bad")])
+async def test_a_component_whose_figures_cant_be_read_tells_that_in_its_status(
+        home: Home, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def status() -> pb.ComponentStatus:
+        raise error
+
+    server = ComponentServer("trainer", "127.0.0.1", 0, home, status)
+    await server.start()
+    async with connect(server.address) as channel:
+        told = (await component_pb2_grpc.ComponentServiceStub(channel).GetStatus(pb.GetStatusRequest())).status
+        alarms = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="alarms"))
+    await server.stop(0)
+    assert told.state == pb.COMPONENT_STATE_DEGRADED and told.name == "trainer" and told.pid == os.getpid()
+    assert [(alarm.name, alarm.message) for alarm in told.alarms] == [("state_unusable", "state.db: it is bad")]
+    assert alarms.status == health_pb2.HealthCheckResponse.NOT_SERVING and "Traceback" not in caplog.text
 
 
 async def test_status_is_completed_by_the_server(server: ComponentServer, channel: grpc.aio.Channel,

@@ -23,7 +23,7 @@ from openclaw_rl.training.learner import Learner
 from openclaw_rl.training.service import TrainerService
 from openclaw_rl.training.servicer import SERVICE, TrainerServicer
 from openclaw_rl.training.store import TrainerStore
-from openclaw_rl.v1 import common_pb2, component_pb2, policy_pb2, trainer_pb2, trainer_pb2_grpc, weights_pb2
+from openclaw_rl.v1 import common_pb2, component_pb2, component_pb2_grpc, policy_pb2, trainer_pb2, trainer_pb2_grpc, weights_pb2
 from tests.support.waiting import eventually
 from tests.training.fakes import AbnormalStep, FakeBackend, make_sample
 
@@ -71,6 +71,7 @@ class Rig:
         self.server = ComponentServer("trainer", "127.0.0.1", 0, Home(root).create(), self.service.status)
         self.server.add(trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
                         TrainerServicer(self.service, self.store), SERVICE)
+        self.channel: grpc.aio.Channel
         self.stub: trainer_pb2_grpc.TrainerServiceAsyncStub
 
     @property
@@ -92,6 +93,7 @@ async def trainer(root: Path, model: Path, **settings: object) -> AsyncIterator[
     rig.service.start()
     try:
         async with connect(rig.server.address) as channel:
+            rig.channel = channel
             rig.stub = trainer_pb2_grpc.TrainerServiceStub(channel)  # type: ignore[assignment]
             await asyncio.wait_for(rig.service.loop.ready.wait(), 10)
             yield rig
@@ -113,6 +115,20 @@ async def test_a_neutral_sample_does_not_wait_for_the_next_one(tmp_path: Path, m
         await eventually(lambda: not rig.store.samples.statuses([]), 30, "the end of its wait")
         status, = rig.store.samples.statuses(["a"])
         assert status.reason.startswith("no signal: ")
+
+
+async def test_the_status_is_answered_while_the_store_is_damaged(tmp_path: Path, model: Path) -> None:
+    async with trainer(tmp_path, model) as rig:
+        database = rig.store.database
+        assert "pending" in rig.status.gauges
+        with database._lock, database._upkeep_lock:
+            database._checkpoint("TRUNCATE", 0)  # so that nobody takes anything from memory or the log
+            database.path.write_bytes(b"garbage!" * (database.path.stat().st_size // 8))
+        stub = component_pb2_grpc.ComponentServiceStub(rig.channel)
+        status = (await stub.GetStatus(component_pb2.GetStatusRequest())).status  # type: ignore[misc]
+        [alarm] = [alarm for alarm in status.alarms if alarm.name == "state_unusable"]
+        assert status.state == component_pb2.COMPONENT_STATE_DEGRADED and "is damaged; a restart" in alarm.message
+        assert status.pid and "pending" not in status.gauges
 
 
 async def test_min_samples_make_a_version(tmp_path: Path, model: Path) -> None:
