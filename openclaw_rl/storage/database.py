@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 
 from openclaw_rl.runtime.alarms import Raised
 from openclaw_rl.storage.errors import StorageError, is_damage, is_of_the_file
+from openclaw_rl.storage.header import Header
 from openclaw_rl.storage.opening import check_header, open_or_replace
 from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
 from openclaw_rl.storage.writer import Job, Writer
@@ -38,7 +39,9 @@ T = TypeVar("T")
 
 #: Seconds between two syncs in group mode: the most that a power loss can cost.
 GROUP_SECONDS = 0.1
-#: Seconds between two tries when that fails.
+#: Seconds between two looks at the header of a file that nobody changes.
+LOOK_SECONDS = 1.0
+#: Seconds between two tries when one of the two fails.
 RETRY_SECONDS = 1.0
 #: A write-ahead log of more bytes is checkpointed beside the commits ...
 SOFT_WAL = 4 * 2**20
@@ -92,6 +95,7 @@ class Database:
             self._shrink()
             self._db.executescript(schema)
             self._sign()
+            self._header = Header(self.path, self._db)
             self._open_others()
         except (sqlite3.Error, OSError) as error:
             raise StorageError.of(self.path, error) from error
@@ -224,6 +228,7 @@ class Database:
         with self._lock, self._reader_lock:
             self._close_others()
             self._db.close()
+            self._header.close()
 
     def _commit(self, jobs: Sequence[Job]) -> None:
         """Do the changes of some jobs in one transaction. A single one needs no savepoint; when there are more, one
@@ -289,7 +294,9 @@ class Database:
                     self._db.execute("PRAGMA journal_mode = WAL")
                 else:
                     self._db.close()
+                    self._header.close()
                     self._db = self._connect()
+                    self._header = Header(self.path, self._db)
                 self._open_others()
 
     def _connect(self) -> sqlite3.Connection:
@@ -342,19 +349,16 @@ class Database:
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _maintain(self) -> None:
-        """The thread: syncs the log and checkpoints it."""
+        """The thread: syncs the log, checkpoints it, and looks whether the file's header stands."""
         while not self._closed.is_set():
-            self._dirty.wait()
-            self._closed.wait(GROUP_SECONDS)
-            self._dirty.clear()
+            dirty = self._dirty.wait(LOOK_SECONDS)
+            if dirty:
+                self._closed.wait(GROUP_SECONDS)
+                self._dirty.clear()
             try:
-                with self._upkeep_lock:
-                    if self.durability == "group":
-                        os.fdatasync(self._wal)
-                    size = self._checkpoint("PASSIVE", SOFT_WAL)
-                if size > HARD_WAL:
-                    with self._lock, self._upkeep_lock:
-                        self._checkpoint("TRUNCATE", HARD_WAL)
+                self._keep_header()
+                if dirty:
+                    self._sync()
                 self._failed_sync = ""
             except (sqlite3.Error, OSError) as error:
                 if not self._failed_sync:
@@ -362,6 +366,33 @@ class Database:
                 self._failed_sync = f"{self.path}: what was committed last can't be brought to the disk: {error}"
                 self._closed.wait(RETRY_SECONDS)
                 self._dirty.set()
+
+    def _sync(self) -> None:
+        with self._upkeep_lock:
+            if self.durability == "group":
+                os.fdatasync(self._wal)
+            size = self._checkpoint("PASSIVE", SOFT_WAL)
+        if size > HARD_WAL:
+            with self._lock, self._upkeep_lock:
+                self._checkpoint("TRUNCATE", HARD_WAL)
+
+    def _keep_header(self) -> None:
+        """Write a header that somebody has overwritten anew. A reader of what was before holds that up till the next
+        look."""
+        with self._upkeep_lock:  # or it is another file meanwhile
+            if self._damage or self._header.sound():
+                return
+        with self._lock, self._upkeep_lock:
+            try:
+                self._header.write(self._db)
+                self._checkpoint("PASSIVE", 0)
+            except sqlite3.DatabaseError as error:
+                self._failed(error)
+                return
+            if self._header.sound():
+                self.problems.append(f"{self.path}: its header was overwritten while it was in use (look which program "
+                                     "or disk did that); it was written anew from memory, and nothing is lost")
+                logger.error(self.problems[-1])
 
     def _checkpoint(self, kind: Literal["PASSIVE", "TRUNCATE"], beyond: int) -> int:
         """Checkpoint the log if it has more bytes than `beyond`; gives its bytes."""

@@ -172,6 +172,57 @@ def test_damage_that_shows_later_is_an_error_with_advice(tmp_path: Path) -> None
     store.close()
 
 
+def _as_if_killed(store: Database, folder: Path) -> Path:
+    """The store's files as a kill would leave them now."""
+    folder.mkdir()
+    for suffix in ("", "-wal", "-shm"):
+        shutil.copy(f"{store.path}{suffix}", folder)
+    return folder / store.path.name
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_header_that_is_overwritten_in_use_is_written_anew(tmp_path: Path, idle: bool) -> None:
+    """SQLite takes the first page from memory meanwhile: what would be missed at the next start is told and mended."""
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
+    with store.transaction() as db:
+        db.executemany("INSERT INTO things (data) VALUES (?)", [(b"x" * 3000,) for _ in range(100)])
+    store.close()
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
+    with store.path.open("r+b") as file:
+        file.write(b"garbage!" * 512)
+    if not idle:
+        with store.transaction() as db:
+            db.execute("UPDATE things SET data = 'changed' WHERE id = 7")
+    until(lambda: bool(store.problems))
+    assert "its header was overwritten while it was in use" in store.problems[0] and "nothing is lost" in store.problems[0]
+    assert ("state_damaged", store.problems[0]) in store.alarms()
+    again = Database(_as_if_killed(store, tmp_path / "copy"), schema=SCHEMA)
+    assert again.problems == [] and count(again) == 100
+    again.close()
+    with store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('more')")
+    store.rewrite()  # whose header is that of another file
+    with store.transaction() as db:
+        db.execute("INSERT INTO things (data) VALUES ('more')")
+    assert count(store) == 102 and len(store.problems) == 1
+    store.close()
+    again = Database(tmp_path / "state.db", schema=SCHEMA)
+    assert again.problems == [] and count(again) == 102
+    again.close()
+
+
+def test_a_header_that_is_in_no_memory_any_more_is_damage(tmp_path: Path) -> None:
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
+    store.close()
+    store = Database(tmp_path / "state.db", schema=SCHEMA)
+    with store._lock, store._upkeep_lock:
+        store.path.write_bytes(b"garbage!" * (store.path.stat().st_size // 8))
+        store._db.close()
+        store._db = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
+    until(lambda: any("is damaged" in text for name, text in store.alarms() if name == "state_damaged"))
+    store.close()
+
+
 def test_a_read_only_file_is_an_alarm_as_long_as_it_is(store: Database) -> None:
     store._db.execute("PRAGMA query_only = ON")
     with pytest.raises(StorageError, match="read-only") as error, store.transaction() as db:

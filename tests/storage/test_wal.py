@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,15 @@ def _empty(wal: Path) -> None:
     os.truncate(wal, 0)
 
 
+def _overwrite_header(wal: Path) -> None:
+    with wal.open("r+b") as file:
+        file.write(bytes(range(7, 39)))
+
+
+def _cut_header(wal: Path) -> None:
+    os.truncate(wal, 20)
+
+
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     """A store whose process was killed with everything in the log."""
@@ -63,7 +73,7 @@ def test_a_sound_log_is_no_problem(killed: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip, _empty, os.unlink])
+@pytest.mark.parametrize("damage", [_cut, _flip, _empty, _overwrite_header, _cut_header, os.unlink])
 def test_a_log_whose_end_is_gone_is_told_once(killed: Path, damage: Callable[[Path], None]) -> None:
     damage(Path(f"{killed}-wal"))
     store = Database(killed)
@@ -74,4 +84,21 @@ def test_a_log_whose_end_is_gone_is_told_once(killed: Path, damage: Callable[[Pa
     store.close()
     store = Database(killed)
     assert store.problems == [] and Outbox(store, "turns").window(0, 1000, 2**30)[-1].id == "new"
+    store.close()
+
+
+def test_an_index_of_an_earlier_log_is_no_loss(killed: Path, tmp_path: Path) -> None:
+    """A power loss leaves the log as it was synced, and any earlier state of the index, which is not."""
+    index = Path(f"{killed}-shm").read_bytes()
+    store = Database(killed)
+    store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    Outbox(store, "turns").put("new", b"of the next log")
+    left = tmp_path / "left"
+    left.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{killed}{suffix}", left)
+    (left / "state.db-shm").write_bytes(index)
+    store.close()
+    store = Database(left / "state.db")
+    assert store.problems == [] and Outbox(store, "turns").stats().pending == 51
     store.close()
