@@ -90,6 +90,17 @@ def test_what_a_damaged_file_takes_away_is_not_held_against_the_mesh() -> None:
     assert made.rows["turns in damaged files"]["checked"] == 1
 
 
+def test_versions_that_a_damaged_file_of_the_trainer_took_away_are_known() -> None:
+    gone = facts(versions={}, samples={"t1": ("SAMPLE_FATE_TRAINED", 1), "t2": ("SAMPLE_FATE_DROPPED", 0)})
+    assert table(gone).failed
+    made = Table()
+    check(made, gone, LOG, (), versions_at_risk={1})
+    assert not made.failed, made.text()
+    assert made.rows["answers of versions in damaged files"]["checked"] == 2
+    check(made, gone, LOG, (), versions_at_risk={7})
+    assert made.failed
+
+
 def test_feedback_may_be_refused_while_the_disk_is_full() -> None:
     refused = {"what": "feedback", "outcome": "refused", "status": 429}
     assert not table(facts(), [*LOG, {**refused, "error": '"code":"disk_full"'}]).failed

@@ -105,12 +105,13 @@ def answered_turns(log: Iterable[Mapping[str, Any]], forgotten: Collection[str])
 
 
 def check(table: Table, facts: Facts, log: Sequence[Mapping[str, Any]], forgotten: Collection[str] = (),
-          at_risk: Collection[str] = ()) -> None:
+          at_risk: Collection[str] = (), versions_at_risk: Collection[int] = ()) -> None:
     """Hold the answers of `log` (see tools/chaos/load.py) against the facts.
 
     Args:
         forgotten: sessions, of which nothing may be left.
         at_risk: turns whose state a damaged file took away: they may be lost, or come a second time.
+        versions_at_risk: versions that a damaged file of the trainer may have taken away with all that it knew of them.
     """
     for turn, count in answered_turns(log, forgotten).items():
         if turn in at_risk:
@@ -127,13 +128,16 @@ def check(table: Table, facts: Facts, log: Sequence[Mapping[str, Any]], forgotte
                             f"{facts.samples.get(turn)}")
             case "twice":
                 table.count("answered turns", "twice", example=f"{turn}: {facts.turns[turn]} and {facts.samples[turn]}")
-    _check_versions(table, facts, at_risk)
+    _check_versions(table, facts, at_risk, versions_at_risk)
     for entry in log:
         if entry.get("session") in forgotten and "turn_id" in entry:
             table.count("turns of forgotten sessions")
             if entry["turn_id"] in facts.turns:
                 table.count("turns of forgotten sessions", "wrong", example=f"{entry['turn_id']} is still there")
         if (version := entry.get("version")) is not None:
+            if version in versions_at_risk and version not in facts.versions:
+                table.count("answers of versions in damaged files")
+                continue
             table.count("answers of a version that exists")
             if version and version not in facts.versions:
                 table.count("answers of a version that exists", "wrong", example=f"{entry['turn_id']}: {version}")
@@ -151,7 +155,7 @@ def _feedback_without_disk(entry: Mapping[str, Any]) -> bool:
                                                    for code in ("disk_full", "store_unusable"))
 
 
-def _check_versions(table: Table, facts: Facts, at_risk: Collection[str]) -> None:
+def _check_versions(table: Table, facts: Facts, at_risk: Collection[str], versions_at_risk: Collection[int]) -> None:
     trained: dict[str, list[int]] = {}
     # What is void since a session was forgotten is taken back, and made anew from those of the other sessions' turns
     # whose content is still there; the rest stay turns of the void version.
@@ -177,7 +181,7 @@ def _check_versions(table: Table, facts: Facts, at_risk: Collection[str]) -> Non
             table.count("turns in versions", "lost", example=f"{turn} is said to be in version {number}")
     for number in facts.kept:
         table.count("versions on both sides")
-        if number and number not in facts.versions:
+        if number and number not in facts.versions and number not in versions_at_risk:
             table.count("versions on both sides", "lost", example=f"the trainer does not know version {number}")
     active = facts.versions.get(facts.active)
     if active is not None and facts.active_digest not in ("", active.manifest.digest):

@@ -58,6 +58,7 @@ class Harms(Talk):
         self._options = options
         self._random = random.Random(f"harms/{options.seed}")
         self._at_risk: set[str] = set()
+        self._versions_at_risk: set[int] = set()
         self._kinds: list[tuple[str, int]] = []  # of each harm, the entries of the log before it
         self._damages: list[tuple[Damage, str]] = []  # with what was told of them
         self._images = Images(self.mesh.home)
@@ -103,16 +104,18 @@ class Harms(Talk):
         ends = [begin for _, begin in self._kinds[1:]] + [len(entries)]
         for (kind, begin), end in zip(self._kinds, ends, strict=True):
             part = Table()
-            check(part, facts, entries[begin:end], (), self.at_risk())
+            check(part, facts, entries[begin:end], (), self.at_risk(), self._versions_at_risk)
             row: Mapping[str, int] = part.rows.get("answered turns", {})  # none when all were in damaged files
             for column in ("checked", "lost", "twice", "wrong"):
                 self.outcome.table.count(f"  answered turns: {kind}", column, row.get(column, 0))
-        check(self.outcome.table, facts, entries, (), self.at_risk())
+        check(self.outcome.table, facts, entries, (), self.at_risk(), self._versions_at_risk)
         answered = answered_turns(entries, ())
+        lost = {turn for turn in self.at_risk() & answered.keys() if fate(facts, turn) == "lost"}
+        self.outcome.table.count("turns lost with a damaged file", number=len(lost))
+        told_of = {turn for done, told in self._damages if told for turn in done.at_risk}
         for done, told in self._damages:
             self.outcome.table.count("losses by damage are told")
-            gone = [turn for turn in done.at_risk & answered.keys() if fate(facts, turn) == "lost"]
-            self.outcome.table.count("turns lost with a damaged file", number=len(gone))
+            gone = done.at_risk & lost - told_of  # what another file took away, too, was told by that one's component
             if gone and not told:
                 self.outcome.table.count("losses by damage are told", "wrong", example=f"{done}: {gone}")
 
@@ -229,6 +232,9 @@ class Harms(Talk):
     def _tells(self, name: str, done: Damage) -> str:
         told = self._told(name)
         self._damages.append((done, told))
+        if name == "trainer" and "state_damaged" in told:
+            self._versions_at_risk |= {int(entry["version"]) for entry in self.log.entries if entry.get("version")}
+            self._versions_at_risk |= set(ask(self.mesh.home, ()).kept)
         return told or "nothing"
 
     def _told(self, name: str, seconds: float = _TOLD) -> str:
