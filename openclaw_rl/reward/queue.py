@@ -23,6 +23,7 @@ from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.inbox import Inbox
 from openclaw_rl.storage.outbox import Found, Outbox
 from openclaw_rl.storage.quarantine import Quarantine, forget_rows
+from openclaw_rl.storage.salvage import Recovery
 from openclaw_rl.v1 import turn_pb2
 
 T = TypeVar("T")
@@ -43,6 +44,9 @@ CREATE TABLE IF NOT EXISTS judgements (
   session TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
+#: What is here was taken, whatever became of the ids that were: a transition that comes again is known.
+RECOVERY = Recovery(repair=["INSERT OR IGNORE INTO inbox_transitions (id) SELECT turn_id FROM transitions",
+                            "INSERT OR IGNORE INTO inbox_transitions (id) SELECT turn_id FROM judgements"])
 
 
 class JudgeQueue:

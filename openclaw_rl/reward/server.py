@@ -17,7 +17,7 @@ from openclaw_rl.reward.judges.classifier import ClassifierJudge
 from openclaw_rl.reward.judges.plugins import load_judge
 from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.reward.panel import Panel
-from openclaw_rl.reward.queue import SCHEMA, JudgeQueue
+from openclaw_rl.reward.queue import RECOVERY, SCHEMA, JudgeQueue
 from openclaw_rl.reward.service import JudgeService
 from openclaw_rl.reward.servicer import SERVICE, JudgeServicer
 from openclaw_rl.rpc.component_run import ComponentRun
@@ -52,7 +52,7 @@ class JudgeComponent(Component):
         settings = config.components.prm_judge
         self.listener = Listener(settings.host, settings.port)
         panel = make_panel(settings)
-        self._store = Database(home.component(NAME) / "state.db", config.durability, SCHEMA)
+        self._store = Database(home.component(NAME) / "state.db", config.durability, SCHEMA, RECOVERY)
         resources.push_async_callback(asyncio.to_thread, self._store.close)
         self._samples = Outbox(self._store, "samples")
         self._journal = Journal(home.logs, config.journal)

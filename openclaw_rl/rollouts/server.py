@@ -60,7 +60,8 @@ class EnvironmentComponent(Component):
         config, home, resources = runtime.config, runtime.home, runtime.resources
         settings = self._settings = config.components.env_server
         self.listener = Listener(settings.host, settings.port)
-        store = self._store = Database(home.component(NAME) / "state.db", config.durability, tables.SCHEMA)
+        store = self._store = Database(home.component(NAME) / "state.db", config.durability, tables.SCHEMA,
+                                       tables.RECOVERY)
         resources.push_async_callback(asyncio.to_thread, store.close)
         outbox = Outbox(store, "transitions", on_rejected=lambda *refused: self._tracker.rejected(*refused))
         journal = Journal(home.logs, config.journal)

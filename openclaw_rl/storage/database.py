@@ -29,6 +29,7 @@ from openclaw_rl.storage.errors import StorageError, is_damage, is_of_the_file
 from openclaw_rl.storage.header import Header
 from openclaw_rl.storage.opening import check_header, open_or_replace
 from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
+from openclaw_rl.storage.salvage import ALL, Recovery
 from openclaw_rl.storage.writer import Job, Writer
 
 __all__ = ["Database", "StorageError"]
@@ -66,6 +67,7 @@ class Database:
         path: the file; its folder is made.
         durability: see the module.
         schema: the component's own `CREATE TABLE IF NOT EXISTS` statements. Each table has a primary key.
+        recovery: what is taken over from a damaged file.
 
     Attributes:
         problems: what a person should know, such as a damaged file that was quarantined.
@@ -74,7 +76,8 @@ class Database:
         StorageError: the file can't be opened or made.
     """
 
-    def __init__(self, path: Path | str, durability: Literal["group", "strict"] = "group", schema: str = "") -> None:
+    def __init__(self, path: Path | str, durability: Literal["group", "strict"] = "group", schema: str = "",
+                 recovery: Recovery = ALL) -> None:
         self.path = Path(path)
         self.durability = durability
         self.problems: list[str] = []
@@ -91,7 +94,7 @@ class Database:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             Path(f"{self.path}{REWRITTEN}").unlink(missing_ok=True)  # of a process that was killed meanwhile
             self._db, self.problems = open_or_replace(self.path, self._connect_checked, label="corrupt",
-                                                      keep=KEEP_DAMAGED)
+                                                      keep=KEEP_DAMAGED, recovery=recovery)
             self._shrink()
             self._db.executescript(schema)
             self._sign()

@@ -33,7 +33,7 @@ class StorageError(MeshError):
         if code == sqlite3.SQLITE_FULL:
             return cls(grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL",
                        f"{path}: the disk is full; free some space, work goes on by itself then", retry_after=5.0)
-        damaged = "it is damaged; a restart of the component sets it aside and begins a new one"
+        damaged = "it is damaged; a restart of the component sets it aside and takes what can be read over to a new one"
         advice = {
             sqlite3.SQLITE_READONLY: "it is read-only; make the file and its folder writable",
             sqlite3.SQLITE_CANTOPEN: "it can't be opened; check that its folder is there and writable",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openclaw_rl.storage.errors import StorageError, is_damage
 from openclaw_rl.storage.quarantine_files import Label, move_aside
+from openclaw_rl.storage.salvage import Recovery, salvage
 from openclaw_rl.storage.wal import WalIndex
 
 logger = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ class Unusable(Exception):
 
 
 def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, label: Label, keep: int,
-                    lossy: bool = False) -> tuple[sqlite3.Connection, list[str]]:
+                    lossy: bool = False, recovery: Recovery | None = None) -> tuple[sqlite3.Connection, list[str]]:
     """Open a file; one that is damaged is moved aside, and a new one begun.
 
     Args:
@@ -27,6 +28,7 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
             raises, and raises `Unusable` for content that it can't work with.
         label, keep: see `move_aside`.
         lossy: that its newest commits were lost is nothing that a person should know.
+        recovery: how to take over what can be read of a damaged file; None: nothing is.
 
     Returns:
         The connection, and what a person should know.
@@ -56,10 +58,15 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
         if not (isinstance(error, Unusable) or is_damage(error)):
             raise
         why = str(error)
+        if isinstance(error, Unusable):
+            recovery = None
     aside = move_aside(path, label=label, keep=keep)
-    problems.append(f"{path} was damaged ({' '.join(why.split())}); it was set aside as {aside}, and a new one begun")
+    connection = connect()
+    saved = "" if recovery is None else f": {salvage(aside, connection, recovery)}"
+    problems.append(f"{path} was damaged ({' '.join(why.split())}); it was set aside as {aside}, and a new one "
+                    f"begun{saved}")
     logger.error(problems[-1])
-    return connect(), problems
+    return connection, problems
 
 
 def check(connection: sqlite3.Connection) -> str:

@@ -15,6 +15,7 @@ from openclaw_rl.observability import turn_spans as traces
 from openclaw_rl.privacy import Target, Tombstones
 from openclaw_rl.runtime.failpoint import failpoint
 from openclaw_rl.storage.database import Database
+from openclaw_rl.storage.salvage import Recovery
 from openclaw_rl.training.buffer.episode_buffer import EpisodeBuffer
 from openclaw_rl.training.buffer.groups import EpisodeGroups
 from openclaw_rl.training.buffer.intake import Intake
@@ -33,6 +34,12 @@ from openclaw_rl.training.tables.versions import VersionTable
 from openclaw_rl.v1 import turn_pb2, weights_pb2
 
 SCHEMA = "".join(table.SCHEMA for table in (samples, groups, versions, voided, scores, counters, state))
+
+
+#: Without all of its versions the trainer begins anew, with the turns that were not trained on yet.
+RECOVERY = Recovery(
+    whole=("versions", "state", "episode_groups", "episodes"),
+    alone={"samples": "fate = 'pending' AND group_id IS NULL AND NOT again", "live_scores": "FALSE", "voided": "FALSE"})
 
 
 class HeadMoved(Exception):
@@ -63,7 +70,7 @@ class TrainerStore:
 
     def __init__(self, path: Path, durability: Literal["group", "strict"], config: TrainerConfig,
                  tokens: bool = True, mesh_id: str = "") -> None:
-        self.database = Database(path, durability, SCHEMA)
+        self.database = Database(path, durability, SCHEMA, RECOVERY)
         self.state, self.counters = StateTable(self.database), CounterTable(self.database)
         self.versions = VersionTable(self.database, self.state)
         self.scores = ScoreTable(self.database)

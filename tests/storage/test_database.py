@@ -194,8 +194,9 @@ def test_a_header_that_is_overwritten_in_use_is_written_anew(tmp_path: Path, idl
         with store.transaction() as db:
             db.execute("UPDATE things SET data = 'changed' WHERE id = 7")
     until(lambda: bool(store.problems))
-    assert "its header was overwritten while it was in use" in store.problems[0] and "nothing is lost" in store.problems[0]
-    assert ("state_damaged", store.problems[0]) in store.alarms()
+    [problem] = store.problems
+    assert "its header was overwritten while it was in use" in problem and "nothing is lost" in problem
+    assert ("state_damaged", problem) in store.alarms()
     again = Database(_as_if_killed(store, tmp_path / "copy"), schema=SCHEMA)
     assert again.problems == [] and count(again) == 100
     again.close()

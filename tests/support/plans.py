@@ -45,6 +45,8 @@ _ALLOWED: dict[str, list[str]] = {
         r"SELECT (session, ended|id) FROM episodes WHERE closed = 0",
         r"SELECT version, manifest(, checkpoint, crc, detail)? FROM versions",
         r"UPDATE samples INDEXED BY pending SET (session|branch) = turn_id"],
+    "once, of a damaged file": [
+        r'(SELECT (rowid|\*|COUNT\(\*\)) FROM|DELETE FROM) "\w+"( |$)', r"INSERT OR IGNORE INTO \w+ \(id\) SELECT"],
     "forgetting, which is rare and looks for what has no index": [
         r"(SELECT turn_id, payload|DELETE) FROM (judgements|conversations|awaited) WHERE (session|turn) =",
         r"SELECT id, payload FROM (feedback WHERE instr|outbox_\w+ WHERE seq >)",

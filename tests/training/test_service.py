@@ -23,7 +23,15 @@ from openclaw_rl.training.learner import Learner
 from openclaw_rl.training.service import TrainerService
 from openclaw_rl.training.servicer import SERVICE, TrainerServicer
 from openclaw_rl.training.store import TrainerStore
-from openclaw_rl.v1 import common_pb2, component_pb2, component_pb2_grpc, policy_pb2, trainer_pb2, trainer_pb2_grpc, weights_pb2
+from openclaw_rl.v1 import (
+    common_pb2,
+    component_pb2,
+    component_pb2_grpc,
+    policy_pb2,
+    trainer_pb2,
+    trainer_pb2_grpc,
+    weights_pb2,
+)
 from tests.support.waiting import eventually
 from tests.training.fakes import AbnormalStep, FakeBackend, make_sample
 

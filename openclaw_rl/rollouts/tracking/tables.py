@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from openclaw_rl.rollouts.tracking import episode_table as episodes
 from openclaw_rl.rollouts.tracking.next_state import Outline, as_text
 from openclaw_rl.storage.checksum import add_columns, crc, sound
+from openclaw_rl.storage.salvage import Recovery
 from openclaw_rl.v1 import environment_pb2, turn_pb2
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,10 @@ CREATE TABLE IF NOT EXISTS feedback(
 CREATE INDEX IF NOT EXISTS feedback_turn ON feedback(turn);
 CREATE TABLE IF NOT EXISTS counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
+
+#: What is here was taken, whatever became of the ids that were: an event that comes again is known.
+RECOVERY = Recovery(repair=["INSERT OR IGNORE INTO inbox_events (id) SELECT id FROM turns",
+                            "INSERT OR IGNORE INTO inbox_events (id) SELECT id FROM feedback"])
 
 OPEN, SENT, NOT_TRAINABLE, SUPERSEDED, REJECTED = (
     environment_pb2.TURN_STATE_OPEN, environment_pb2.TURN_STATE_SENT, environment_pb2.TURN_STATE_NOT_TRAINABLE,
