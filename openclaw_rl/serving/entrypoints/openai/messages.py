@@ -37,13 +37,21 @@ def _message(fields: Fields) -> turn_pb2.ChatMessage:
         message.parts.extend(_part(part) for part in objects(content, fields.name("content")))
     elif content is not None:
         raise wrong_type(fields.name("content"), content, "a string or an array of parts")
-    elif role != "assistant":
+    elif role not in ("assistant", "tool"):  # a tool may have had nothing to say
         raise missing(fields.name("content"), f"A {role} message needs one.")
     for call in objects(fields.array("tool_calls") or [], fields.name("tool_calls")):
         function = Fields(call.object("function", required=True) or {}, call.name("function"))
         message.tool_calls.add(id=call.text("id") or "", name=function.required_text("name"),
-                               arguments_json=function.text("arguments") or "")
+                               arguments_json=_arguments(function))
     return message
+
+
+def _arguments(function: Fields) -> str:
+    """The arguments of a call: JSON text, or, as some clients send them back, the object itself."""
+    value = function.get("arguments")
+    if isinstance(value, dict):
+        return _json(value, function.name("arguments"))
+    return function.text("arguments") or ""
 
 
 def _part(part: Fields) -> turn_pb2.ContentPart:
@@ -76,13 +84,16 @@ def parse_tools(items: list[Any]) -> list[turn_pb2.ToolDefinition]:
             raise wrong_value(tool.name("type"), kind, "function")
         function = Fields(tool.object("function", required=True) or {}, tool.name("function"))
         parameters = function.object("parameters")
-        try:
-            schema = orjson.dumps(parameters).decode() if parameters else ""
-        except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
-            raise errors.invalid_many([(function.name("parameters"), "is nested too deeply; at most 250 levels")]
-                                      ) from None
+        schema = _json(parameters, function.name("parameters")) if parameters else ""
         tools.append(turn_pb2.ToolDefinition(
             name=function.required_text("name"), description=function.text("description") or "",
             parameters_json=schema))
     check_tools(tools)
     return tools
+
+
+def _json(value: dict[str, Any], field: str) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+        raise errors.invalid_many([(field, "is nested too deeply; at most 250 levels")]) from None

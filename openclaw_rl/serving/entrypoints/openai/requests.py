@@ -190,14 +190,14 @@ def _sampling(fields: Fields) -> turn_pb2.SamplingParams:
     temperature, top_p = fields.number("temperature", 0, 2), fields.number("top_p", 0, 1)
     if temperature is not None:
         sampling.temperature = temperature
-    if top_p is not None:
-        if top_p == 0:
-            raise wrong_value("top_p", 0, "above 0, at most 1")
+    if top_p == 0:  # nothing but the likeliest token
+        sampling.temperature = 0
+    elif top_p is not None:
         sampling.top_p = top_p
-    old, new = fields.integer("max_tokens", 1, 2**31 - 1), fields.integer("max_completion_tokens", 1, 2**31 - 1)
+    old, new = fields.integer("max_tokens", 1, _INT64 - 1), fields.integer("max_completion_tokens", 1, _INT64 - 1)
     most = old if new is None else new
     if most is not None:
-        sampling.max_tokens = most
+        sampling.max_tokens = min(most, 2**31 - 1)
     seed = fields.integer("seed", -_INT64, _INT64 - 1)
     if seed is not None:
         sampling.seed = seed
@@ -209,7 +209,8 @@ def _sampling(fields: Fields) -> turn_pb2.SamplingParams:
     for i, text in enumerate(stop or []):
         if not isinstance(text, str):
             raise wrong_type(f"stop[{i}]", text, "a string")
-        sampling.stop.append(text)
+        if text:  # some clients send an empty one for none
+            sampling.stop.append(text)
     return sampling
 
 
