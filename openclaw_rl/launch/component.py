@@ -9,10 +9,11 @@ import argparse
 import asyncio
 import importlib
 import logging
+import os
 import sys
 
 from openclaw_rl.config import Config, ConfigError, load_config
-from openclaw_rl.runtime import notify, redact
+from openclaw_rl.runtime import notify, proxies, redact
 from openclaw_rl.runtime.component import Component
 from openclaw_rl.runtime.home import COMPONENTS, Home
 from openclaw_rl.runtime.process import end_with_parent
@@ -98,6 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{args.name} can't run: {why}", file=sys.stderr)
         return 2
     configure_logging(config.log_level)
+    proxies.spare(proxies.hosts_of(config), os.environ)
     return run(args.name, config, home)
 
 

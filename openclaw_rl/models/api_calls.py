@@ -20,7 +20,9 @@ import httpx
 import openai
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
 
+from openclaw_rl.config import ConfigError
 from openclaw_rl.models.api_endpoints import ApiModel, is_glm
+from openclaw_rl.runtime import proxies
 
 #: A minute, in seconds.
 _MINUTE = 60.0
@@ -136,7 +138,9 @@ def explain(error: BaseException | None, api: ApiModel, names: Names) -> str:
             return f"{where} does not answer in time"
         case openai.APIConnectionError() | httpx.TransportError():
             cause = redact(f" ({error.__cause__})", api) if error.__cause__ else ""
-            return f"{where} can't be reached{cause}; check {names.base_url} and the network"
+            proxy = proxies.proxy_of(where)
+            through = f" through {_through(proxy)}" if proxy else ""
+            return f"{where} can't be reached{through}{cause}; check {names.base_url} and the network"
         case openai.AuthenticationError() | openai.PermissionDeniedError():
             return f"{where} refuses the key in {names.key} ({error.status_code}): {detail}"
         case openai.NotFoundError() | openai.BadRequestError() if names_model(error):
@@ -151,6 +155,10 @@ def explain(error: BaseException | None, api: ApiModel, names: Names) -> str:
     return f"{where}: {detail}"
 
 
+def _through(proxy: str | None) -> str:
+    return f"the proxy {proxies.without_password(proxy or '')} that the environment names"
+
+
 def redact(text: str, api: ApiModel) -> str:
     """Remove the API's key from a text: servers often quote the key that they refuse."""
     return text.replace(api.api_key, "***")
@@ -161,10 +169,18 @@ def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:
 
     Args:
         timeout: of a response, seconds.
+
+    Raises:
+        ConfigError: the environment names a proxy for it that can't be used.
     """
     limits = httpx.Timeout(timeout, connect=min(timeout, _CONNECT))
-    http = openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits,
-                                          event_hooks={"response": [_check_redirect]})
+    proxy = proxies.proxy_of(api.base_url)
+    try:
+        http = openai.DefaultAsyncHttpxClient(verify=_authorities(), timeout=limits, proxy=proxy, trust_env=False,
+                                              event_hooks={"response": [_check_redirect]})
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"requests to {api.base_url} would go through {_through(proxy)}, which can't be used: "
+                          f"{error}; set the variable right, or put the host into NO_PROXY") from error
     return openai.AsyncOpenAI(api_key=api.api_key, base_url=api.base_url, timeout=limits, max_retries=0,
                               http_client=http)
 

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from openclaw_rl.config import PrmJudgeConfig
+from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.models import api_calls
 from openclaw_rl.models.api_calls import Budget, Names, client, probe, retry_after
 from openclaw_rl.models.api_endpoints import ApiModel
@@ -125,6 +125,39 @@ async def test_a_probe_of_nobody() -> None:
     async with client(model, 5) as connection:
         problem = await probe(connection, model, NAMES, 1)
     assert "can't be reached" in problem and "components.policy_server.base_url" in problem
+
+
+@pytest.fixture(params=["http_proxy", "all_proxy"])
+def proxied(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A proxy that nobody runs, named by the environment."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    proxy = "http://me:secret@127.0.0.1:9" if request.param == "http_proxy" else "socks5://me:secret@127.0.0.1:9"
+    monkeypatch.setenv(request.param, proxy)
+    return proxy
+
+
+async def test_what_is_on_this_machine_goes_through_no_proxy(api: FakeApi, proxied: str) -> None:
+    model = ApiModel("glm-4-flash", api.url, KEY)
+    async with client(model, 5) as connection:
+        assert await probe(connection, model, NAMES, 5) == ""
+
+
+async def test_an_error_names_the_proxy_that_it_went_through(proxied: str) -> None:
+    model = ApiModel("glm-4-flash", "http://api.example/v1", KEY)
+    async with client(model, 5) as connection:
+        problem = await probe(connection, model, NAMES, 1)
+    assert f"can't be reached through the proxy {proxied.replace('me:secret', '***')} that" in problem
+
+
+async def test_a_proxy_that_can_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "gopher://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "spared.example")
+    with pytest.raises(ConfigError, match=r"through the proxy gopher://127\.0\.0\.1:9 .*NO_PROXY"):
+        client(ApiModel("glm-4-flash", "http://api.example/v1", KEY), 5)
+    async with client(ApiModel("glm-4-flash", "http://spared.example/v1", KEY), 5):
+        pass
 
 
 async def test_a_probe_of_a_model_without_max_tokens(api: FakeApi) -> None:
