@@ -33,7 +33,7 @@ def proxy_of(url: str) -> str | None:
     parts = urllib.parse.urlsplit(url)
     host = parts.hostname or ""
     proxies = urllib.request.getproxies_environment()
-    if is_loopback(host) or urllib.request.proxy_bypass_environment(host, proxies):
+    if is_loopback(host) or urllib.request.proxy_bypass(host):
         return None
     return proxies.get(parts.scheme) or proxies.get("all") or None
 
