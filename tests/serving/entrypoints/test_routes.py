@@ -16,7 +16,7 @@ from tests.serving.entrypoints.conftest import OpenEntrypoint
 ROUTES = {
     ("POST", "/v1/chat/completions"): "chat", ("POST", "/v1/completions"): "chat", ("POST", "/v1/feedback"): "chat",
           ("GET", "/v1/models"): "read", ("GET", "/v1/models/stub"): "read", ("GET", "/metrics"): "read",
-          ("GET", "/healthz"): ""}
+          ("GET", "/healthz"): "", ("GET", "/health"): ""}
 #: Scopes of a key -> scopes that it opens.
 OPENS = {"chat": {"chat"}, "read": {"read"}, "admin": {"chat", "read", "admin"}, "chat,read": {"chat", "read"}}
 

@@ -43,3 +43,16 @@ async def test_calls_with_arguments_as_an_object_and_tools_that_say_nothing(entr
     answered = turn.messages[-2:]
     assert answered[0].tool_calls[0].arguments_json == '{"at":"the sky"}'
     assert answered[1].role == "tool" and answered[1].content == ""
+
+
+async def test_an_unknown_path_says_which_is_meant(entrypoint: Entrypoint) -> None:
+    meant = {"/chat/completions": "There is POST /v1/chat/completions (a client's base URL ends with /v1).",
+             "/v1/v1/chat/completions": "There is POST /v1/chat/completions (a client's base URL ends with /v1).",
+             "/v1/model": "There is GET /v1/models (a client's base URL ends with /v1).",
+             "/healthy": "There is GET /health.",
+             "/v1/embeddings/x": "There is /v1/chat/completions, /v1/completions,"}
+    async with entrypoint.http() as http:
+        for path, words in meant.items():
+            reply = await http.post(path, json={})
+            assert reply.status_code == 404 and words in reply.json()["error"]["message"], reply.text
+        assert (await http.get("/health")).json() == {"ok": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,7 +60,7 @@ def create_app(service: ChatService, client_digest: Callable[[str, str, str], st
         get("/v1/models", "models", api.models),
         get("/v1/models/{model:path}", "models", api.model),
         get("/metrics", "metrics", api.metrics),
-        Route("/healthz", api.health, methods=["GET"]),
+        *(Route(path, api.health, methods=["GET"]) for path in ("/healthz", "/health")),  # Kubernetes', other engines'
     ])
     return guarded(app, hosts, lambda: access.open, origins, secure, metrics.refused)
 
@@ -183,7 +184,18 @@ def _json(data: Any, status: int = 200, headers: dict[str, str] | None = None) -
 
 def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = {404: f"Unknown request URL: {request.method} {request.url.path}.",
-            405: f"Not allowed to {request.method} on {request.url.path}."}.get(error.status_code, error.detail)
+    path = request.url.path
+    text = {404: f"Unknown request URL: {request.method} {path}. {_there_is(path, request.app.routes)}",
+            405: f"Not allowed to {request.method} on {path}."}.get(error.status_code, error.detail)
     return ApiError(error.status_code, text, code="unknown_url" if error.status_code == 404 else None,
                     headers=dict(error.headers or {})).response()
+
+
+def _there_is(path: str, routes: list[Route]) -> str:
+    """What was meant by a path, or all that there is."""
+    methods = {route.path: next(iter((route.methods or set()) - {"HEAD"})) for route in routes}
+    close = difflib.get_close_matches(path, methods, 1, 0.7)
+    if not close:
+        return f"There is {', '.join(methods)}."
+    root = " (a client's base URL ends with /v1)" if close[0].startswith("/v1/") else ""
+    return f"There is {methods[close[0]]} {close[0]}{root}."
