@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from openclaw_rl.config import ConfigError
-from openclaw_rl.rpc import errors
+from openclaw_rl.rpc import errors, interceptor
 from openclaw_rl.rpc.auth.tls import Credentials
 from openclaw_rl.rpc.channel import connect
 from openclaw_rl.rpc.server import ComponentServer
@@ -77,6 +77,22 @@ async def server(home: Home, judge: Judge) -> AsyncIterator[ComponentServer]:
 async def channel(server: ComponentServer) -> AsyncIterator[grpc.aio.Channel]:
     async with connect(server.address) as channel:
         yield channel
+
+
+async def test_a_request_of_millions_of_fields_is_refused_unread(channel: grpc.aio.Channel,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = channel.unary_unary(f"/{JUDGE}/Judge")
+    data = b"\x0a\x00" * (interceptor.MOST_FIELDS + 1)  # transitions without content, of which the last one counts
+
+    async def told() -> errors.MeshError:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await judge(data)
+        return errors.from_rpc_error(caught.value)
+
+    refused = await told()
+    assert refused.reason == "INVALID_ARGUMENT" and f"more than {interceptor.MOST_FIELDS} fields" in refused.message
+    monkeypatch.setattr(interceptor, "MOST_FIELDS", interceptor.MOST_FIELDS + 1)
+    assert (await told()).reason != "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("error", [errors.MeshError(grpc.StatusCode.INTERNAL, "STORE_UNUSABLE", "state.db: it is bad"),

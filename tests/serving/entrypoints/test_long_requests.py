@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from openclaw_rl.rpc.errors import MeshError
-from openclaw_rl.serving.entrypoints.openai import app, requests
+from openclaw_rl.serving.entrypoints.openai import app, fields, requests
+from openclaw_rl.serving.entrypoints.openai.errors import ApiError
 from openclaw_rl.serving.long_input import LONG_BYTES
 from openclaw_rl.serving.text.template import ChatTemplate, TooLong
 from openclaw_rl.v1.turn_pb2 import ChatMessage
@@ -73,6 +74,32 @@ async def test_9_900_messages_are_refused_by_their_number(entrypoint: Entrypoint
 def test_messages_have_a_bound_without_a_known_context_too() -> None:
     with pytest.raises(MeshError, match="10001 of them; at most 10000"):
         requests.parse_chat(json.loads(ask(*["a"] * 10_001)), {})
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"0", b'""', b'{"role":"a"}'])
+async def test_millions_of_values_are_refused_by_their_number(open_entrypoint: OpenEntrypoint, value: bytes,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    entrypoint = await open_entrypoint(body=32 * 2**20)
+    entrypoint.engine.info = dataclasses.replace(entrypoint.engine.info, context_length=10**6)
+    monkeypatch.setattr(fields.orjson, "loads", unread)
+    body = b'{"messages":[%b]}' % b",".join([value] * (fields.MOST_VALUES + 1))
+    async with entrypoint.http() as http:
+        for path in ("/v1/chat/completions", "/v1/feedback"):
+            response = await http.post(path, content=body, headers=JSON)
+            assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("text", [',{[' * 700_000, '","' * 700_000, '\\",' * 700_000, '\\' * 10 + '"[,' * 700_000,
+                                  "x" * (fields._PART - 9) + "\\" * 300_001 + ',"' * 700_000])
+def test_marks_within_texts_are_no_values(text: str) -> None:
+    body = json.dumps({"a": text, "b": [1, 2]}).encode()
+    assert sum(body.count(mark) for mark in (b",", b"{", b"[")) > 700_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fields, "MOST_VALUES", 6)
+        assert fields.parse_object(body) == {"a": text, "b": [1, 2]}
+        patch.setattr(fields, "MOST_VALUES", 3)
+        with pytest.raises(ApiError, match="more than 3 values"):
+            fields.parse_object(body)
 
 
 async def test_a_text_that_can_not_fit_is_refused_unrendered(entrypoint: Entrypoint, monkeypatch: pytest.MonkeyPatch

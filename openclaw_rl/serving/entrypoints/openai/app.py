@@ -95,7 +95,8 @@ class _Api:
         return _json(self._model())
 
     async def feedback(self, exchange: Exchange) -> Response:
-        feedback = parse_feedback(parse_object(await self._body(exchange.request)))
+        body = await self._body(exchange.request)
+        feedback = await off_loop(len(body), lambda: parse_feedback(parse_object(body)))
         caller = exchange.admitted
         feedback.client = self._digest(caller.shown, caller.address, "")
         return _json({"object": "feedback", "feedback_id": await self._service.feedback(feedback)})
