@@ -13,8 +13,8 @@ import pytest
 
 from openclaw_rl.config import PrmJudgeConfig, SessionAwareness, TrainerConfig
 from openclaw_rl.reward.broadcast import Broadcast
+from openclaw_rl.reward.queue import RECOVERY, JudgeQueue
 from openclaw_rl.reward.queue import SCHEMA as JUDGE_SCHEMA
-from openclaw_rl.reward.queue import JudgeQueue
 from openclaw_rl.reward.server import make_panel
 from openclaw_rl.reward.service import JudgeService
 from openclaw_rl.rollouts.tracking import tables
@@ -42,8 +42,8 @@ class Stores:
 
     def __init__(self, folder: Path) -> None:
         self.policy = Database(folder / "policy.db", schema=POLICY_SCHEMA + conversations.SCHEMA)
-        self.environment = Database(folder / "environment.db", schema=tables.SCHEMA)
-        self.judge = Database(folder / "judge.db", schema=JUDGE_SCHEMA)
+        self.environment = Database(folder / "environment.db", schema=tables.SCHEMA, recovery=tables.RECOVERY)
+        self.judge = Database(folder / "judge.db", schema=JUDGE_SCHEMA, recovery=RECOVERY)
         self._turns = Outbox(self.policy, "turns")
         self._known = conversations.Conversations(self.policy)
         self._recorder = TurnRecorder(self.policy, self._turns, also=self._known.save)
