@@ -6,8 +6,8 @@ a thread brings it to the disk every 100 ms (a power loss costs at most that, an
 
 Threads: an event loop uses `run`, `call` and `read`, which wait without blocking it; `transaction`, `reading` and
 `query` block, and are for other threads and for what runs within those three. Checkpoints of the write-ahead log are
-the work of a thread of their own, so that no commit waits for one, but for the rare case of a log that grows beyond a
-limit since commits never pause.
+the work of a thread of their own (`upkeep.py`), so that no commit waits for one, but for the rare case of a log that
+grows beyond a limit since commits never pause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +24,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from openclaw_rl.runtime.alarms import Raised
+from openclaw_rl.storage import upkeep
 from openclaw_rl.storage.errors import StorageError, is_damage, is_of_the_file
-from openclaw_rl.storage.header import Header
 from openclaw_rl.storage.opening import check_header, open_or_replace
 from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
 from openclaw_rl.storage.salvage import ALL, Recovery
@@ -38,16 +37,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds between two syncs in group mode: the most that a power loss can cost.
-GROUP_SECONDS = 0.1
-#: Seconds between two looks at the header of a file that nobody changes.
-LOOK_SECONDS = 1.0
-#: Seconds between two tries when one of the two fails.
-RETRY_SECONDS = 1.0
-#: A write-ahead log of more bytes is checkpointed beside the commits ...
-SOFT_WAL = 4 * 2**20
-#: ... and of more bytes than this while commits wait.
-HARD_WAL = 64 * 2**20
 #: Unused pages (of 4 KiB) with which a file is opened as it is; with more, and more than used ones, it is shrunk first.
 #: (SQLite could give pages back as it goes; that costs a page more with each commit.)
 FREE_PAGES = 4096
@@ -84,12 +73,11 @@ class Database:
         self._lock = threading.RLock()
         self._reader_lock = threading.RLock()
         self._rewriting = threading.Lock()
-        self._upkeep_lock = threading.Lock()  # of the connection that checkpoints, and of the log's descriptor
         self._owner = 0  # the thread that is in a transaction
         self._after_commit: list[Callable[[], None]] = []
-        self._failure = self._failed_sync = self._damage = ""  # see `alarms`
-        self._dirty = threading.Event()
-        self._closed = threading.Event()
+        self._failure = self._damage = ""  # see `alarms`
+        self._closed = False
+        self._upkeep = upkeep.Upkeep(self.path, durability == "group", self._connect, self._writing, self._failed)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             Path(f"{self.path}{REWRITTEN}").unlink(missing_ok=True)  # of a process that was killed meanwhile
@@ -98,15 +86,13 @@ class Database:
             self._shrink()
             self._db.executescript(schema)
             self._sign()
-            self._header = Header(self.path, self._db)
             self._open_others()
         except (sqlite3.Error, OSError) as error:
             raise StorageError.of(self.path, error) from error
         name = f"{self.path.parent.name}/{self.path.name}"
         self._writer = Writer(f"write {name}", self._commit)
         self._readers = ThreadPoolExecutor(1, f"read {name}")
-        self._thread = threading.Thread(target=self._maintain, name=f"sync {name}", daemon=True)
-        self._thread.start()
+        self._upkeep.start()
 
     # For an event loop
 
@@ -163,14 +149,14 @@ class Database:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 if is_of_the_file(error):
-                    self._dirty.set()  # a checkpoint gives the log's space back
+                    self._upkeep.dirty.set()  # a checkpoint gives the log's space back
                     raise self._failed(error) from error
                 raise
             finally:
                 self._owner = 0
             callbacks, self._after_commit = self._after_commit, []
-        if not self._dirty.is_set():
-            self._dirty.set()
+        if not self._upkeep.dirty.is_set():
+            self._upkeep.dirty.set()
         for callback in callbacks:
             callback()
 
@@ -216,22 +202,22 @@ class Database:
 
     def alarms(self) -> list[Raised]:
         """What an operator should know: that the file was damaged, or can't be read or written now."""
-        return [*(("state_damaged", text) for text in dict.fromkeys([*self.problems, self._damage])),
-                ("state_unusable", self._failure or self._failed_sync)]
+        damaged = dict.fromkeys([*self.problems, self._upkeep.mended, self._damage])
+        return [*(("state_damaged", text) for text in damaged),
+                ("state_unusable", self._failure or self._upkeep.failure)]
 
     def close(self) -> None:
         """Bring everything to the disk and close the file. May be called again."""
-        if self._closed.is_set():
+        if self._closed:
             return
-        self._closed.set()
+        self._closed = True
         self._writer.close()
         self._readers.shutdown()
-        self._dirty.set()
-        self._thread.join()
+        self._upkeep.end()
         with self._lock, self._reader_lock:
             self._close_others()
             self._db.close()
-            self._header.close()
+            self._upkeep.close_header()
 
     def _commit(self, jobs: Sequence[Job]) -> None:
         """Do the changes of some jobs in one transaction. A single one needs no savepoint; when there are more, one
@@ -277,15 +263,15 @@ class Database:
     def _on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on the writer thread between transactions, and wait for it."""
         def locked() -> T:
-            with self._lock:
-                return work(self._db)
+            with self._writing() as db:
+                return work(db)
 
         return self._writer.submit(locked, grouped=False).result()
 
     def _swap(self, replace: Callable[[sqlite3.Connection], bool]) -> bool:
         """On the writer thread, between transactions: give `replace` the only connection that this process has to the
         file. It closes that when it has replaced the file (True)."""
-        with self._lock, self._reader_lock, self._upkeep_lock:
+        with self._lock, self._reader_lock, self._upkeep.lock:
             self._close_others()
             keep = False
             try:
@@ -297,9 +283,8 @@ class Database:
                     self._db.execute("PRAGMA journal_mode = WAL")
                 else:
                     self._db.close()
-                    self._header.close()
+                    self._upkeep.close_header()
                     self._db = self._connect()
-                    self._header = Header(self.path, self._db)
                 self._open_others()
 
     def _connect(self) -> sqlite3.Connection:
@@ -310,7 +295,7 @@ class Database:
             # NORMAL: no sync at commits, but checkpoints keep the order that the file's consistency needs.
             db.execute(f"PRAGMA synchronous = {'FULL' if self.durability == 'strict' else 'NORMAL'}")
             db.execute("PRAGMA wal_autocheckpoint = 0")
-            db.execute(f"PRAGMA journal_size_limit = {SOFT_WAL // 4}")
+            db.execute(f"PRAGMA journal_size_limit = {upkeep.SOFT_WAL // 4}")
             db.execute("PRAGMA temp_store = MEMORY")
             # Some builds overwrite deleted content with zeros, which doubles the cost of an acknowledgement.
             db.execute("PRAGMA secure_delete = OFF")
@@ -326,19 +311,18 @@ class Database:
     def _open_others(self) -> None:
         """Open what goes beside the writer's connection."""
         self._reader = self._connect()
-        self._checkpointer = self._connect()
-        self._checkpointer.execute("PRAGMA busy_timeout = 50")
-        self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CREAT, 0o644)
+        self._upkeep.open(self._db)
 
     def _close_others(self) -> None:
-        """Bring the log to the disk, and close what `_open_others` opened."""
+        """Bring the log to the disk, and close what goes beside the writer's connection."""
         self._reader.close()
-        self._checkpointer.close()
-        try:
-            os.fdatasync(self._wal)
-        except OSError as error:
-            logger.error("%s: %s", self.path, error)
-        os.close(self._wal)
+        self._upkeep.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """The writer's connection between transactions, which wait meanwhile."""
+        with self._lock:
+            yield self._db
 
     def _sign(self) -> None:
         """Note the format in the file's header."""
@@ -350,58 +334,6 @@ class Database:
             self._db.execute(f"PRAGMA application_id = {APPLICATION}")
             self._db.execute(f"PRAGMA user_version = {FORMAT}")
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-    def _maintain(self) -> None:
-        """The thread: syncs the log, checkpoints it, and looks whether the file's header stands."""
-        while not self._closed.is_set():
-            dirty = self._dirty.wait(LOOK_SECONDS)
-            if dirty:
-                self._closed.wait(GROUP_SECONDS)
-                self._dirty.clear()
-            try:
-                self._keep_header()
-                if dirty:
-                    self._sync()
-                self._failed_sync = ""
-            except (sqlite3.Error, OSError) as error:
-                if not self._failed_sync:
-                    logger.error("%s: %s", self.path, error)
-                self._failed_sync = f"{self.path}: what was committed last can't be brought to the disk: {error}"
-                self._closed.wait(RETRY_SECONDS)
-                self._dirty.set()
-
-    def _sync(self) -> None:
-        with self._upkeep_lock:
-            if self.durability == "group":
-                os.fdatasync(self._wal)
-            size = self._checkpoint("PASSIVE", SOFT_WAL)
-        if size > HARD_WAL:
-            with self._lock, self._upkeep_lock:
-                self._checkpoint("TRUNCATE", HARD_WAL)
-
-    def _keep_header(self) -> None:
-        """Write a header that somebody has overwritten anew. A reader of what was before holds that up till the next
-        look."""
-        with self._upkeep_lock:  # or it is another file meanwhile
-            if self._damage or self._header.sound():
-                return
-        with self._lock, self._upkeep_lock:
-            try:
-                self._header.write(self._db)
-                self._checkpoint("PASSIVE", 0)
-            except sqlite3.DatabaseError as error:
-                self._failed(error)
-                return
-            if self._header.sound():
-                self.problems.append(f"{self.path}: its header was overwritten while it was in use (look which program "
-                                     "or disk did that); it was written anew from memory, and nothing is lost")
-                logger.error(self.problems[-1])
-
-    def _checkpoint(self, kind: Literal["PASSIVE", "TRUNCATE"], beyond: int) -> int:
-        """Checkpoint the log if it has more bytes than `beyond`; gives its bytes."""
-        if os.fstat(self._wal).st_size > beyond:
-            self._checkpointer.execute(f"PRAGMA wal_checkpoint({kind})").fetchall()
-        return os.fstat(self._wal).st_size
 
     def _shrink(self) -> None:
         """Give the space of a backlog that is gone back to the file system."""

@@ -17,10 +17,11 @@ from openclaw_rl.storage.outbox import Outbox
 
 _CHILD = """
 import sys, time
-from openclaw_rl.storage import database as module
+from openclaw_rl.storage import upkeep
+from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-module.GROUP_SECONDS = 1000.0  # no checkpoint of its own
-outbox = Outbox(module.Database(sys.argv[1]), "turns")
+upkeep.GROUP_SECONDS = 1000.0  # no checkpoint of its own
+outbox = Outbox(Database(sys.argv[1]), "turns")
 for i in range(50):
     outbox.put(f"t{i}", b"x" * 3000)
 print("ready", flush=True)

@@ -129,8 +129,8 @@ async def test_the_status_is_answered_while_the_store_is_damaged(tmp_path: Path,
     async with trainer(tmp_path, model) as rig:
         database = rig.store.database
         assert "pending" in rig.status.gauges
-        with database._lock, database._upkeep_lock:
-            database._checkpoint("TRUNCATE", 0)  # so that nobody takes anything from memory or the log
+        with database._lock, database._upkeep.lock:
+            database._upkeep.checkpoint("TRUNCATE", 0)  # so that nobody takes anything from memory or the log
             database.path.write_bytes(b"garbage!" * (database.path.stat().st_size // 8))
         stub = component_pb2_grpc.ComponentServiceStub(rig.channel)
         status = (await stub.GetStatus(component_pb2.GetStatusRequest())).status  # type: ignore[misc]
