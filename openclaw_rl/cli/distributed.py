@@ -30,7 +30,7 @@ def distributed_start(
                                                 show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run",
                                           help="Show what would run where, without contacting any host.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for all components.", min=1)] = 300,
+    timeout: Annotated[float, typer.Option(help="Seconds without any progress to wait for.", min=1)] = 300,
 ) -> None:
     """Start each component on its configured host with Ray, and wait until all are RUNNING.
 

@@ -37,6 +37,8 @@ from openclaw_rl.runtime.home import Home
 _NODES = 90
 #: Seconds that a component may be DEGRADED at its start, before nobody waits any longer that it gets better.
 _DEGRADED_SECONDS = 8.0
+#: How many times as long as without progress a start is waited for at all.
+_AT_MOST = 20
 #: Name of the key that is made for the first client of the HTTP entrypoint.
 FIRST_KEY = "first"
 
@@ -80,7 +82,8 @@ class DistributedStart:
         return list(dict.fromkeys(problems + found))
 
     def start(self, timeout: float) -> MeshReport:
-        """Start the mesh, and return when its components are RUNNING. What was started is ended when that fails.
+        """Start the mesh, and return when its components are RUNNING. What was started is ended when that fails, but
+        not when `timeout` seconds have passed without any progress.
 
         Raises:
             StartError: it fails; the text says why and what to do.
@@ -257,8 +260,10 @@ class DistributedStart:
         return who.call("on-ray", timeout=timeout, **self._cluster_payload(), what=what, **payload)
 
     def _wait(self, timeout: float) -> MeshReport:
-        """Until all run; a component that ends again and again is not waited for."""
-        began = time.monotonic()
+        """Until all run, or `timeout` seconds have brought nothing new of what is missing; a component that ends again
+        and again is not waited for."""
+        began = moved = time.monotonic()
+        seen: object = None
         shown: set[str] = set()
         degraded: dict[str, float] = {}
         with self.console.status("starting") as line:
@@ -280,8 +285,11 @@ class DistributedStart:
                 missing = [c for c in waited if c.name not in shown]
                 if not missing:
                     return mesh
-                if time.monotonic() - began > timeout:
-                    raise _Late("\n".join(f"{c.name} on {c.host} is not RUNNING after {timeout:.0f} s ({c.state} "
+                now = time.monotonic()
+                if (new := [(c.name, c.state, c.detail, c.pid) for c in missing]) != seen:
+                    seen, moved = new, now
+                if now - moved > timeout or now - began > _AT_MOST * timeout:
+                    raise _Late("\n".join(f"{c.name} on {c.host} is not RUNNING after {now - began:.0f} s ({c.state} "
                                           f"{c.detail}); it is still tried, `openclaw-rl status` tells how it goes"
                                           for c in missing))
                 line.update("starting " + ", ".join(f"{c.name} on {c.host}" for c in missing))

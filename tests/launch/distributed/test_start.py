@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from openclaw_rl.launch.checks import StartError
 from openclaw_rl.launch.distributed import certificates, resume, steps, stop
 from openclaw_rl.launch.distributed import host as hosts
 from openclaw_rl.launch.distributed import plan as plans
+from openclaw_rl.launch.distributed import start as start_module
 from openclaw_rl.launch.distributed.host import HostError
 from openclaw_rl.launch.distributed.start import DistributedStart
 from openclaw_rl.launch.mesh_report import ComponentReport, MeshReport
@@ -190,3 +192,40 @@ def test_what_is_left_on_a_cluster_that_was_joined_is_told(home: Home, monkeypat
         stop.everywhere(home, mesh, lambda text: None)
     assert "10.0.0.2: still runs: pid 8" in str(raised.value) and "10.0.0.3: no answer" in str(raised.value)
     assert mesh_file.read(home) is not None
+
+
+class Waited:
+    """The wait for a start whose reports are given, with a clock that goes on by a second at each look."""
+
+    def __init__(self, home: Home, monkeypatch: pytest.MonkeyPatch, looks: Callable[[int], ComponentReport]) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(start_module, "report", self._report)
+        monkeypatch.setattr(start_module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: None))
+        self._looks = looks
+        self._start = DistributedStart(home, make_config(), Console(quiet=True))
+
+    def _report(self, home: Home) -> MeshReport:
+        self.now += 1.0
+        others = [ComponentReport(name, "RUNNING") for name in self._start.plan.hosts if name != "trainer"]
+        return MeshReport([*others, self._looks(int(self.now))])
+
+    def __call__(self, timeout: float) -> float:
+        """Seconds until all ran."""
+        self._start._wait(timeout)
+        return self.now
+
+
+def test_a_start_is_waited_for_as_long_as_it_makes_progress(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = Waited(home, monkeypatch, lambda now: ComponentReport("trainer", "STARTING" if now < 100 else "RUNNING",
+                                                                 detail=f"loading the model: {now // 9} of 12"))
+    assert wait(timeout=10) == 100
+
+
+@pytest.mark.parametrize(("every", "seconds"), [(1000, 12), (1, 201)])
+def test_a_start_without_progress_or_without_end_is_left(home: Home, monkeypatch: pytest.MonkeyPatch, every: int,
+                                                         seconds: int) -> None:
+    wait = Waited(home, monkeypatch,
+                  lambda now: ComponentReport("trainer", "STARTING", detail=f"look {now // every}"))
+    with pytest.raises(StartError, match=r"trainer on .* is not RUNNING after .* it is still tried"):
+        wait(timeout=10)
+    assert wait.now == seconds
