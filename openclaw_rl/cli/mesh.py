@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -56,12 +58,22 @@ def init(force: Annotated[bool, typer.Option("--force",
     out.print(f"wrote {home.config_file}; `openclaw-rl local-start` uses it", soft_wrap=True)
 
 
-@app.command("local-start", epilog="Example: openclaw-rl local-start --config local_config.yaml")
+@app.command("local-start", epilog="Example: openclaw-rl local-start --config local_config.yaml; "
+             "openclaw-rl local-start --model Qwen/Qwen2.5-0.5B-Instruct --port 30001")
 def local_start(
     file: Annotated[Path | None, typer.Argument(help="Same as --config.", show_default=False)] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; default: config.yaml in "
                                                                        "the home folder, else the built-in defaults.",
                                                 show_default=False)] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", show_default=False, help=(
+        "Model to serve and train, as components.policy_server.model: a folder, a Hugging Face id, or an API model."
+        ))] = None,
+    port: Annotated[int | None, typer.Option("--port", min=0, max=65535, show_default=False, help=(
+        "Port of the OpenAI-compatible API, as components.policy_server.port; 0: any free port."))] = None,
+    judge: Annotated[str | None, typer.Option("--judge", show_default=False, help=(
+        "Judge, as components.prm_judge.judge."))] = None,
+    folder: Annotated[Path | None, typer.Option("--home", show_default=False, help=(
+        "Home folder of the mesh, as OPENCLAW_RL_HOME, which other commands need then, too."))] = None,
     timeout: Annotated[float, typer.Option(help="Seconds without any progress after which the start is given up.",
                                            min=1)] = 180,
     jaeger: Annotated[bool, typer.Option("--jaeger", help="Also start Jaeger and export spans to it; without it spans "
@@ -70,15 +82,20 @@ def local_start(
     """Start all four components on this machine and wait until they are RUNNING.
 
     Components that run already are left alone, so a second call is safe: it starts what is missing and exits with 0.
-    If one can't run, or on Ctrl-C, those that were started are stopped again.
+    If one can't run, or on Ctrl-C, those that were started are stopped again. Options take precedence over the
+    configuration file.
     """
-    from openclaw_rl.config import load_config
+    from openclaw_rl.config import changed, load_config
     from openclaw_rl.launch import checks, start
 
+    if folder is not None:
+        os.environ["OPENCLAW_RL_HOME"] = str(folder.expanduser().absolute())
     home = Home.default()
     path = config or file or (home.config_file if home.config_file.exists() else None)
     err.print(f"mesh in {home.root}, configuration {path or 'built in'}", soft_wrap=True, highlight=False)
-    loaded = load_config(path)
+    given = {"components.policy_server.model": model, "components.policy_server.port": port,
+             "components.prm_judge.judge": judge}
+    loaded = changed(load_config(path), {key: value for key, value in given.items() if value is not None})
     with _interrupted_by_signals():
         mesh = start.local_start(home, loaded, err, timeout, jaeger)
     missing = [c for c in mesh.components if c.state != "RUNNING"]
@@ -89,6 +106,9 @@ def local_start(
         elif not component.ours:
             err.print(f"[green]✓[/] {component.name:<14} {component.address}  [dim]already running[/]", highlight=False)
     _say_what_next(home, loaded)
+    if folder is not None:
+        out.print(f"other commands use this mesh with: export OPENCLAW_RL_HOME={shlex.quote(str(home.root))}",
+                  soft_wrap=True, highlight=False, markup=False)
     raise typer.Exit(0 if all(c.name not in checks.started_here(loaded) for c in missing) else 1)
 
 

@@ -14,7 +14,7 @@ from openclaw_rl.config.environment import (
                                             SessionAwareness,
 )
 from openclaw_rl.config.judge import PrmJudgeConfig
-from openclaw_rl.config.load import load_config
+from openclaw_rl.config.load import changed, load_config
 from openclaw_rl.config.mesh import Components, Config, JournalConfig, TelemetryConfig
 from openclaw_rl.config.policy import PolicyServerConfig, SglangConfig
 from openclaw_rl.config.security import LimitsConfig, SecurityConfig
@@ -31,4 +31,4 @@ __all__ = ["EMBEDDED_MODEL", "Components", "Config", "ConfigError", "DashboardCo
            "EnvServerConfig", "EnvironmentConfig", "EpisodesConfig", "GateConfig", "GrpoConfig", "JournalConfig",
            "LimitsConfig", "McpConfig", "MegatronConfig", "PlaybookConfig", "PolicyServerConfig", "PrmJudgeConfig",
            "SecurityConfig", "SessionAwareness", "SglangConfig", "TelemetryConfig", "TrainerConfig", "WatchConfig",
-           "load_config"]
+           "changed", "load_config"]

@@ -34,6 +34,25 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML comes without ty
         return mapping
 
 
+def changed(config: Config, changes: dict[str, Any]) -> Config:
+    """Return a configuration with some keys changed, each named with its sections, as components.trainer.port.
+
+    Raises:
+        ConfigError: a value is not allowed; one line for each problem.
+    """
+    data = config.model_dump(exclude_unset=True)
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        place = data
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problem(item) for item in error.errors())) from None
+
+
 def load_config(path: str | Path | None) -> Config:
     """Read a configuration file; None gives the defaults.
 

@@ -46,12 +46,13 @@ class PolicyServerConfig(Component):
     grpc_port: Port = 50051
     """gRPC port; 0: any free port."""
     model: str = Field(EMBEDDED_MODEL, min_length=1)
-    """`smollm2-135m-instruct`, a folder with a Hugging Face Llama-family model, or the name of an API model."""
+    """`smollm2-135m-instruct`, a folder with a Hugging Face Llama-family model, the id of one on the Hugging Face hub,
+    or the name of an API model."""
     aliases: list[str] = []
     """Further model names accepted in requests."""
     engine: Literal["auto", "embedded", "sglang", "openai"] = "auto"
-    """auto: `openai` if `model` is neither the embedded model nor a folder, else `sglang` if it is installed and there
-    is a GPU, else `embedded`."""
+    """auto: `openai` for a name that is neither the embedded model, nor a folder, nor a hub id, and for a hub id if
+    there is a base URL; else `sglang` if it is installed and there is a GPU, else `embedded`."""
     base_url: str | None = None
     """Base URL of the API (engine `openai`); default: OPENAI_BASE_URL, or GLM's for glm models."""
     api_key_env: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openclaw_rl.config import EMBEDDED_MODEL, Config, ConfigError, PolicyServerConfig, PrmJudgeConfig
+from openclaw_rl.models.hub import is_hub_id
 
 #: GLM's OpenAI-compatible API.
 GLM_BASE_URL = "https://open.bigmodel.cn/api/paas/v4/"
@@ -66,12 +67,17 @@ def is_glm(model: str) -> bool:
     return model.lower().startswith("glm")
 
 
-def uses_api(policy: PolicyServerConfig) -> bool:
-    """Whether the policy is a model behind an API, so that nothing is served or trained locally."""
+def uses_api(policy: PolicyServerConfig, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the policy is a model behind an API, so that nothing is served or trained locally.
+
+    ORGANISATION/NAME is the hub's id of a model to download, unless an API's address is given: some name theirs so.
+    """
     if policy.engine != "auto":
         return policy.engine == "openai"
     if policy.model == EMBEDDED_MODEL or policy.model.startswith(("/", "./", "../", "~")):
         return False
+    if is_hub_id(policy.model):
+        return bool(policy.base_url or environ.get("OPENAI_BASE_URL", "").strip())
     return not Path(policy.model).is_dir()
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from openclaw_rl.config import EMBEDDED_MODEL
 from openclaw_rl.models.checkpoint import check_tensors
 from openclaw_rl.models.config import ModelConfig, ModelError, read_json
+from openclaw_rl.models.hub import download, hub_folder, is_hub_id
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.storage.quarantine_files import move_aside
 
@@ -39,13 +40,13 @@ _DOWNLOAD_SECONDS = 900
 
 
 def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = None) -> Path:
-    """Return the folder of a model; prepares the embedded one if necessary.
+    """Return the folder of a model; prepares the embedded one, or downloads one of the hub, if necessary.
 
     Several processes may call this at once: one prepares, the others wait for it. An interrupted preparation leaves
     nothing that a later one would take for a model.
 
     Args:
-        name_or_folder: `smollm2-135m-instruct`, or a Hugging Face folder of a Llama-family model.
+        name_or_folder: `smollm2-135m-instruct`, a Hugging Face folder of a Llama-family model, or its id on the hub.
         home: its `models` folder takes the prepared model.
         progress: called with the current work.
 
@@ -57,10 +58,14 @@ def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = No
         OSError: the models folder can't be written.
     """
     report = progress or (lambda _text, _share: None)
+    if is_hub_id(name_or_folder):
+        return _from_hub(name_or_folder, home, report)
     if name_or_folder != EMBEDDED_MODEL:
         folder = Path(name_or_folder).expanduser().absolute()
         if not folder.is_dir():
-            raise ModelError(f"model: {name_or_folder!r} is neither {EMBEDDED_MODEL!r} nor a folder")
+            gguf = "; GGUF files are not read: name the model that it was made of" if folder.suffix == ".gguf" else ""
+            raise ModelError(f"model: {name_or_folder!r} is neither {EMBEDDED_MODEL!r} nor a folder, nor an id of the "
+                             f"Hugging Face hub such as Qwen/Qwen2.5-0.5B-Instruct{gguf}")
         check_folder(folder)
         return folder
     folder = home.models / EMBEDDED_MODEL
@@ -69,6 +74,21 @@ def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = No
         with _lock(home.models / f".{EMBEDDED_MODEL}.lock", report):
             if not _usable(folder):
                 _prepare(folder, report)
+    report("The model is ready", 1.0)
+    return folder
+
+
+def _from_hub(model: str, home: Home, report: Progress) -> Path:
+    """Return the folder of a hub's model. One that is complete is taken without asking the hub, which may have another
+    by now: versions that were trained belong to these weights."""
+    folder = hub_folder(model, home.models)
+    home.models.mkdir(parents=True, exist_ok=True)
+    with _lock(home.models / f".{folder.name}.lock", report):
+        try:
+            check_folder(folder)
+        except ModelError:
+            download(model, folder, report)
+            check_folder(folder)
     report("The model is ready", 1.0)
     return folder
 

@@ -220,6 +220,25 @@ def test_stop_all_tells_what_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch
                                   "prm_judge at judge.example:50053 was not started from here and goes on\n")
 
 
+def test_options_take_precedence_over_the_configuration_file(home: Path, tmp_path: Path,
+                                                             monkeypatch: pytest.MonkeyPatch,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    start = Mock(side_effect=StartError("enough"))
+    monkeypatch.setattr("openclaw_rl.launch.start.local_start", start)
+    monkeypatch.setenv("OPENCLAW_RL_HOME", str(home))  # put back after it
+    file = tmp_path / "mine.yaml"
+    file.write_text("components: {policy_server: {port: 1234, max_tokens: 9}, trainer: {port: 0}}\n")
+    code, _ = run_main(monkeypatch, capsys, "local-start", "-c", str(file), "--model", "Qwen/Qwen2.5-0.5B-Instruct",
+                       "--port", "0", "--judge", "classifier", "--home", str(tmp_path / "other"))
+    used, config = start.call_args.args[:2]
+    assert code == 1 and used.root == tmp_path / "other" and os.environ["OPENCLAW_RL_HOME"] == str(used.root)
+    policy, others = config.components.policy_server, config.components
+    assert (policy.model, policy.port, policy.max_tokens, others.prm_judge.judge, others.trainer.port) == (
+        "Qwen/Qwen2.5-0.5B-Instruct", 0, 9, "classifier", 0)
+    code, error = run_main(monkeypatch, capsys, "local-start", "--model", "")
+    assert code == 1 and "components.policy_server.model: '' is not allowed" in error
+
+
 def test_an_error_that_was_shown_is_not_repeated(home: Path, monkeypatch: pytest.MonkeyPatch,
                                                  capsys: pytest.CaptureFixture[str]) -> None:
     """local-start shows it before it ends what it started."""

@@ -22,6 +22,7 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
     (r"openclaw-rl distributed-start -c distributed_config.yaml$", "needs hosts: tests/hosts runs it"),
     (r"openclaw-rl mesh (export|join|leave)", "of a mesh on several hosts: tests/hosts runs them"),
     (r"openclaw-rl local-start --jaeger", "the tests' mesh is up; tests/mesh/test_traces.py starts one with Jaeger"),
+    (r"openclaw-rl local-start --model", "downloads: tests/models/test_hub.py does, from a hub on this machine"),
     (r".*https://HOST:", "a door with HTTPS: tests/mesh/test_secure.py opens one, with key and CA"),
     (r"openclaw-rl dashboard --host 0\.0\.0\.0", "listens on the network; tests/dashboard does it"),
     (r"tools/agents-environment|\.venv/agents/", "installs frameworks: tests/mesh/test_agents.py runs them"),

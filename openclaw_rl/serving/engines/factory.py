@@ -14,6 +14,7 @@ from typing import Literal
 from openclaw_rl.config import EMBEDDED_MODEL, ConfigError, PolicyServerConfig
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.models.config import ModelError
+from openclaw_rl.models.hub import is_hub_id
 from openclaw_rl.models.prepare import ensure_model
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.serving.engines.interface import EngineError, TokenEngine
@@ -43,7 +44,7 @@ def engine_name(settings: PolicyServerConfig) -> Literal["embedded", "sglang", "
 
 def served_name(settings: PolicyServerConfig) -> str:
     """The model's name for clients; for a folder, its last part."""
-    if uses_api(settings) or settings.model == EMBEDDED_MODEL:
+    if uses_api(settings) or settings.model == EMBEDDED_MODEL or is_hub_id(settings.model):
         return settings.model
     return Path(settings.model).expanduser().absolute().name
 

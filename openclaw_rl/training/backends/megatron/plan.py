@@ -10,6 +10,7 @@ from pathlib import Path
 from openclaw_rl.config import EMBEDDED_MODEL, Config, TrainerConfig
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.models.config import ModelConfig, ModelError
+from openclaw_rl.models.hub import hub_folder, is_hub_id
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.training.backends.megatron import hardware
 from openclaw_rl.training.backends.megatron.hardware import Hardware
@@ -110,9 +111,10 @@ def describe_trainer(config: Config, home: Home) -> str:
 def _model(name: str, home: Home) -> ModelConfig:
     if name == EMBEDDED_MODEL:
         return EMBEDDED
-    folder = Path(name).expanduser()
+    folder = hub_folder(name, home.models) if is_hub_id(name) else Path(name).expanduser()
     if not folder.is_dir():
-        raise ModelError(f"{name!r} is neither {EMBEDDED_MODEL!r} nor a folder")
+        raise ModelError(f"{name!r} is neither {EMBEDDED_MODEL!r} nor a folder, nor downloaded yet, and the layout is "
+                         "derived from it")
     return ModelConfig.read(folder)
 
 
