@@ -16,6 +16,7 @@ from openclaw_rl.cli import (
     logs,  # noqa: F401
     mesh,  # noqa: F401
     metrics,  # noqa: F401
+    models,  # noqa: F401
     pin,  # noqa: F401
     set_aside,  # noqa: F401
     trace,  # noqa: F401

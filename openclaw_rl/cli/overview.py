@@ -18,6 +18,7 @@ COMMANDS = {
     "certs": Command("certs", "Show, renew and issue the mesh's certificates."),
     "keys": Command("keys", "Manage the bearer keys of the policy server."),
     "local-start": Command("mesh", "Start all four components on this machine."),
+    "models": Command("models", "List models that are here, and the memory they take."),
     "distributed-start": Command("distributed", "Start each component on its host, with Ray."),
     "mesh": Command("distributed", "Use a mesh from machines that it does not run on."),
     "status": Command("mesh", "Show the state of all components."),

@@ -18,6 +18,20 @@ from openclaw_rl.models.config import ModelConfig, ModelError
 _SERVED, _LORA, _FULL = 4, 4, 18
 
 
+def weights_of(folder: Path) -> int:
+    """Return the number of weights of the model in a folder.
+
+    Raises:
+        ModelError: it can't be read.
+    """
+    return sum(map(prod, ModelConfig.read(folder).tensors().values()))
+
+
+def least_memory(weights: int) -> tuple[int, int]:
+    """Return the bytes of memory that a model takes at least without a GPU: served, and trained with lora."""
+    return _SERVED * weights, _LORA * weights
+
+
 def check_memory(config: Config, folder: Path, names: list[str]) -> None:
     """The components that are to be started have room for the model.
 
@@ -35,7 +49,7 @@ def check_memory(config: Config, folder: Path, names: list[str]) -> None:
     found = hardware.find()
     policy, trainer = config.components.policy_server, config.components.trainer
     try:
-        weights = sum(map(prod, ModelConfig.read(folder).tensors().values()))
+        weights = weights_of(folder)
     except ModelError:
         return  # who can't read it says so
     parts = {}

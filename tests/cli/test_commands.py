@@ -29,7 +29,7 @@ from openclaw_rl.observability.log_reader import Tail
 from tests.client.fake_door import FakeDoor
 
 ALL = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys list", "keys add",
-            "keys revoke", "keys rotate", "local-start",
+            "keys revoke", "keys rotate", "local-start", "models",
             "distributed-start", "mesh", "mesh id", "mesh export", "mesh join", "mesh leave", "status", "dashboard",
             "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list", "episodes show",
             "environments", "environments tasks", "environments leases", "environments watch",
