@@ -71,7 +71,7 @@ class Screen:
         out.file.flush()
 
     def _print(self, line: Text) -> None:
-        above = self._typing and sys.stdout.isatty() and err.is_terminal
+        above = self._typing and sys.stdout.isatty() and err.is_terminal and not err.is_dumb_terminal
         if above:
             self.write("\r\x1b[K")
         err.print(line, soft_wrap=True, highlight=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from openclaw_rl.api.facade import PolicyClient
 from openclaw_rl.cli.chat_screen import Screen
@@ -110,6 +113,23 @@ def test_notes_wait_for_the_end_of_an_answer(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == (" is.\n", "answer 1 judged -1, hint: [b]short\N{REPLACEMENT CHARACTER}\n")
     screen.note("at once")
     assert capsys.readouterr() == ("", "at once\n")
+
+
+def test_a_note_is_written_above_the_line_that_is_typed(monkeypatch: pytest.MonkeyPatch,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("openclaw_rl.cli.chat_screen.err", Console(stderr=True, force_terminal=True))
+    monkeypatch.setattr("openclaw_rl.cli.chat_screen.readline", SimpleNamespace(get_line_buffer=lambda: "What is"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+
+    def typing(prompt: str) -> str:
+        screen.note("training begins")
+        return " What is a heron? "
+
+    monkeypatch.setattr("builtins.input", typing)
+    assert screen.read() == "What is a heron?"
+    assert capsys.readouterr() == ("\r\x1b[Kyou> What is", "\x1b[2mtraining begins\x1b[0m\n")
 
 
 def test_without_a_mesh_it_says_so_once(tmp_path: Path, door: FakeDoor, monkeypatch: pytest.MonkeyPatch,
