@@ -197,7 +197,7 @@ def test_a_header_that_is_overwritten_in_use_is_written_anew(tmp_path: Path, idl
     def told() -> list[str]:
         return [text for name, text in store.alarms() if name == "state_damaged" and text]
 
-    until(lambda: bool(told()))
+    until(lambda: bool(told()), 120)
     [message] = told()
     assert "its header was overwritten while it was in use" in message and "nothing is lost" in message
     again = Database(_as_if_killed(store, tmp_path / "copy"), schema=SCHEMA)
@@ -223,7 +223,7 @@ def test_a_header_that_is_in_no_memory_any_more_is_damage(tmp_path: Path) -> Non
         store.path.write_bytes(b"garbage!" * (store.path.stat().st_size // 8))
         store._db.close()
         store._db = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
-    until(lambda: any("is damaged" in text for name, text in store.alarms() if name == "state_damaged"))
+    until(lambda: any("is damaged" in text for name, text in store.alarms() if name == "state_damaged"), 120)
     store.close()
 
 
