@@ -86,6 +86,9 @@ class PolicyServerConfig(Component):
     """PyTorch threads of the embedded engine."""
     device: str = "auto"
     """`cpu`, `cuda` or `auto`."""
+    prefix_cache_mb: Int | None = Field(None, ge=0)
+    """Most MiB of memory in which the embedded engine keeps keys and values of earlier texts, so that a conversation's
+    next turn computes only what is new; 0 turns this off. Default: an eighth of the available memory, at most 1024."""
     keep_versions: Int = Field(3, ge=1)
     """Versions kept on disk for rollback, besides the base model and the active one."""
     weights_from: str | None = None

@@ -1,9 +1,24 @@
-"""Memory of unloaded models."""
+"""Memory: what is available, and what unloaded models give back."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_memory() -> int:
+    """Bytes that this process may still use: of the machine or of the container, whichever is less."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())  # "max" when there is none
+        return min(free, max(limit - int((_CGROUP / "memory.current").read_text()), 0))
+    except (OSError, ValueError):
+        return free
 
 
 def free_memory() -> None:

@@ -98,7 +98,8 @@ async def make_policy(settings: PolicyServerConfig, home: Home, report: Callable
                                "engine: sglang for several", settings.workers)
             engine = module.EmbeddedEngine(
                 folder, model=served_name(settings), max_batch=settings.max_batch, max_context=settings.max_context,
-                max_waiting=settings.max_waiting, threads=settings.threads, device=settings.device)
+                max_waiting=settings.max_waiting, threads=settings.threads, device=settings.device,
+                prefix_cache_mb=settings.prefix_cache_mb)
         engines.push_async_callback(engine.stop)
         await engine.start()
     except ModuleNotFoundError as error:

@@ -73,6 +73,7 @@ class Token:
     model_logprob: float  #: of the model itself (temperature 1, no top_p)
     version: int  #: the weights that produced it
     top: list[tuple[int, float]] = field(default_factory=list)  #: (id, model_logprob), likeliest first
+    cached_tokens: int = 0  #: of the prompt, that were not computed again; on the first token of a response
 
 
 @dataclass(slots=True)
@@ -191,6 +192,11 @@ class TokenEngine(Engine, Protocol):
             ValueError: no prompt, or an id outside the vocabulary.
             EngineError: this request failed; others go on.
         """
+        ...
+
+    def clear_prefixes(self) -> None:
+        """Drop, before the next step, what is kept of texts for later ones that begin alike. Nothing of the requests
+        that run now is kept when they end. Never raises."""
         ...
 
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:

@@ -137,6 +137,7 @@ async def test_a_live_prompt_overtakes_one_of_the_background(engine: EmbeddedEng
     quiet = Sampling(temperature=0, max_tokens=12, background=True)
     behind, live, more = [2] * 600, [9, 7] * 100, [1, 5, 9]
     expected = [await ids(engine, prompt) for prompt in (behind, live, more, PROMPTS[1])]
+    engine.clear_prefixes()
     streams = [engine.generate(PROMPTS[0], Sampling(temperature=2, seed=seed, max_tokens=900)) for seed in (1, 2)]
     for stream in streams:
         await anext(stream)

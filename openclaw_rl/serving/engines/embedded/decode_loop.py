@@ -10,83 +10,45 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from openclaw_rl.models.llama import Weights
+from openclaw_rl.models.memory import out_of_memory
+from openclaw_rl.serving.engines.embedded.figures import Figures
 from openclaw_rl.serving.engines.embedded.forward import Cache, Forward, Piece
-from openclaw_rl.serving.engines.embedded.sampler import Draw, sample
-from openclaw_rl.serving.engines.interface import EngineError, Finished, Pause, Sampling, Token
+from openclaw_rl.serving.engines.embedded.prefix_cache import PrefixCache
+from openclaw_rl.serving.engines.embedded.request import Request, Scores
+from openclaw_rl.serving.engines.embedded.sampler import sample
+from openclaw_rl.serving.engines.interface import EngineError, Finished, Pause, Token
 
 logger = logging.getLogger(__name__)
 
 #: Prompt tokens per step: while others decode, and while none does. On a CPU, time grows with the rows.
 _PROMPT_ROWS = {"cpu": (32, 256), "cuda": (512, 1024)}
-_RATE_SECONDS = 10.0
 _IDLE_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class Scores:
-    """The result of a scoring request."""
-
-    logprobs: list[float]
-    version: int
-
-
-#: Results of a request: tokens and their end, or scores, or an error.
-Item = Token | Finished | Scores | EngineError
-
-
-@dataclass(eq=False)
-class Request:
-    """A request in the loop."""
-
-    prompt: Sequence[int]
-    sampling: Sampling | None  #: None: score the prompt without sampling
-    stop_ids: frozenset[int]
-    most_tokens: int  #: of the response
-    send: Callable[[Item], None]  #: called from the loop's thread
-    draw: Draw = field(init=False)
-    done: int = 0  #: prompt tokens whose keys are in the cache
-    tokens: int = 0  #: of the response
-    last: int = 0  #: last token of the response
-    scores: Scores = field(default_factory=lambda: Scores([], 0))
-    cancelled: bool = False
-
-    def __post_init__(self) -> None:
-        self.draw = Draw(self.sampling or Sampling())
-
-    @property
-    def background(self) -> bool:
-        """Whether it yields to live requests."""
-        return self.sampling is not None and self.sampling.background
-
-    @property
-    def length(self) -> int:
-        """Tokens in the cache."""
-        return self.done + max(self.tokens - 1, 0)
 
 
 @dataclass
 class _Swap:
     version: int
     weights: Weights
-    finished: Callable[[Pause, Weights], None]
+    finished: Callable[[Pause, object], None]
 
 
 class DecodeLoop:
     """The thread. Methods may be called from any other thread."""
 
-    def __init__(self, forward: Forward, cache: Cache, weights: Weights, *, max_batch: int, threads: int,
-                 flush: Callable[[], None]) -> None:
+    def __init__(self, forward: Forward, cache: Cache, prefixes: PrefixCache, weights: Weights, *, max_batch: int,
+                 threads: int, flush: Callable[[], None]) -> None:
         """Set up the loop with the weights of version 0.
 
         Args:
             forward: its computation.
             cache: for `max_batch` sequences.
+            prefixes: keys and values of earlier ones.
             weights: the base model's.
             max_batch: requests that are in the batch at the same time.
             threads: of PyTorch.
@@ -94,19 +56,19 @@ class DecodeLoop:
         """
         self.version = 0
         self._weights = weights
-        self._forward, self._cache, self._max_batch = forward, cache, max_batch
+        self._forward, self._cache, self._prefixes, self._max_batch = forward, cache, prefixes, max_batch
         self._rows_busy, self._rows_idle = _PROMPT_ROWS[forward.device.type]
         self._threads = threads
         self._flush = flush
         self._changed = threading.Condition()
         self._waiting: deque[Request] = deque()
         self._swaps: deque[_Swap] = deque()
+        self._clears: deque[Callable[[object], None]] = deque()
         self._stopping = False
         #: Slot i belongs to active[i]: decoding requests first, then at most one whose prompt is incomplete, then at
         #: most one background request that it has overtaken.
         self._active: list[Request] = []
-        self._counts = {"engine_requests": 0, "engine_tokens": 0, "engine_prompt_tokens": 0, "engine_steps": 0}
-        self._recent: deque[tuple[float, int]] = deque()
+        self._figures = Figures()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     def start(self) -> None:
@@ -134,7 +96,7 @@ class DecodeLoop:
                 self._waiting.append(request)
             else:  # ahead of background requests
                 self._waiting.insert(self._live_waiting(), request)
-            self._counts["engine_requests"] += 1
+            self._figures.counts["engine_requests"] += 1
             self._changed.notify()
 
     def _live_waiting(self) -> int:
@@ -148,33 +110,40 @@ class DecodeLoop:
             if request in self._waiting:
                 self._waiting.remove(request)
 
-    def swap(self, version: int, weights: Weights, finished: Callable[[Pause, Weights], None]) -> None:
-        """Use new weights from the next step on; `finished` is called with the old ones on the loop's thread."""
+    def swap(self, version: int, weights: Weights, finished: Callable[[Pause, object], None]) -> None:
+        """Use new weights from the next step on; `finished` is called with what is to be freed, on the loop's thread.
+        """
         with self._changed:
             if self._stopping:
                 raise EngineError("the engine is stopping")
             self._swaps.append(_Swap(version, weights, finished))
             self._changed.notify()
 
+    def clear_prefixes(self, finished: Callable[[object], None]) -> None:
+        """Drop the prefix cache before the next step, and keep nothing of requests that run; `finished` as in `swap`.
+        """
+        with self._changed:
+            self._clears.append(finished)
+            self._changed.notify()
+
     @property
     def counters(self) -> dict[str, int]:
         """See EngineStatus."""
-        return dict(self._counts)
+        return dict(self._figures.counts)
 
     def gauges(self) -> dict[str, float]:
         """See EngineStatus."""
-        now = time.monotonic()
-        recent = [(at, count) for at, count in list(self._recent) if at > now - _RATE_SECONDS]
-        span = max(now - recent[0][0], 1.0) if recent else 1.0
-        return {"running": len(self._active), "waiting": len(self._waiting),
-                "tokens_per_s": sum(count for _, count in recent) / span,
-                "cache_tokens": sum(request.length for request in list(self._active))}
+        return {"running": len(self._active), "waiting": len(self._waiting), **self._figures.gauges(),
+                "cache_tokens": sum(request.length for request in list(self._active)),
+                "prefix_cache_bytes": self._prefixes.tokens * self._prefixes.token_bytes}
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
         with torch.inference_mode():
             while self._wait():
                 self._swap()
+                while self._clears:
+                    self._clears.popleft()(self._prefixes.clear())
                 for request in [request for request in self._active if request.cancelled]:
                     self._leave(request)
                 if self._active or self._waiting:
@@ -191,8 +160,8 @@ class DecodeLoop:
     def _wait(self) -> bool:
         """Wait for work, or a long idle time; False when the thread shall end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._active or self._waiting or self._swaps,
-                                   timeout=_IDLE_SECONDS)
+            self._changed.wait_for(lambda: self._stopping or self._active or self._waiting or self._swaps
+                                   or self._clears, timeout=_IDLE_SECONDS)
             return not self._stopping
 
     def _swap(self) -> None:
@@ -201,7 +170,7 @@ class DecodeLoop:
             swap = self._swaps.popleft()
             old, self._weights, self.version = self._weights, swap.weights, swap.version
             pause = Pause((time.perf_counter() - started) * 1000, 1 if self._active else 0)
-            swap.finished(pause, old)
+            swap.finished(pause, [old, self._prefixes.clear()])  # keys of other weights
 
     def _step(self) -> None:
         """Advance every request by one token."""
@@ -209,17 +178,20 @@ class DecodeLoop:
         pieces: list[tuple[Request, Piece]] = []
         try:
             pieces = self._pieces(self._rows_busy if decoding else self._rows_idle)
-            logits = self._forward(self._weights, self._cache, [r.last for r in decoding],
+            logits = self._forward(self._weights, self._cache, [r.response[-1] for r in decoding],
                                    [r.length for r in decoding], [piece for _, piece in pieces])
             self._take(decoding, pieces, logits)
         except Exception as error:
             # The likely cause is a prompt that doesn't fit into memory: only its request fails, and since no position
             # was advanced, the others repeat the step.
             logger.exception("A decode step failed")
+            if out_of_memory(error):
+                self._prefixes.clear()
             for request in [request for request, _ in pieces] or decoding:
                 request.send(EngineError(f"the engine failed: {type(error).__name__}"))
+                request.epoch = None
                 self._leave(request)
-        self._counts["engine_steps"] += 1
+        self._figures.counts["engine_steps"] += 1
         self._flush()
 
     def _pieces(self, budget: int) -> list[tuple[Request, Piece]]:
@@ -237,6 +209,7 @@ class DecodeLoop:
             if request.sampling is None and request.scores.version != self.version:
                 # Scores are of one version: a swap restarts them.
                 request.done, request.scores = 0, Scores([], self.version)
+            self._reuse(request, slot)
             start = request.done
             tokens = request.prompt[start:start + budget]
             end = start + len(tokens)
@@ -247,6 +220,37 @@ class DecodeLoop:
                 break
             slot += 1
         return pieces
+
+    def _reuse(self, request: Request, slot: int) -> None:
+        """Take the keys of a prompt from the prefix cache, as far as they are there by now: a prompt that waited for
+        another one's last piece finds what it shares with that one at its own second piece."""
+        if request.sampling is None:
+            return
+        if not request.done:
+            request.epoch = self._prefixes.epoch
+        if request.epoch != self._prefixes.epoch:
+            return
+        try:  # the last token is computed in any case, for its logits
+            done = self._prefixes.load(request.prompt[:-1], request.done, self._cache.slot(slot))
+        except (MemoryError, RuntimeError):
+            self._give_up_prefixes()
+            return
+        request.cached += done - request.done
+        request.done = done
+
+    def _keep(self, request: Request, slot: int) -> None:
+        """Keep the keys of a request, unless those are of several versions, or of a forgotten session."""
+        if request.epoch != self._prefixes.epoch:
+            return
+        try:
+            self._prefixes.keep(request.text, self._cache.slot(slot))
+        except (MemoryError, RuntimeError):
+            self._give_up_prefixes()
+
+    def _give_up_prefixes(self) -> None:
+        """Return the prefix cache's memory: a copy failed, and PyTorch has no error of its own for want of memory."""
+        logger.warning("The prefix cache was dropped", exc_info=True)
+        self._prefixes.clear()
 
     def _overtake(self, slot: int) -> None:
         """Let a waiting live request overtake a background prompt that is being read at `slot`."""
@@ -264,7 +268,7 @@ class DecodeLoop:
         drawing, rows, row = list(decoding), list(range(len(decoding))), len(decoding)
         ended: list[Request] = []
         for request, piece in pieces:
-            self._counts["engine_prompt_tokens"] += len(piece.tokens)
+            self._figures.counts["engine_prompt_tokens"] += len(piece.tokens)
             request.done += len(piece.tokens)
             if request.sampling is None:
                 self._score(request, piece, logits[row:row + piece.outputs])
@@ -275,6 +279,7 @@ class DecodeLoop:
                 drawing.append(request)
                 rows.append(row)
             row += piece.outputs
+        read = [(request, piece.slot) for request, piece in pieces if request.sampling and piece.outputs]
         if drawing:
             if len(rows) < len(logits):
                 logits = logits[torch.tensor(rows, device=logits.device)]
@@ -282,7 +287,10 @@ class DecodeLoop:
             for request, result in zip(drawing, results, strict=True):
                 if self._deliver(request, result):
                     ended.append(request)
-            self._count(len(results))
+            self._figures.made(len(results))
+        for request, slot in read:
+            self._figures.read(request.cached, len(request.prompt))
+            self._keep(request, slot)
         for request in ended:
             self._leave(request)
 
@@ -296,30 +304,28 @@ class DecodeLoop:
 
     def _deliver(self, request: Request, result: Token | EngineError) -> bool:
         """Send a token to its request; True when it was the last one."""
-        request.send(result)
         if isinstance(result, EngineError):
+            request.send(result)
+            request.epoch = None
             return True
-        request.tokens, request.last = request.tokens + 1, result.id
+        if not request.response:
+            result.cached_tokens = request.cached
+        request.send(result)
+        request.response.append(result.id)
         if result.id in request.stop_ids:
             request.send(Finished("stop"))
-        elif request.tokens == request.most_tokens:
+        elif len(request.response) == request.most_tokens:
             request.send(Finished("length"))
         else:
             return False
         return True
-
-    def _count(self, tokens: int) -> None:
-        now = time.monotonic()
-        self._counts["engine_tokens"] += tokens
-        self._recent.append((now, tokens))
-        while self._recent[0][0] < now - _RATE_SECONDS:
-            self._recent.popleft()
 
     def _leave(self, request: Request) -> None:
         """Free a slot and close the gap, with the last decoding request before the incomplete ones."""
         if request not in self._active:
             return
         gap = self._active.index(request)
+        self._keep(request, gap)
         decoding = sum(1 for other in self._active if other.done == len(other.prompt))
         for following in (decoding - 1, *range(decoding, len(self._active))):
             if gap < following:

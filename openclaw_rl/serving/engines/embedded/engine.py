@@ -22,9 +22,11 @@ import torch
 from openclaw_rl.models.config import ModelConfig, ModelError
 from openclaw_rl.models.identity import model_id
 from openclaw_rl.models.llama import Weights, load_weights, rotary_table
-from openclaw_rl.models.memory import free_memory
-from openclaw_rl.serving.engines.embedded.decode_loop import DecodeLoop, Item, Request, Scores
+from openclaw_rl.models.memory import available_memory, free_memory
+from openclaw_rl.serving.engines.embedded.decode_loop import DecodeLoop
 from openclaw_rl.serving.engines.embedded.forward import Cache, Forward
+from openclaw_rl.serving.engines.embedded.prefix_cache import PrefixCache
+from openclaw_rl.serving.engines.embedded.request import Item, Request, Scores
 from openclaw_rl.serving.engines.interface import (
     EngineBusy,
     EngineError,
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: Context when neither the configuration nor the model asks for less.
 DEFAULT_CONTEXT = 4096
+#: Bytes for the prefix cache by default.
+_PREFIX_CACHE_MOST = 1 << 30
 _LOADER_NICE = 10
 
 
@@ -49,7 +53,8 @@ class EmbeddedEngine:
     """Implements TokenEngine."""
 
     def __init__(self, folder: Path, *, model: str | None = None, max_batch: int = 16, max_context: int | None = None,
-                 max_waiting: int = 256, threads: int = 1, device: str = "auto") -> None:
+                 max_waiting: int = 256, threads: int = 1, device: str = "auto",
+                 prefix_cache_mb: int | None = None) -> None:
         """Read the model's configuration; `start` loads its weights.
 
         Args:
@@ -60,6 +65,8 @@ class EmbeddedEngine:
             max_waiting: requests that may wait for a slot.
             threads: of PyTorch. On x86 CPUs linear maps always use one (openclaw_rl.models.llama).
             device: `cpu`, `cuda`, `cuda:1`, ... or `auto`.
+            prefix_cache_mb: most MiB for keys and values of earlier texts; 0: none are kept; default: an eighth of
+                what is available at the start, at most 1024.
 
         Raises:
             ModelError: the folder can't be used.
@@ -69,6 +76,7 @@ class EmbeddedEngine:
         self._config = ModelConfig.read(folder)
         self._device = _device(device)
         self._max_batch, self._max_waiting, self._threads = max_batch, max_waiting, threads
+        self._prefix_cache_mb = prefix_cache_mb
         context = min(max_context or DEFAULT_CONTEXT, self._config.context_length)
         self.info = EngineInfo(
             name="embedded", model=model or folder.name, model_id=model_id(folder), context_length=context,
@@ -94,12 +102,14 @@ class EmbeddedEngine:
         with torch.inference_mode():
             forward = Forward(self._config, rotary_table(self._config, self.info.context_length, self._device))
             cache = Cache(self._config, self._max_batch, self.info.context_length, self._device)
-        self._decoding = DecodeLoop(forward, cache, weights, max_batch=self._max_batch, threads=self._threads,
-                                    flush=self._flush)
+        prefixes = PrefixCache(limit := _prefix_limit(self._prefix_cache_mb, self._device), cache.token_bytes)
+        self._decoding = DecodeLoop(forward, cache, prefixes, weights, max_batch=self._max_batch,
+                                    threads=self._threads, flush=self._flush)
         self._decoding.start()
         self._loader.submit(free_memory)  # memory used by loading
-        logger.info("The embedded engine serves %s on %s: context %d, batch %d", self.info.model, self._device,
-                    self.info.context_length, self._max_batch)
+        logger.info("The embedded engine serves %s on %s: context %d, batch %d, prefix cache %d MiB (%d tokens)",
+                    self.info.model, self._device, self.info.context_length, self._max_batch, limit >> 20,
+                    limit // cache.token_bytes)
 
     async def stop(self) -> None:
         """End every generation and free the model."""
@@ -164,7 +174,7 @@ class EmbeddedEngine:
         activation: asyncio.Future[Pause] = self._loop.create_future()
         self._activations.add(activation)
 
-        def done(pause: Pause, old: list[Weights]) -> None:
+        def done(pause: Pause, old: list[object]) -> None:
             self._activations.discard(activation)
             self._loader.submit(_free, old)  # hundreds of MB: off the decode loop and the event loop
             if not activation.done():
@@ -172,6 +182,11 @@ class EmbeddedEngine:
 
         self._running().swap(version, weights, lambda pause, old: self._call(done, pause, [old]))
         return await activation
+
+    def clear_prefixes(self) -> None:
+        """Drop the keys and values of earlier texts; see TokenEngine.clear_prefixes."""
+        if self._decoding:
+            self._decoding.clear_prefixes(lambda old: self._call(self._loader.submit, _free, [old]))
 
     def discard(self, version: int) -> None:
         """Forget a staged version; see TokenEngine.discard."""
@@ -215,7 +230,7 @@ class EmbeddedEngine:
             sent, self._sent = self._sent, []
             self._call(_deliver, sent)
 
-    def _call(self, function: Callable[..., None], *args: Any) -> None:
+    def _call(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the event loop from another thread."""
         try:
             self._loop.call_soon_threadsafe(function, *args)
@@ -232,9 +247,21 @@ def _deliver(sent: list[tuple[asyncio.Queue[Item], Item]]) -> None:
         items.put_nowait(item)
 
 
-def _free(old: list[Weights]) -> None:
+def _free(old: list[object]) -> None:
     old.clear()
     free_memory()
+
+
+def _prefix_limit(wanted_mb: int | None, device: torch.device) -> int:
+    """Bytes for the prefix cache on a device."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    if wanted_mb is None:
+        return min(free // 8, _PREFIX_CACHE_MOST)
+    if (wanted := wanted_mb << 20) > free:
+        logger.warning("prefix_cache_mb: %d is more than the memory that is available (%d MiB): half of that is used",
+                       wanted_mb, free >> 20)
+        return free // 2
+    return wanted
 
 
 def _device(name: str) -> torch.device:

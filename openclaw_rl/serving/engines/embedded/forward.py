@@ -37,29 +37,38 @@ class Cache:
     """
 
     def __init__(self, config: ModelConfig, slots: int, length: int, device: torch.device) -> None:
-        self._maps: list[mmap.mmap] = []
-        shape = (slots, 2, config.kv_heads, length, config.head_dim)
-        #: Each [slots, 2 (key, value), kv heads, length, head dim]. Zeros: attention reads what its mask leaves out,
-        #: and 0 x NaN is NaN.
-        self.layers = [self._mapped(shape) if device.type == "cpu" else
-                       torch.zeros(shape, dtype=compute_dtype(device), device=device) for _ in range(config.layers)]
+        self._map: mmap.mmap | None = None
+        shape = (config.layers, slots, 2, config.kv_heads, length, config.head_dim)
+        #: [layers, slots, 2 (key, value), kv heads, length, head dim]. Zeros: attention reads what its mask leaves
+        #: out, and 0 x NaN is NaN.
+        self._all = self._mapped(shape) if device.type == "cpu" else \
+            torch.zeros(shape, dtype=compute_dtype(device), device=device)
+        self.layers = self._all.unbind()  #: one a layer
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of one token."""
+        return self._all[:, 0, :, :, 0].numel() * self._all.itemsize
+
+    def slot(self, slot: int) -> Tensor:
+        """A slot's room: a view, [layers, 2, kv heads, length, head dim]."""
+        return self._all[:, slot]
 
     def release(self) -> None:
         """Release unused memory; call it while no slot is in use."""
-        for area in self._maps:
-            area.madvise(mmap.MADV_DONTNEED)
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy `length` tokens of a slot into another."""
-        for layer in self.layers:
-            layer[target, :, :, :length] = layer[source, :, :, :length]
+        self._all[:, target, :, :, :length] = self._all[:, source, :, :, :length]
 
     def _mapped(self, shape: tuple[int, ...]) -> Tensor:
         dtype = compute_dtype(torch.device("cpu"))
         area = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page for each head of each slot would use most of the memory
             area.madvise(mmap.MADV_NOHUGEPAGE)
-        self._maps.append(area)
+        self._map = area
         return torch.frombuffer(area, dtype=dtype).view(shape)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import psutil
+from openclaw_rl.models.memory import available_memory
 
 _SECONDS = 20
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Hardware:
 def find() -> Hardware:
     """Detect the hardware of this machine."""
     gpus, why = _gpus()
-    return Hardware(gpus, _free_memory(), why)
+    return Hardware(gpus, available_memory(), why)
 
 
 def _gpus() -> tuple[list[int], str]:
@@ -48,13 +46,3 @@ def _gpus() -> tuple[list[int], str]:
     if memory:
         return memory, ""
     return [], f"CUDA_VISIBLE_DEVICES is {visible!r}" if visible is not None else "nvidia-smi lists none"
-
-
-def _free_memory() -> int:
-    """Return the free memory of the machine or of the container, whichever is less."""
-    free = int(psutil.virtual_memory().available)
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())  # "max" when there is none
-        return min(free, max(limit - int((_CGROUP / "memory.current").read_text()), 0))
-    except (OSError, ValueError):
-        return free

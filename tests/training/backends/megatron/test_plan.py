@@ -14,6 +14,7 @@ import pytest
 from openclaw_rl.config import Config, TrainerConfig
 from openclaw_rl.launch import checks
 from openclaw_rl.launch.checks import StartError
+from openclaw_rl.models import memory
 from openclaw_rl.models.config import ModelConfig
 from openclaw_rl.runtime.home import Home
 from openclaw_rl.training.backends.megatron import hardware
@@ -178,7 +179,7 @@ def test_gpus_are_found_without_pytorch(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_containers_limit_is_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("max\n")
     free = hardware.find().free_memory
     assert free > 1000
