@@ -52,6 +52,7 @@ class ChatService:
         self.latency = Latency()
         self.queue: FairQueue | None = None  #: admission to an engine with a limited number of slots
         self.on_ended: Callable[[Generation], None] = lambda _: None  #: called with every generation that has ended
+        self.on_forgotten: Callable[[], None] = lambda: None  #: called when a turn ended whose session was forgotten
         self._policy: Policy | None = None
         self._recorder, self._heartbeat = recorder, heartbeat
         self._index = index if index is not None else ConversationIndex()
@@ -237,6 +238,7 @@ class ChatService:
         if context.options.HasField("episode"):
             turn.episode.CopyFrom(context.options.episode)
         if self._recorder.forgot(turn):
+            self.on_forgotten()
             return None
         if response.content or response.tool_calls:
             self._index.remember(origin.client, context.session_id, call.messages, response, context.digests)

@@ -48,6 +48,7 @@ class SampledToken(Protocol):
     model_logprob: float  #: of the model's own (temperature 1, no top_p)
     version: int  #: that produced it
     top: list[tuple[int, float]]  #: likeliest alternatives: id, model_logprob
+    cached_tokens: int  #: of the prompt, that were not computed again; on the first token
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class End:
     prompt_tokens: int
     completion_tokens: int
     record: turn_pb2.TokenRecord | None = None  #: None for an API model
+    cached_tokens: int | None = None  #: of the prompt, that were not computed again; None: not known
 
 
 Event = Start | Delta | End

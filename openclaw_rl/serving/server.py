@@ -138,6 +138,7 @@ class PolicyComponent(Component):
         self._board.engine, self._board.problems = engine, versions.problems
         self._forgetter.versions = versions
         if self._api is None:
+            self._forgetter.engine, turns.on_forgotten = engine, engine.clear_prefixes
             turns.queue = FairQueue(settings.max_batch * max(1, len(engine.status().workers)),
                                     settings.max_waiting)
         turns.mark_ready(policy)

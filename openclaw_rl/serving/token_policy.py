@@ -142,6 +142,7 @@ class TokenPolicy:
             stop_token_ids=tuple(wanted.stop_token_ids), top_logprobs=wanted.top_logprobs, background=call.background)
         reader = _Reader(self, call, prompt)
         reason: turn_pb2.FinishReason.ValueType = turn_pb2.FINISH_REASON_STOP
+        cached = 0
         stream = self.engine.generate(prompt.ids, sampling, session=call.session)
         try:
             async with aclosing(stream):  # type: ignore[type-var]
@@ -151,6 +152,7 @@ class TokenPolicy:
                             reason = turn_pb2.FINISH_REASON_LENGTH
                         break
                     if not transcript.response_ids:
+                        cached = item.cached_tokens
                         yield Start(item.version, len(prompt.ids))
                     transcript.add(item)
                     delta = reader.feed(item)
@@ -175,7 +177,8 @@ class TokenPolicy:
             yield last
         if transcript.tool_calls:
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
-        yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record())
+        yield End(reason, transcript.message(), len(prompt.ids), len(transcript.response_ids), transcript.record(),
+                  cached)
 
     async def score(self, token_ids: list[int], version: int | None) -> tuple[list[float], int]:
         """Score tokens: the log-probability of each but the first, and the version that scored.

@@ -62,6 +62,8 @@ class StubEngine:
         self.fail_after: int | None = None
         self.busy = False
         self.running = 0
+        self.cached = 0  #: prompt tokens that were not computed again
+        self.cleared = 0  #: calls of clear_prefixes
         self.prompts: list[list[int]] = []
         self.samplings: list[Sampling] = []
         self.gate: asyncio.Event | None = None  #: when set, tokens wait for it
@@ -94,12 +96,15 @@ class StubEngine:
                 await asyncio.sleep(self.delay)
                 self.active_version = self.swap_after.get(i, self.active_version)
                 top = [(token, -0.25), (5, -2.0)][:sampling.top_logprobs]
-                yield Token(token, -0.5, -0.25, self.active_version, top)
+                yield Token(token, -0.5, -0.25, self.active_version, top, 0 if i else self.cached)
                 if token in (*self.info.eos_ids, *sampling.stop_token_ids):
                     break
             yield Finished("stop")
         finally:
             self.running -= 1
+
+    def clear_prefixes(self) -> None:
+        self.cleared += 1
 
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
         return [-1.0] * (len(token_ids) - 1), self.active_version

@@ -35,8 +35,11 @@ class Rig:
         known = conversations.Conversations(self.store)
         self.recorder = TurnRecorder(self.store, self.outbox, also=known.save)
         self.turns = ChatService(self.recorder, "stub", index=known.index)
-        self.turns.mark_ready(TokenPolicy(StubEngine(lambda _: [*template.encode("Hello!"), EOS]), template))
+        self.engine = StubEngine(lambda _: [*template.encode("Hello!"), EOS])
+        self.turns.mark_ready(TokenPolicy(self.engine, template))
+        self.turns.on_forgotten = self.engine.clear_prefixes
         self.forgetter = PolicyForgetter("policy_server", self.home, self.store, self.recorder, known)
+        self.forgetter.engine = self.engine
 
     def open(self, session: str) -> RequestContext:
         return self.turns.open(Origin(client="c", payer="", api="test"), turn_pb2.TurnOptions(session_id=session),
@@ -84,7 +87,9 @@ async def test_a_turn_that_was_asked_for_before_is_let_go_and_a_newer_one_is_wel
         rig: Rig, template: ChatTemplate, tmp_path: Path) -> None:
     late = rig.open("ann")
     await rig.forget("ann")
+    assert rig.engine.cleared == 1
     await rig.answer(late)
+    assert rig.engine.cleared == 2, "it was computed after the forgetting"
     await rig.turns.feedback(turn_pb2.Feedback(session_id="ann", comment="now"))
     assert len(rig.waiting()) == 1, "the feedback, which is newer"
     assert rig.turns._index.match("c", [*ASK, turn_pb2.ChatMessage(role="assistant", content="Hello!")]) is None

@@ -88,13 +88,14 @@ def chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> dict
 async def test_text_and_usage(api: Api) -> None:
     api.chunks = [chunk({"role": "assistant", "content": ""}), chunk({"content": "Hel"}), chunk({"content": "lo"}),
                   chunk({}, "length"), {**chunk({}), "choices": [], "usage": {
-                      "prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}}]
+                      "prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11,
+                      "prompt_tokens_details": {"cached_tokens": 4}}}]
     events, transcript = await ask(api, sampling=turn_pb2.SamplingParams(temperature=0.5, max_tokens=7, stop=["x"]),
                                    extra={"thinking": {"type": "disabled"}, "n": 3})
     end = events[-1]
     assert isinstance(events[0], Start) and isinstance(end, End)
     assert end.message.content == "Hello" and end.finish_reason == turn_pb2.FINISH_REASON_LENGTH
-    assert (end.prompt_tokens, end.completion_tokens, end.record) == (9, 2, None)
+    assert (end.prompt_tokens, end.completion_tokens, end.record, end.cached_tokens) == (9, 2, None, 4)
     assert transcript.first_token_at is not None and transcript.record() is None
     sent, = api.requests
     assert api.authorization == "Bearer sekrit"

@@ -34,6 +34,7 @@ async def test_a_whole_answer_and_its_turn(entrypoint: Entrypoint) -> None:
     assert answer.usage.prompt_tokens == len(turn.tokens.prompt_ids) == len(entrypoint.engine.prompts[0])
     assert answer.usage.completion_tokens == len(turn.tokens.response_ids)
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
     assert list(turn.tokens.prompt_ids) == entrypoint.engine.prompts[0]
     assert len(turn.tokens.logprobs) == len(turn.tokens.model_logprobs) == len(turn.tokens.response_ids)
     assert [(s.version, s.begin, s.end) for s in turn.tokens.spans] == [(3, 0, len(turn.tokens.response_ids))]
@@ -48,6 +49,7 @@ async def test_a_whole_answer_and_its_turn(entrypoint: Entrypoint) -> None:
 async def test_a_stream_tells_the_same_as_the_whole(entrypoint: Entrypoint) -> None:
     text = "Grüße, 世界 👋🏽! the end"
     entrypoint.says(text)
+    entrypoint.engine.cached = 5
     stream = await entrypoint.openai().chat.completions.create(
         model="stub", messages=ASK, stream=True, stream_options={"include_usage": True},
         extra_body={"session_id": "s2"})
@@ -61,6 +63,7 @@ async def test_a_stream_tells_the_same_as_the_whole(entrypoint: Entrypoint) -> N
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == len(
         entrypoint.turns()[0].tokens.response_ids)
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens == 5
     assert all(chunk.usage is None for chunk in chunks[:-1])
     assert entrypoint.turns()[0].response.content == text
 

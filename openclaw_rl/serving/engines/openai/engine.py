@@ -242,8 +242,9 @@ class UpstreamPolicy:
                 for _, (id, name, arguments) in sorted(calls.items())]
             reason = turn_pb2.FINISH_REASON_TOOL_CALLS
             yield Delta(tool_calls=transcript.tool_calls)
+        details = usage.prompt_tokens_details if usage else None
         yield End(reason, transcript.message(), usage.prompt_tokens if usage else 0,
-                  usage.completion_tokens if usage else 0)
+                  usage.completion_tokens if usage else 0, cached_tokens=details.cached_tokens if details else None)
 
     def _request(self, call: ChatCall, instructions: str) -> dict[str, Any]:
         messages = playbook.with_playbook(call.messages, instructions)

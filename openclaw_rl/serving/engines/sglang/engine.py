@@ -140,6 +140,11 @@ class SglangEngine:
             finally:
                 self._pool.release(worker)
 
+    def clear_prefixes(self) -> None:
+        """Use no earlier entry of SGLang's cache; see TokenEngine.clear_prefixes."""
+        for worker in self._manager.workers:
+            worker.clear_prefixes()
+
     async def score(self, token_ids: Sequence[int]) -> tuple[list[float], int]:
         """Log-probabilities of tokens 1.. and their version; see TokenEngine.score."""
         self._check_ids(token_ids)

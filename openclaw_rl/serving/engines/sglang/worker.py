@@ -67,9 +67,13 @@ class Worker:
         """The key of SGLang's radix cache, which never matches prompts of different keys.
 
         Each activation has its own: older entries were computed with older weights, some with those of two versions,
-        and a response must not use them unless it began before the activation.
+        and a response must not use them unless it began before the activation. So has each forgotten session.
         """
         return f"{self.version}.{self._activations}"
+
+    def clear_prefixes(self) -> None:
+        """Match no older entry of SGLang's cache from now on."""
+        self._activations += 1
 
     def info(self) -> WorkerInfo:
         """Its public state."""
@@ -210,7 +214,8 @@ def _tokens(piece: dict[str, Any], meta: dict[str, Any], known: int, top: int) -
         if version < 0:
             raise EngineError("somebody else changed SGLang's weights: it reports no version of this engine")
         found.append(Token(token, float(drawn), float(model), int(version),
-                           [(int(entry[1]), float(entry[0])) for entry in tops[i]] if top else []))
+                           [(int(entry[1]), float(entry[0])) for entry in tops[i]] if top else [],
+                           0 if known or i else int(meta.get("cached_tokens") or 0)))
     return found
 
 

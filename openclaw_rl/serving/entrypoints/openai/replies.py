@@ -153,7 +153,9 @@ class CompletionReply(ChatReply):
                 "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens]}
 
 
-def usage(ends: list[End], n: int) -> dict[str, int]:
+def usage(ends: list[End], n: int) -> dict[str, Any]:
     """Token usage of a request, each prompt counted once; `n`: responses of each prompt."""
     prompt, completion = sum(end.prompt_tokens for end in ends[::n]), sum(end.completion_tokens for end in ends)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    cached = [end.cached_tokens for end in ends[::n] if end.cached_tokens is not None]
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+            **({"prompt_tokens_details": {"cached_tokens": sum(cached)}} if cached else {})}

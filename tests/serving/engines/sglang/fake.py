@@ -128,7 +128,7 @@ class FakeSglang:
                 number = int(self.version) if self.version.isdecimal() else -1
                 marks = [-0.5, -0.25, number] if self.hook else [-9.0, -9.0, -9.0]
                 meta: dict[str, Any] = {
-                    "finish_reason": reason, "completion_tokens": len(made),
+                    "finish_reason": reason, "completion_tokens": len(made), "cached_tokens": len(ids) - 1,
                     "output_token_ids_logprobs": [[[value, 0, None] for value in marks]],
                     "output_top_logprobs": [
                         [[-0.5, made[-1], None], [-1.5, 3, None]][:body.get("top_logprobs_num", 0)]]}

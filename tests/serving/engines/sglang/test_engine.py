@@ -116,6 +116,9 @@ async def test_what_the_cache_holds_of_another_activation_is_never_used(make: Ma
     await respond(engine, [5])
     keys = [asked["extra_key"] for asked in fakes[0].requests()]
     assert len(set(keys)) == 3  # also back at version 0: what ran on ended there with weights of version 1
+    engine.clear_prefixes()
+    assert [token.cached_tokens for token in await respond(engine, [5, 6, 7], 3)] == [2, 0, 0]
+    assert fakes[0].requests()[-1]["extra_key"] not in keys
 
 
 async def test_tensors_go_between_begin_and_end(make: Make, fakes: list[FakeSglang], other: Path) -> None:
