@@ -5,6 +5,7 @@
     policy.first50 first95 first99   the same to the first token
     policy.running, .waiting    responses being made, requests that wait for the engine
     policy.tokens_per_s
+    policy.cached               share of the last minute's prompt tokens that were in the prefix cache, 0 to 1
     env.TYPE.leased .capacity .waiting .warm
     judge.positive .neutral .negative .failed   judgements of the last minute
     judge.votes, .votes_failed  votes of the last minute
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from openclaw_rl.v1.component_pb2 import ComponentStatus
 
 _POLICY = {"qps": "qps", "running": "running", "waiting": "waiting", "tokens_per_s": "tokens_per_s",
-           "p50": "latency_p50_ms", "p95": "latency_p95_ms", "p99": "latency_p99_ms", "first50": "first_token_p50_ms",
-           "first95": "first_token_p95_ms", "first99": "first_token_p99_ms"}
+           "cached": "prefix_cache_hit_rate", "p50": "latency_p50_ms", "p95": "latency_p95_ms", "p99": "latency_p99_ms",
+           "first50": "first_token_p50_ms", "first95": "first_token_p95_ms", "first99": "first_token_p99_ms"}
 _JUDGE_RATES = {"positive": "positive", "neutral": "neutral", "negative": "negative", "failed": "judgements_failed",
                 "votes": "votes", "votes_failed": "votes_failed"}
 _TRAINER = {"updates_h": "updates_per_hour", **{

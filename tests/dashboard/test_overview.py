@@ -28,7 +28,7 @@ def _fill(mesh: FakeMesh) -> None:
     status["policy_server"].gauges.update({"qps": 3.5, "running": 2, "waiting": 1, "tokens_per_s": 40,
                                            "latency_p50_ms": 812, "latency_p95_ms": 1500, "latency_p99_ms": 12_345,
                                            "first_token_p50_ms": 90, "first_token_p95_ms": 150,
-                                           "first_token_p99_ms": 200})
+                                           "first_token_p99_ms": 200, "prefix_cache_hit_rate": 0.874})
     status["prm_judge"].counters.update({"positive": 5, "votes": 9, "votes_failed": 1})
     status["prm_judge"].gauges["queue"] = 4
     status["trainer"].gauges.update({"loss": 0.42, "kl": 0.01, "grad_norm": 1.5, "staleness": 0.5, "pending": 3})
@@ -55,7 +55,7 @@ def test_the_first_screen_is_live_and_safe(shown: tuple[FakeMesh, Served], brows
     watched = browse(served.url)
     page = watched.page
     tiles = page.get_by_role("region", name="Now")
-    for text in ("3.50", "812 ms", "p95 1.50 s · p99 12.3 s", "90 ms", "1 waiting", "of 10"):
+    for text in ("3.50", "812 ms", "p95 1.50 s · p99 12.3 s", "90 ms", "87% of prompts cached", "1 waiting", "of 10"):
         expect(tiles).to_contain_text(text.replace("3.50", "3.5"), timeout=20_000)
     components = page.get_by_role("region", name="Components")
     expect(components.get_by_role("listitem")).to_have_count(4)

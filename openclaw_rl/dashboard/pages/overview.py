@@ -121,8 +121,10 @@ def _tiles() -> Callable[[], None]:
         put("qps", number(get("policy.qps")), t("tile.tokens", n=number(get("policy.tokens_per_s"), "count")))
         put("p50", number(get("policy.p50"), "ms"),
             t("tile.tail", p95=number(get("policy.p95"), "ms"), p99=number(get("policy.p99"), "ms")))
+        cached = get("policy.cached")
         put("first", number(get("policy.first50"), "ms"),
-            t("tile.tail", p95=number(get("policy.first95"), "ms"), p99=number(get("policy.first99"), "ms")))
+            t("tile.tail", p95=number(get("policy.first95"), "ms"), p99=number(get("policy.first99"), "ms"))
+            + ("" if cached is None else " · " + t("tile.cached", share=f"{cached:.0%}")))
         put("running", number(get("policy.running"), "count"),
             t("tile.waiting", n=number(get("policy.waiting"), "count")))
         leased = [value for name, value in now.items() if name.startswith("env.") and name.endswith(".leased")]
