@@ -73,6 +73,7 @@ async def main() -> None:
             await asyncio.sleep(index * args.gap)
             return sum([isinstance(item, Token) async for item in engine.generate(
                 prompts[index], Sampling(temperature=0, max_tokens=args.tokens))])
+        engine.clear_prefixes()  # prompts of the round before, which would not be computed again
         started = time.perf_counter()
         made = sum(await asyncio.gather(*(one(index) for index in range(count))))
         return made / (time.perf_counter() - started)
