@@ -20,7 +20,7 @@ class State:
 
 
 def load(name: str) -> list[State]:
-    """Read development.yaml, unseen.yaml or unseen_last.yaml of this folder."""
+    """Read development.yaml, or one of the unseen*.yaml, of this folder."""
     rows = yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return [State(row["kind"], row["request"], row["answer"], row["next"], (row["score"], *row.get("also", ())))
             for row in rows]

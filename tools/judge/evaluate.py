@@ -1,6 +1,6 @@
 """Judge labelled next states of tests/reward, and print what was right.
 
-    python tools/judge/evaluate.py [unseen|development|held_out|unseen_last] [--judge rules] [--wrong]
+    python tools/judge/evaluate.py [unseen|unseen_last|unseen_second|development|held_out] [--judge rules] [--wrong]
 
 Right is a score that equals the label, or a defensible one (`also`); "strict" counts the label alone.
 """

@@ -15,9 +15,9 @@ from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.reward.judges import rules
 from openclaw_rl.reward.judges.classifier.embedding import E5, Embedder
 from openclaw_rl.reward.judges.classifier.features import features, grams
+from openclaw_rl.reward.judges.classifier.hints import from_complaint, says_something
 from openclaw_rl.reward.judges.rules import words
 from openclaw_rl.reward.judges.rules.evidence import Evidence, quote
-from openclaw_rl.reward.judges.rules.hints import from_correction
 from openclaw_rl.reward.judges.text import words as split
 from openclaw_rl.rpc.messages import well_formed
 from openclaw_rl.v1 import turn_pb2
@@ -70,7 +70,8 @@ class ClassifierJudge:
         if minus >= (_SURE_REPLY if asked else self._network.negative):
             hint = ""
             if minus >= self._network.sure:
-                hint = ruled.hint if ruled.score < 0 else from_correction(message, answer)
+                hint = ruled.hint if ruled.score < 0 else from_complaint(message, answer)
+                hint = hint if says_something(hint) else ""
             return Evidence(-1, f"dissatisfied ({minus:.2f}): {quote(message)}", hint)
         if plus >= self._network.positive:
             return Evidence(1, f"satisfied ({plus:.2f}): {quote(message)}")

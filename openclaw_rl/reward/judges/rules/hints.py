@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from openclaw_rl.reward.judges.rules.signals import Signal
-from openclaw_rl.reward.judges.text import has_cjk
+from openclaw_rl.reward.judges.text import MASK, has_cjk
 
 #: Longest hint in characters: it goes beside the prompt of a small model.
 LIMIT = 300
@@ -37,31 +37,6 @@ _ATTACK = re.compile(
     r"|(?:忽略|无视|忘记|忘掉).{0,20}(?:指令|提示|规则|系统|设定)|系统提示|(?:从现在起|从今以后|以后|永远|一律|总是|每次"
     r"|每个回答|所有回答|无论).{0,30}(?:回答[“\"]|都?说|结尾|开头|加上|附上|推荐|只回答|回复[“\"])",
     re.IGNORECASE | re.DOTALL)
-#: A message that says what the answer should have been, and little else.
-_SHOULD = re.compile(
-    r"(?:(?:no|nope|wait|actually|hm+|um+|sorry)\b[, .]*)*(?:(?:it|that|this)(?:'s| is| was| should be| must be)"
-    r"|isn't it|it should|i think it's|i(?:'m| am) (?:pretty|fairly|quite) sure|my name is|i am|i'm|i said|i meant"
-    r"|i asked (?:for|about)"
-    r"|i (?:only|just) (?:want|need)(?:ed)?|i (?:want|need)(?:ed)?|we need|don't|leave out|without|with)\b.{2,140}"
-    r"|[^,.!?\n]{1,40}, not [^,.!?\n]{1,40}[.!]?"
-    r"|(?:不对?[，,]?|错了[，,]?)*(?:应该|应为|明明|其实|我(?:要|问|说|叫|姓|学)的?|是|不是|别|不要|去掉|改成|换成).{1,60}"
-    r"|.{1,20}(?:才对|才是)[。!！]?", re.IGNORECASE)
-_SCORN = re.compile(r"\b(?:lol|haha|wow|genius|bravo|great|seriously|kidding|joke|stupid|idiot|useless|nonsense|rubbish"
-                    r"|again|still)\b|[?？]{2}|🙄|呵呵|哈哈|无语|垃圾|什么鬼|离谱", re.IGNORECASE)
-
-
-def from_correction(message: str, answer: str) -> str:
-    """A hint from a complaint of which no rule knows an instruction: what it says should have been, else nothing.
-
-    It is the user's sentence if that is short, without scorn, and not a quotation of the answer.
-    """
-    text = clean(" ".join(message[:LIMIT].split()))
-    if len(text) > 160 or not _SHOULD.fullmatch(text) or _SCORN.search(text) or text.endswith(("?", "？")):
-        return ""
-    if text.lower().rstrip(".。") in answer.lower():
-        return ""
-    return safe(_sentence(text))
-
 
 def safe(hint: str) -> str:
     """The hint, or nothing if it wants more than another answer: see _ATTACK."""
@@ -74,7 +49,8 @@ def compose(signals: Sequence[Signal]) -> str:
     "in one sentence", "without markdown" join the instruction before them; a phrase derived from a complaint ("too
     long") is left out beside a real instruction.
     """
-    phrases = [signal for signal in signals if signal.phrase.strip()]
+    # What was masked, a quotation or code, is not in a phrase: without it the phrase says something else.
+    phrases = [signal for signal in signals if signal.phrase.strip() and MASK not in signal.phrase]
     if any(not signal.fallback for signal in phrases):
         phrases = [signal for signal in phrases if not signal.fallback]
     sentences: list[str] = []
@@ -91,13 +67,13 @@ def compose(signals: Sequence[Signal]) -> str:
                 sentences[-1] = joined
                 continue
         sentences.append(f"Answer {_lower(phrase)}" if signal.manner and not cjk else phrase)
-    return safe(_bounded([_sentence(text) for text in sentences]))
+    return safe(_bounded([sentence(text) for text in sentences]))
 
 
 def from_comment(comment: str) -> str:
     """A whole comment as a hint, for a bad score whose comment no rule understands."""
     phrase = clean(" ".join(comment.split()))
-    return safe(_bounded([_sentence(phrase)])) if len(phrase) > 2 else ""
+    return safe(_bounded([sentence(phrase)])) if len(phrase) > 2 else ""
 
 
 def clean(text: str) -> str:
@@ -112,7 +88,7 @@ def _lower(text: str) -> str:
     return text if len(text) < 2 or not text[1].islower() else text[0].lower() + text[1:]
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
     stop = "。" if has_cjk(text[-1:]) or (has_cjk(text) and not text.endswith((".", "。", "!", "?"))) else "."
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "。", "!", "?", "！", "？")) else stop)
 
