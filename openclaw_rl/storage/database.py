@@ -28,7 +28,7 @@ from openclaw_rl.storage import upkeep
 from openclaw_rl.storage.errors import StorageError, is_damage, is_of_the_file
 from openclaw_rl.storage.opening import check_header, open_or_replace
 from openclaw_rl.storage.rewrite import REWRITTEN, rewrite
-from openclaw_rl.storage.salvage import ALL, Recovery
+from openclaw_rl.storage.salvage import ALL, SALVAGED, Recovery
 from openclaw_rl.storage.writer import Job, Writer
 
 __all__ = ["Database", "StorageError"]
@@ -80,7 +80,8 @@ class Database:
         self._upkeep = upkeep.Upkeep(self.path, durability == "group", self._connect, self._writing, self._failed)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            Path(f"{self.path}{REWRITTEN}").unlink(missing_ok=True)  # of a process that was killed meanwhile
+            for copy in (REWRITTEN, SALVAGED):  # of a process that was killed meanwhile
+                Path(f"{self.path}{copy}").unlink(missing_ok=True)
             self._db, self.problems = open_or_replace(self.path, self._connect_checked, label="corrupt",
                                                       keep=KEEP_DAMAGED, recovery=recovery)
             self._shrink()

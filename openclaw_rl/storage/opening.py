@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 from openclaw_rl.storage.errors import StorageError, is_damage
 from openclaw_rl.storage.quarantine_files import Label, move_aside
-from openclaw_rl.storage.salvage import Recovery, salvage
+from openclaw_rl.storage.salvage import SALVAGED, Recovery, salvage
 from openclaw_rl.storage.wal import WalIndex
 
 logger = logging.getLogger(__name__)
@@ -60,9 +61,13 @@ def open_or_replace(path: Path, connect: Callable[[], sqlite3.Connection], *, la
         why = str(error)
         if isinstance(error, Unusable):
             recovery = None
+    # Before it is moved: of who is killed meanwhile the damaged file is still there.
+    fresh = Path(f"{path}{SALVAGED}")
+    saved = "" if recovery is None else f": {salvage(path, fresh, recovery)}"
     aside = move_aside(path, label=label, keep=keep)
+    if fresh.exists():
+        os.replace(fresh, path)
     connection = connect()
-    saved = "" if recovery is None else f": {salvage(aside, connection, recovery)}"
     problems.append(f"{path} was damaged ({' '.join(why.split())}); it was set aside as {aside}, and a new one "
                     f"begun{saved}")
     logger.error(problems[-1])

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+#: What is behind the file's name in that of the new one.
+SALVAGED = ".salvaged"
 #: Ranges of keys that are tried between damaged pages of a table, at most, and keys behind the last one.
 _PROBES = 20_000
 _BEYOND = 2**20
@@ -45,18 +47,20 @@ class Saved:
         return not self.lost and not self.torn
 
 
-def salvage(damaged: Path, into: sqlite3.Connection, recovery: Recovery) -> str:
-    """Copy the tables and their rows.
+def salvage(damaged: Path, into_file: Path, recovery: Recovery) -> str:
+    """Copy the tables and their rows to a new file, which is on the disk when this returns.
 
     Args:
         damaged: the file, of which nobody else has a connection.
-        into: of a file without tables.
+        into_file: the new one, which is there afterwards unless nothing can be read.
 
     Returns:
         What was saved and what is lost, for a person.
     """
     try:
-        with closing(sqlite3.connect(damaged, isolation_level=None)) as source:
+        with closing(sqlite3.connect(damaged, isolation_level=None)) as source, \
+                closing(sqlite3.connect(into_file, isolation_level=None)) as into:
+            into.execute("PRAGMA journal_mode = MEMORY")  # nobody misses it when it breaks
             schema = source.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE "
                                     "'sqlite~_%' ESCAPE '~'").fetchall()
             tables = {name: sql for type, name, sql in schema if type == "table"}
@@ -75,8 +79,7 @@ def salvage(damaged: Path, into: sqlite3.Connection, recovery: Recovery) -> str:
                 into.execute(statement)
             into.execute("COMMIT")
     except _Damage as error:
-        if into.in_transaction:
-            into.execute("ROLLBACK")
+        into_file.unlink(missing_ok=True)
         return f"nothing that was in it could be taken over ({' '.join(str(error).split())})"
     return _told(saved)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from openclaw_rl.storage import opening
 from openclaw_rl.storage.database import Database
 from openclaw_rl.storage.outbox import Outbox
-from openclaw_rl.storage.salvage import ALL, Recovery
+from openclaw_rl.storage.salvage import ALL, SALVAGED, Recovery
 
 PAGE = 4096
 SCHEMA = """
@@ -147,4 +148,23 @@ def test_a_file_without_its_first_page_gives_nothing(path: Path) -> None:
     store, problem = _opened(path)
     assert "nothing that was in it could be taken over (file is not a database)" in problem
     assert Outbox(store, "messages").pending == 0
+    store.close()
+
+
+def test_who_is_killed_while_it_is_taken_over_begins_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> Path:
+        raise Killed
+
+    _overwrite(path, _pages(path, "states", "leaf")[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "move_aside", killed)
+        with pytest.raises(Killed):
+            Database(path, schema=SCHEMA)
+    assert Path(f"{path}{SALVAGED}").exists()
+    store, problem = _opened(path)
+    assert _turns(store) == set(range(1, TURNS + 1)) and "was taken over" in problem
+    assert not Path(f"{path}{SALVAGED}").exists()
     store.close()
