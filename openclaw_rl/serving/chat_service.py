@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from weakref import WeakValueDictionary
 
 from openclaw_rl.observability import request_spans
 from openclaw_rl.observability.gen_ai import Generation
@@ -24,7 +25,7 @@ from openclaw_rl.serving.token_policy import Policy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.serving.validation import check_id
 from openclaw_rl.sessions.fingerprint import Digests, both_digests
-from openclaw_rl.sessions.index import ConversationIndex
+from openclaw_rl.sessions.index import ConversationIndex, in_flight_key
 from openclaw_rl.v1 import turn_pb2
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class ChatService:
         self._policy: Policy | None = None
         self._recorder, self._heartbeat = recorder, heartbeat
         self._index = index if index is not None else ConversationIndex()
+        # Requests without a session id that are not answered yet.
+        self._unanswered: WeakValueDictionary[bytes, RequestContext] = WeakValueDictionary()
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -88,7 +91,8 @@ class ChatService:
             logger.warning("%d responses are cut short", self.running)
 
     def open(self, origin: Origin, options: turn_pb2.TurnOptions, messages: list[turn_pb2.ChatMessage],
-             metadata: dict[str, str], choices: int = 1, digests: Digests | None = None) -> RequestContext:
+             metadata: dict[str, str], choices: int = 1, digests: Digests | None = None,
+             tools: Sequence[turn_pb2.ToolDefinition] = ()) -> RequestContext:
         """Accept a request: find its session and give it ids.
 
         Args:
@@ -101,12 +105,15 @@ class ChatService:
         check_id("session_id", options.session_id)
         check_id("turn_type", options.turn_type)
         digests = digests or both_digests(messages)
-        session, source = self._session(origin, options, messages, digests)
+        key = b"" if options.session_id else in_flight_key(origin.client, tools, digests)
+        session, source = self._session(origin, options, messages, digests, key)
         self._recorder.count("requests")
         self.meter.tick()
         context = RequestContext(turn_id=new_id("turn_"), session_id=session, session_source=source, options=options,
                                  origin=origin, metadata=metadata, requested_at=time.time(), open_choices=choices,
                                  digests=digests)
+        if key:
+            self._unanswered[key] = context
         request_spans.opened(origin.span, context.turn_id, context.session_id)
         return context
 
@@ -200,9 +207,12 @@ class ChatService:
         return self._policy
 
     def _session(self, origin: Origin, options: turn_pb2.TurnOptions, messages: list[turn_pb2.ChatMessage],
-                 digests: Digests) -> tuple[str, turn_pb2.SessionSource.ValueType]:
+                 digests: Digests, key: bytes) -> tuple[str, turn_pb2.SessionSource.ValueType]:
         if options.session_id:
             return options.session_id, turn_pb2.SESSION_SOURCE_CLIENT
+        same = self._unanswered.get(key)
+        if messages and same is not None and same.open_choices > 0:  # a repetition, while the first is still answered
+            return same.session_id, turn_pb2.SESSION_SOURCE_INFERRED
         if known := self._index.match(origin.client, messages, digests):
             return known, turn_pb2.SESSION_SOURCE_INFERRED
         return new_id("ses_"), turn_pb2.SESSION_SOURCE_NEW
@@ -240,6 +250,8 @@ class ChatService:
         if self._recorder.forgot(turn):
             self.on_forgotten()
             return None
-        if response.content or response.tool_calls:
-            self._index.remember(origin.client, context.session_id, call.messages, response, context.digests)
+        if call.messages:
+            complete = reason not in (turn_pb2.FINISH_REASON_CANCELLED, turn_pb2.FINISH_REASON_ERROR)
+            self._index.remember(origin.client, context.session_id, call.messages, response, context.digests,
+                                 complete=complete, done=done)
         return turn

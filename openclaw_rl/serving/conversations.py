@@ -9,7 +9,8 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 
-from openclaw_rl.sessions.index import LIMIT, ConversationIndex
+from openclaw_rl.sessions.index import IDLE, LIMIT, ConversationIndex, Entry
+from openclaw_rl.storage.checksum import add_columns
 from openclaw_rl.storage.database import Database
 
 #: Rows beyond the index's limit, as many again: those of keys that were written anew.
@@ -18,9 +19,11 @@ _PRUNE_EVERY = 1_000
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
-    seq INTEGER PRIMARY KEY,  -- a log: of a key the last row counts
+    seq INTEGER PRIMARY KEY,  -- a log: of a key and session the last row counts
     key BLOB NOT NULL,
-    session TEXT);            -- NULL: of more than one
+    session TEXT,             -- NULL in rows of an older release: of more than one
+    turn INTEGER NOT NULL DEFAULT 0,
+    instructions BLOB NOT NULL DEFAULT x'');
 """
 
 
@@ -33,18 +36,23 @@ class Conversations:
         StorageError: the file can't be read.
     """
 
-    def __init__(self, database: Database, limit: int = LIMIT) -> None:
+    def __init__(self, database: Database, limit: int = LIMIT, idle: float = IDLE) -> None:
+        with database.transaction() as db:
+            add_columns(db, "conversations", {"turn": "INTEGER NOT NULL DEFAULT 0",
+                                              "instructions": "BLOB NOT NULL DEFAULT x''"})
         self._database, self._keep = database, _SPARE * limit
         self._since_pruned = 0
-        rows = database.query("SELECT key, session FROM conversations ORDER BY seq")
-        self.index = ConversationIndex(limit, [(row["key"], row["session"]) for row in rows])
+        rows = database.query("SELECT key, session, turn, instructions FROM conversations WHERE session IS NOT NULL "
+                              "ORDER BY seq")
+        self.index = ConversationIndex(limit, [Entry(*row) for row in rows], idle)
 
     def save(self, db: sqlite3.Connection) -> None:
         """Write what is new, within the caller's transaction."""
         entries = self.index.unsaved()
         if not entries:
             return
-        db.executemany("INSERT INTO conversations (key, session) VALUES (?, ?)", list(entries.items()))
+        db.executemany("INSERT INTO conversations (key, session, turn, instructions) VALUES (?, ?, ?, ?)",
+                       [(entry.key, entry.session, entry.turn, entry.instructions) for entry in entries])
         self._since_pruned += len(entries)
         if self._since_pruned >= _PRUNE_EVERY:
             self._since_pruned = 0

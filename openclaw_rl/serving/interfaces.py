@@ -95,7 +95,7 @@ class Origin:
     span: Span | None = None  #: the request's span; None when it is not traced
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class RequestContext:
     """An accepted request. All its choices share it."""
 

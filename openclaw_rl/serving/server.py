@@ -77,7 +77,7 @@ class PolicyComponent(Component):
         store = self.database = Database(self._folder / "state.db", config.durability, SCHEMA + conversations.SCHEMA)
         resources.push_async_callback(asyncio.to_thread, store.close)
         outbox = Outbox(store, "turns")
-        known = conversations.Conversations(store)
+        known = conversations.Conversations(store, idle=config.session_awareness.session_timeout)
         self._recorder = TurnRecorder(store, outbox, also=known.save)
         resources.push_async_callback(asyncio.to_thread, self._recorder.close)
         self._engines = AsyncExitStack()

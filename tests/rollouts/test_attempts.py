@@ -8,8 +8,8 @@ import pytest
 
 from openclaw_rl.rollouts.tracking import views
 from openclaw_rl.v1 import environment_pb2
-from openclaw_rl.v1.turn_pb2 import Feedback, Turn
-from tests.rollouts.harness import Harness, answer, turn, user
+from openclaw_rl.v1.turn_pb2 import ChatMessage, Feedback, ToolCall, Turn
+from tests.rollouts.harness import Harness, answer, tool, turn, user
 
 
 def attempt(turn_id: str, response: str, at: int = 0, **fields: object) -> Turn:
@@ -40,10 +40,36 @@ def test_the_earlier_attempt_wins_when_it_is_continued(harness: Harness) -> None
     harness.tell(follow("t3", "one"))
     assert harness.sent().keys() == {"t1"}
     assert harness.states() == {"t1": "SENT", "t2": "SUPERSEDED", "t3": "OPEN"}
-    harness.tell(follow("t4", "two"))
-    assert harness.sent().keys() == {"t1"}, "what is sent stays the one that counts"
     harness.tracker.end("s")
-    assert "t2" not in harness.sent()
+    assert harness.sent().keys() == {"t1", "t3"}
+    harness.tell(follow("t4", "two"))
+    assert "t2" not in harness.sent(), "after the end of the session it is gone"
+
+
+def test_attempts_that_are_both_continued_are_two_turns(harness: Harness) -> None:
+    """Two agents asked the same at once: to the client's session that looked like a retry."""
+    harness.tell(attempt("t1", "one"), attempt("t2", "two"), follow("t3", "one", "good"), follow("t4", "two", "bad"))
+    words = {turn_id: state.messages[0].content for turn_id, state in harness.sent().items()}
+    assert words == {"t1": "good", "t2": "bad"}
+
+
+def test_attempts_are_told_apart_by_the_ids_of_their_tool_calls(harness: Harness) -> None:
+    def called(name: str) -> ChatMessage:
+        return ChatMessage(role="assistant", tool_calls=[ToolCall(id=f"call_{name}", name="ls", arguments_json="{}")])
+
+    def talk(name: str) -> list[ChatMessage]:
+        return [user("list"), called(name), tool("a b", f"call_{name}")]
+
+    names = ["x", "y", "z"]
+    harness.tell(*(turn(name, [user("list")], called(name)) for name in names))
+    harness.tell(*(turn(f"{name}2", talk(name), "two") for name in ("y", "x", "z")))
+    assert {name: state.next_turn_id for name, state in harness.sent().items()} == {
+        name: f"{name}2" for name in names}
+    assert {turn_id: harness.turns()[turn_id].parent_turn_id for turn_id in ("x2", "y2", "z2")} == {
+        "x2": "x", "y2": "y", "z2": "z"}
+    harness.tell(turn("y3", [*talk("y"), answer("two"), user("wrong")], "three"))
+    # Their last answers are equal, and so were they all but for the ids: it is one of them that is continued.
+    assert len(harness.sent().keys() & {"x2", "y2", "z2"}) == 1
 
 
 def test_attempts_with_the_same_answer(harness: Harness) -> None:

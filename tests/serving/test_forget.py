@@ -74,7 +74,7 @@ async def test_everything_of_the_session_goes_and_nothing_else(rig: Rig, tmp_pat
     assert found(tmp_path, MARK) and found(tmp_path, "ann")
     done = await rig.forget("ann")
     assert set(done.turn_ids) == set(ann) and done.removed["turns"] == 3 and done.removed["log lines"] == 1
-    assert done.removed["conversations"] == 1
+    assert done.removed["conversations"] == 2
     assert not rig.waiting() and not rig.outbox.rejected()
     assert not found(tmp_path, MARK) and not found(tmp_path, "ann")
     bob = await rig.answer(rig.open("bob"))

@@ -41,7 +41,8 @@ _ALLOWED: dict[str, list[str]] = {
     "once, when the file is opened": [
         r"SELECT COUNT\(\*\)(, COALESCE\(SUM\(LENGTH\(payload\)\), 0\)| AS n) FROM (outbox_\w+|transitions)$",
         r"SELECT (digest, before|session, before_ns) FROM forgotten",
-        r"SELECT key, session FROM conversations ORDER BY seq", r"SELECT id, active FROM sessions WHERE ended = 0",
+        r"SELECT key, session, turn, instructions FROM conversations WHERE session IS NOT NULL ORDER BY seq",
+        r"SELECT id, active FROM sessions WHERE ended = 0",
         r"SELECT (session, ended|id) FROM episodes WHERE closed = 0",
         r"SELECT version, manifest(, checkpoint, crc, detail)? FROM versions",
         r"UPDATE samples INDEXED BY pending SET (session|branch) = turn_id"],

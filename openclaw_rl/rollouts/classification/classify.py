@@ -11,6 +11,7 @@ import regex
 
 from openclaw_rl.config import SessionAwareness
 from openclaw_rl.rollouts.classification.housekeeping import Evidence, SessionContext, weigh
+from openclaw_rl.sessions.dialects import restore
 from openclaw_rl.sessions.fingerprint import text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import TurnClass
@@ -112,7 +113,7 @@ def _infer(turn: turn_pb2.Turn, session_context: Callable[[], SessionContext]) -
         return Classification(UNKNOWN, f"{turn.api} has no conversation")
     if not turn.messages:
         return Classification(UNKNOWN, "there are no messages")
-    role = turn.messages[-1].role
+    role = restore(turn.messages[-1:])[-1].role
     signs = weigh(turn, session_context()) if role == "user" and not turn.declared_type else None
     if signs is not None and signs.side:
         return Classification(SIDE, f"housekeeping: {signs.task}", signs)

@@ -36,6 +36,13 @@ _SUBJECT = r"(?:LLM|AI|API|model|agent|provider|upstream|completion|inference|co
 _WHOLE = re.compile("|".join(f"(?:{pattern})" for pattern in (
     r"[\[(（](?:no|empty) (?:response|reply|output|content|answer)[\])）]",
     r"No response(?: was)? (?:generated|received|requested)[^\n]{0,80}",
+    # OpenClaw's
+    rf"No response from (?:the )?(?:OpenClaw|{_SUBJECT})\b[^\n]{{0,60}}",
+    r"(?:⚠️?\s*)?(?:Error: (?:the )?)?Agent couldn['’]t generate a response\b.{0,300}",
+    # aider's, in front of an "Ok." of its own
+    r"I committed the changes with git hash [0-9a-f]{4,40} & commit msg: .{0,2000}",
+    r"I updated the files\.|I edited the files myself\.",
+    r"I have \*added these files to the chat\* so you can go ahead and edit them\..*",
     r"[\[(（](?:无|没有|空)(?:回复|回应|响应|输出)[\])）]",
     r"\[Request interrupted by user[^\]\n]{0,40}\]",
     r"(?-i:NO_REPLY|HEARTBEAT_OK|NO_CONTEXT|ANNOUNCE_SKIP|REPLY_SKIP)",

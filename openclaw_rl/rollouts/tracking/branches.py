@@ -10,13 +10,15 @@ from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.context_edits import Change, compare
 from openclaw_rl.rollouts.tracking.linking import Attempt, Link
 from openclaw_rl.rollouts.tracking.next_state import SINGLE, Outline
-from openclaw_rl.sessions.fingerprint import text_of
+from openclaw_rl.sessions.fingerprint import call_ids, text_of
 from openclaw_rl.v1 import turn_pb2
 
 #: Latest conversations of a session to compare a request with.
 _LEAVES = 8
-#: Characters from which an answer is recognised by itself, without the message that it answered.
+#: Characters from which an answer is recognised by itself, wherever it stands.
 _DISTINCT = 80
+#: Answers of a request that are looked for, the latest first.
+_ANSWERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ def assign(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: 
     """Assign a main turn to a branch.
 
     A branch is opened by a request that continues nothing, and by one whose context differs from the session's. The
-    latter brings a next state only if it certainly contains our last answer, and something after it.
+    latter brings a next state only if it contains our last answer in its place, and something after it.
     """
     branch = link.branch or turn.turn_id
     if attempt.repeats:
@@ -48,24 +50,32 @@ def assign(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, link: 
     if not changes:
         return Placement(branch, link.parent, "", link.main, link.main_position)
     change: Change = max(changes, key=lambda change: change.common)
-    leaf, position = _last_answer(outline, leaves)
-    if leaf is not None and position > link.main_position:
+    leaf, position = _last_answer(outline, leaves, link.main_position)
+    if leaf is not None:
         return Placement(turn.turn_id, leaf["id"], change.text, leaf, position)
     if change.compacted:
         return Placement(turn.turn_id, "", change.text)
     return Placement(turn.turn_id, link.parent, change.text, link.main, link.main_position)
 
 
-def _last_answer(outline: Outline, leaves: Sequence[sqlite3.Row]) -> tuple[sqlite3.Row | None, int]:
-    """The turn whose answer is the last one of the request, if that is certain."""
-    answers = [i for i, place in enumerate(outline.places) if outline.messages[place].role == "assistant"]
-    if not answers or answers[-1] == len(outline.places) - 1:
-        return None, -1  # nothing follows it
-    at = answers[-1]
-    single = outline.singles[at]
-    if outline.singles.count(single) > 1:
-        return None, -1
-    distinct = len(text_of(outline.messages[outline.places[at]])) >= _DISTINCT
-    found = [leaf for leaf in leaves if leaf["trail"].endswith(single) and (
-        distinct or (at > 0 and leaf["trail"][-2 * SINGLE:-SINGLE] == outline.singles[at - 1]))]
-    return (found[0], outline.places[at]) if len(found) == 1 else (None, -1)
+def _last_answer(outline: Outline, leaves: Sequence[sqlite3.Row], after: int) -> tuple[sqlite3.Row | None, int]:
+    """The turn whose answer is the latest known one of the request behind position `after`, and where that is; None if
+    several turns might be meant."""
+    answers = [at for at, place in enumerate(outline.places[:-1])  # something follows it
+               if place > after and outline.messages[place].role == "assistant"]
+    for at in answers[:-_ANSWERS - 1:-1]:
+        found = [leaf for leaf in leaves if leaf["trail"].endswith(outline.singles[at])]
+        calls = call_ids(outline.messages[outline.places[at]])
+        found = [leaf for leaf in found if (leaf["calls"] or b"") == calls] or found
+        if in_place := [leaf for leaf in found if len(leaf["trail"]) == (at + 1) * SINGLE] or [
+                leaf for leaf in found if _certain(outline, at, leaf, newest=leaf is leaves[0])]:
+            return (in_place[0], outline.places[at]) if len(in_place) == 1 else (None, -1)
+    return None, -1
+
+
+def _certain(outline: Outline, at: int, leaf: sqlite3.Row, newest: bool) -> bool:
+    """Whether an answer that stands elsewhere than before is the leaf's all the same: it is long, it answers the same
+    message, or it is the session's last one and the request has no other like it."""
+    return (len(text_of(outline.messages[outline.places[at]])) >= _DISTINCT
+            or (at > 0 and leaf["trail"][-2 * SINGLE:-SINGLE] == outline.singles[at - 1])
+            or (newest and outline.singles.count(outline.singles[at]) == 1))

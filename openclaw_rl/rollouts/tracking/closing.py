@@ -58,7 +58,9 @@ class TurnCloser:
         self._outbox.put(turn_id, transition.SerializeToString(), db=db)
         reason = _CLOSED_BY.get(next_state.kind) or f"continued by turn {next_state.next_turn_id}"
         tables.settle(db, turn_id, tables.SENT, reason)
-        tables.drop_rivals(db, turn_id, f"turn {turn_id} of the same request was sent")
+        # Another attempt that is continued as well was a conversation of its own.
+        tables.drop_rivals(db, turn_id, f"turn {turn_id} of the same request was sent",
+                           keep=next_state.kind == turn_pb2.NEXT_STATE_KIND_CONTINUED)
         effects.counts["transitions_sent"] += 1
         effects.journal.append(partial(traces.next_state, turn, next_state))
         effects.journal.append(partial(self._journal.next_state, turn.session_id, turn.policy_version,

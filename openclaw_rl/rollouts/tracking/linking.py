@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from openclaw_rl.rollouts.tracking import tables
 from openclaw_rl.rollouts.tracking.next_state import Outline, messages_behind
 from openclaw_rl.rollouts.tracking.response_flaws import Flaw
 from openclaw_rl.rpc.messages import new_id
-from openclaw_rl.sessions.fingerprint import text_of
+from openclaw_rl.sessions.fingerprint import call_ids, own_text, text_of
 from openclaw_rl.v1 import turn_pb2
 from openclaw_rl.v1.turn_pb2 import NextState
 
@@ -24,6 +25,8 @@ MOST_AWAITED = 8
 _QUERY_BATCH = 8
 #: Latest answers of a session to look for in a request.
 _ANSWERS = 4
+#: What a client appends to a response that it cut, without white space: Cline "[Response interrupted by ...]".
+_CUT_NOTE = re.compile(rb"\[(?:Response|Request)interrupted[^\]]{1,200}\]$")
 #: Order in which a request continues one of several turns with the same conversation.
 _PRECEDENCE = {tables.OPEN: 0, tables.SENT: 1, tables.REJECTED: 1}
 
@@ -89,10 +92,11 @@ def find(db: sqlite3.Connection, session: str, outline: Outline) -> Link:
             if digest not in rows:
                 continue
             if position < 0:
-                preferred = _preferred(rows[digest])
+                preferred = _preferred(rows[digest], outline.messages[i])
                 position, parent, branch = i, preferred["id"], preferred["branch"]
             if mains := [row for row in rows[digest] if row["class"] == turn_pb2.TURN_CLASS_MAIN]:
-                found = Link(position, parent, branch, i, _preferred(mains), frozenset(side_responses))
+                found = Link(position, parent, branch, i, _preferred(mains, outline.messages[i]),
+                             frozenset(side_responses))
                 return _unfinished(db, session, outline, found) or found
             side_responses.add(digest)
     found = Link(position, parent, branch)
@@ -120,7 +124,7 @@ def _unfinished(db: sqlite3.Connection, session: str, outline: Outline, found: L
         following = outline.messages[i + 1]
         fitting = [row for row in rows if row["conversation"] == outline.digests[i] and _may_be(row, following)]
         if fitting:
-            row = _preferred(fitting)
+            row = _preferred(fitting, following)
             position = i + 1 if following.role == "assistant" else i
             return Link(position, row["id"], row["branch"], position, row, found.side_responses)
     return None
@@ -130,19 +134,22 @@ def _may_be(row: sqlite3.Row, message: turn_pb2.ChatMessage) -> bool:
     """Whether `message` may be the client's version of the turn's response."""
     if not row["response_text"].strip():  # empty: the client left it out, or says so
         return message.role != "assistant" or is_framework_text(text_of(message))
-    text = "".join(text_of(message).split())
+    text = own_text(message)
     if message.role != "assistant" or row["flaw"] != Flaw.CUT_OFF or not text or message.tool_calls:
         return False
     try:
-        response = turn_pb2.Turn.FromString(row["payload"]).response
+        response = own_text(turn_pb2.Turn.FromString(row["payload"]).response)
     except (DecodeError, TypeError):
         return False
-    return "".join(text_of(response).split()).startswith(text)
+    return response.startswith(text) or response.startswith(_CUT_NOTE.sub(b"", text) or b"\0")
 
 
-def _preferred(rows: Sequence[sqlite3.Row]) -> sqlite3.Row:
-    """Choose among turns with the same conversation: the open one, else a sent one, else the latest."""
-    return min(reversed(rows), key=lambda row: _PRECEDENCE.get(row["state"], len(_PRECEDENCE)))
+def _preferred(rows: Sequence[sqlite3.Row], message: turn_pb2.ChatMessage) -> sqlite3.Row:
+    """Choose among turns with the same conversation: one whose tool calls have the ids that `message` has, then the
+    open one, else a sent one, else the latest."""
+    calls = call_ids(message)
+    return min(reversed(rows), key=lambda row: (
+        (row["calls"] or b"") != calls, _PRECEDENCE.get(row["state"], len(_PRECEDENCE))))
 
 
 def await_missing(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, position: int) -> None:

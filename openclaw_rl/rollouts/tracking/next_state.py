@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.rollouts.classification.framework_text import strip_framework_text
 from openclaw_rl.rpc.auth.callers import key_of
-from openclaw_rl.sessions.fingerprint import both_digests, is_instruction, request_digest, text_of
+from openclaw_rl.sessions.fingerprint import both_digests, call_ids, is_instruction, request_digest, text_of
 from openclaw_rl.v1 import turn_pb2
 
 #: Bytes of a message's own digest.
@@ -22,7 +22,7 @@ class Outline:
     another.
     """
 
-    messages: Sequence[turn_pb2.ChatMessage]  #: of the request
+    messages: Sequence[turn_pb2.ChatMessage]  #: of the request, restored (sessions/dialects.py)
     digests: list[bytes]  #: of each prefix of `messages`
     responses: list[int]  #: positions of the assistant messages, the last one first
     request: bytes  #: of the whole request: a retry has the same
@@ -31,19 +31,22 @@ class Outline:
     places: list[int]  #: their positions in `messages`
     trail: bytes  #: `singles` and that of the response, joined
     instructions: bytes  #: of the system messages, numbers aside
+    calls: bytes  #: of the ids of the response's tool calls; empty without any
 
     @classmethod
     def of(cls, turn: turn_pb2.Turn) -> Outline:
         """Compute the outline of `turn`."""
-        messages = list(turn.messages)
-        (*digests, response), singles = both_digests([*messages, turn.response], key_of(turn.client).encode()[:64])
+        owner = key_of(turn.client).encode()[:64]
+        request = both_digests(list(turn.messages), owner)
+        whole = request.followed_by(turn.response, owner)
+        messages, (*digests, response), singles = request.messages, whole.prefixes, whole.singles
         responses = [i for i, message in enumerate(messages) if message.role == "assistant"][::-1]
         places = [i for i, message in enumerate(messages) if not is_instruction(message)]
         instructions = [message for message in messages if is_instruction(message)]
         own = [singles[i][:SINGLE] for i in places]
         trail = b"".join(own) + singles[-1][:SINGLE]
         return cls(messages, digests, responses, request_digest(messages, turn.tools, digests), response, own, places,
-                   trail, request_digest(instructions, digests=()))
+                   trail, request_digest(instructions, digests=()), call_ids(turn.response))
 
     @property
     def conversation(self) -> bytes:

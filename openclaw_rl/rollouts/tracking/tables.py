@@ -59,7 +59,8 @@ CREATE TABLE IF NOT EXISTS turns(
     instructions BLOB,                  -- digest of the system messages
     conversation BLOB,                  -- digest of the request without them, of main turns
     trail BLOB,                         -- digests of all messages; only until a main turn continues it
-    episode BLOB                        -- serialized EpisodeStep; NULL for a turn of no episode
+    episode BLOB,                       -- serialized EpisodeStep; NULL for a turn of no episode
+    calls BLOB                          -- digest of the ids of its tool calls
 );
 CREATE INDEX IF NOT EXISTS turns_session ON turns(session);
 CREATE INDEX IF NOT EXISTS turns_response ON turns(response, session);
@@ -80,7 +81,7 @@ CREATE TABLE IF NOT EXISTS conversations(
     seq INTEGER PRIMARY KEY,
     client TEXT NOT NULL,
     response BLOB NOT NULL,
-    session TEXT,                       -- NULL: of more than one
+    session TEXT,                       -- of several the newest; NULL in rows of an older release
     UNIQUE(client, response)
 );
 CREATE TABLE IF NOT EXISTS feedback(
@@ -108,7 +109,8 @@ _MAIN = f"class = {turn_pb2.TURN_CLASS_MAIN}"
 EXCERPT = 200
 #: Columns without the payload, which may be large.
 SUMMARY = ("seq, id, session, class, rule, version, state, reason, flaw, finished, requested, choice, request_text, "
-           "response_text, parent, request, response, client, branch, change, episode, trail IS NOT NULL AS leaf")
+           "response_text, parent, request, response, client, branch, change, episode, calls, "
+           "trail IS NOT NULL AS leaf")
 
 
 def add_missing_columns(db: sqlite3.Connection) -> None:
@@ -117,7 +119,7 @@ def add_missing_columns(db: sqlite3.Connection) -> None:
         add_columns(db, table, {"crc": "INTEGER"})
     text = "TEXT NOT NULL DEFAULT ''"
     add_columns(db, "turns", {"client": text, "branch": text, "change": text, "instructions": "BLOB",
-                              "conversation": "BLOB", "trail": "BLOB", "episode": "BLOB"})
+                              "conversation": "BLOB", "trail": "BLOB", "episode": "BLOB", "calls": "BLOB"})
     db.execute("CREATE INDEX IF NOT EXISTS turns_conversation ON turns(conversation, session)")
     db.execute("CREATE INDEX IF NOT EXISTS turns_leaves ON turns(session) WHERE trail IS NOT NULL")
     db.execute("CREATE INDEX IF NOT EXISTS turns_class ON turns(class)")
@@ -143,14 +145,14 @@ def add_turn(db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, *, s
     db.execute(
         "INSERT INTO turns(id, session, class, rule, version, state, reason, flaw, finished, requested, choice, "
         "request_text, response_text, parent, request, response, payload, crc, client, branch, change, instructions, "
-        "conversation, trail, episode) "
-        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "conversation, trail, episode, calls) "
+        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (turn.turn_id, turn.session_id, turn.turn_class, turn.class_reason, turn.policy_version, state, reason, flaw,
          turn.finished_at.ToNanoseconds() / 1e9, turn.requested_at.ToNanoseconds(), turn.choice_index,
          as_text(outline.messages[-1:])[:EXCERPT], as_text([turn.response])[:EXCERPT], parent, outline.request,
          outline.response, payload, None if payload is None else crc(payload), turn.client, turn.branch_id, change,
          outline.instructions, outline.conversation if main else None, outline.trail if main else None,
-         turn.episode.SerializeToString() if turn.HasField("episode") else None))
+         turn.episode.SerializeToString() if turn.HasField("episode") else None, outline.calls))
 
 
 def turn(db: sqlite3.Connection, turn_id: str) -> sqlite3.Row | None:
@@ -240,12 +242,16 @@ def set_parent(db: sqlite3.Connection, session: str, turn_id: str, parent: str, 
     db.execute("UPDATE turns SET branch = ? WHERE session = ? AND branch = ?", (branch, session, turn_id))
 
 
-def drop_rivals(db: sqlite3.Connection, winner: str, reason: str) -> None:
-    """Supersede the other attempts at the winner's request for good."""
-    db.execute("UPDATE turns INDEXED BY turns_request SET state = ?, reason = ?, payload = NULL, trail = NULL "
-               "WHERE (request, session) = "
+def drop_rivals(db: sqlite3.Connection, winner: str, reason: str, keep: bool) -> None:
+    """Supersede the other attempts at the winner's request.
+
+    Args:
+        keep: they may still be sent until the session ends; else it is for good.
+    """
+    db.execute("UPDATE turns INDEXED BY turns_request SET state = ?, reason = ?, trail = NULL, "
+               "payload = CASE WHEN ? THEN payload END WHERE (request, session) = "
                "(SELECT request, session FROM turns WHERE id = ?) AND id <> ? AND payload IS NOT NULL",
-               (SUPERSEDED, reason, winner, winner))
+               (SUPERSEDED, reason, keep, winner, winner))
 
 
 def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_id: str, distance: int,
@@ -268,18 +274,19 @@ def take_awaited(db: sqlite3.Connection, session: str, response: bytes) -> sqlit
 def end_session(db: sqlite3.Connection, session: str) -> None:
     """Mark a session as ended, and drop what waits in it."""
     db.execute("UPDATE sessions SET ended = 1 WHERE id = ?", (session,))
+    db.execute("UPDATE turns INDEXED BY turns_kept SET payload = NULL WHERE session = ? AND payload IS NOT NULL AND "
+               "state = ?", (session, SUPERSEDED))
     db.execute("DELETE FROM awaited WHERE session = ?", (session,))
 
 
 def remember_conversation(db: sqlite3.Connection, client: str, response: bytes, session: str) -> None:
-    """Note the session of a conversation without an id; a second session makes it ambiguous."""
+    """Note the session of a conversation without an id; of several the newest counts."""
     db.execute("INSERT INTO conversations(client, response, session) VALUES(?, ?, ?) ON CONFLICT(client, response) "
-               "DO UPDATE SET session = CASE WHEN session = excluded.session THEN session END",
-               (client, response, session))
+               "DO UPDATE SET session = excluded.session", (client, response, session))
 
 
 def conversation(db: sqlite3.Connection, client: str, response: bytes) -> sqlite3.Row | None:
-    """The noted conversation; its session is NULL if ambiguous."""
+    """The noted conversation."""
     found: sqlite3.Row | None = db.execute(
         "SELECT session FROM conversations WHERE client = ? AND response = ?",
         (client, response)).fetchone()

@@ -5,7 +5,8 @@ Every main turn gets its next state once, and goes out as a transition in the tr
 - A request continues the turn whose conversation (request and response) is its longest prefix, within its session;
   one that continues none opens a branch of its own, and so does one whose context the client has changed.
 - Attempts at one request (a client's retry, several choices) are one turn: the latest attempt, its first choice,
-  stands for it until one of them is continued, which then is the one that counts.
+  stands for it until one of them is continued, which then is the one that counts. One that is continued as well was
+  a conversation of its own.
 - A turn that arrives before the one that it continues waits for it.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import grpc
@@ -57,7 +57,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
         call, digests = await off_loop(size, read)
         async with self._opened(context, "Chat", request.turn, call.messages, dict(request.metadata),
-                                digests) as opened, \
+                                digests, call.tools) as opened, \
                 aclosing(self._service.run(opened, call)) as events:
             async for event in events:
                 if isinstance(event, Start):
@@ -135,14 +135,14 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     @asynccontextmanager
     async def _opened(self, context: grpc.aio.ServicerContext, method: str, options: turn_pb2.TurnOptions,
-                      messages: list[turn_pb2.ChatMessage], metadata: dict[str, str], digests: Digests | None = None
-                      ) -> AsyncIterator[RequestContext]:
+                      messages: list[turn_pb2.ChatMessage], metadata: dict[str, str], digests: Digests | None = None,
+                      tools: Sequence[turn_pb2.ToolDefinition] = ()) -> AsyncIterator[RequestContext]:
         """Open a request and trace it to its end, in the trace that the caller's metadata names."""
         span = request_spans.rpc(f"openclaw_rl.v1.PolicyService/{method}", context.invocation_metadata() or ())
         status = "CANCELLED"
         try:
             origin = _origin(context, f"grpc.{method.lower()}", options, span)
-            yield self._service.open(origin, options, messages, metadata, digests=digests)
+            yield self._service.open(origin, options, messages, metadata, digests=digests, tools=tools)
             status = "OK"
         except errors.MeshError as error:
             status = error.code.name

@@ -165,7 +165,7 @@ class _Api:
         origin = Origin(client=self._digest(caller.shown, caller.address, asked.user), payer=caller.client, api=api,
                         span=exchange.span)
         context = self._service.open(origin, asked.options, asked.calls[0].messages, asked.metadata, len(asked.calls),
-                                     asked.digests)
+                                     asked.digests, asked.calls[0].tools)
         exchange.context = context
         return context
 
