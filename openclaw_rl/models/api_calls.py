@@ -23,6 +23,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_bef
 from openclaw_rl.config import ConfigError
 from openclaw_rl.models.api_endpoints import ApiModel, is_glm
 from openclaw_rl.runtime import proxies
+from openclaw_rl.runtime.redact import Redactor
 
 #: A minute, in seconds.
 _MINUTE = 60.0
@@ -160,8 +161,9 @@ def _through(proxy: str | None) -> str:
 
 
 def redact(text: str, api: ApiModel) -> str:
-    """Remove the API's key from a text: servers often quote the key that they refuse."""
-    return text.replace(api.api_key, "***")
+    """Remove the API's key from a text: servers often quote the key that they refuse. One as short as a word (local
+    servers take any) is no secret, and its letters stay."""
+    return Redactor([api.api_key]).text(text)
 
 
 def client(api: ApiModel, timeout: float) -> openai.AsyncOpenAI:

@@ -24,6 +24,7 @@ from openclaw_rl.serving.rates import RateMeter
 from openclaw_rl.serving.token_policy import Policy, Transcript
 from openclaw_rl.serving.tracing import generated
 from openclaw_rl.serving.validation import check_id
+from openclaw_rl.sessions.declared import declared
 from openclaw_rl.sessions.fingerprint import Digests, both_digests
 from openclaw_rl.sessions.index import ConversationIndex, in_flight_key
 from openclaw_rl.v1 import turn_pb2
@@ -104,6 +105,7 @@ class ChatService:
         self._ready()
         check_id("session_id", options.session_id)
         check_id("turn_type", options.turn_type)
+        options = _with_declared(options, messages, origin.client)
         digests = digests or both_digests(messages)
         key = b"" if options.session_id else in_flight_key(origin.client, tools, digests)
         session, source = self._session(origin, options, messages, digests, key)
@@ -255,3 +257,16 @@ class ChatService:
             self._index.remember(origin.client, context.session_id, call.messages, response, context.digests,
                                  complete=complete, done=done)
         return turn
+
+
+def _with_declared(options: turn_pb2.TurnOptions, messages: Sequence[turn_pb2.ChatMessage],
+                   client: str) -> turn_pb2.TurnOptions:
+    """The options, with what a framework says in its system message where the request itself says nothing."""
+    said = declared(messages, client)
+    if (options.session_id or not said.session_id) and (options.turn_type or not said.turn_type):
+        return options
+    result = turn_pb2.TurnOptions()
+    result.CopyFrom(options)
+    result.session_id = options.session_id or said.session_id
+    result.turn_type = options.turn_type or said.turn_type
+    return result

@@ -301,3 +301,10 @@ async def test_an_api_leads_to_no_other_server(status: int) -> None:
     assert inside.visits == []
     assert f"it redirects to http://{inside.address}/latest/meta-data, which is another server" in problem
     assert "check components.policy_server.base_url" in problem
+
+
+@pytest.mark.parametrize(("key", "left"), [("a", "a bad key: a-a"), ("", "a bad key: -"),
+                                           ("none", "a bad key: none-none"),
+                                           ("local-key-17", "a bad key: [redacted]-[redacted]")])
+def test_a_key_as_short_as_a_word_eats_no_words(key: str, left: str) -> None:
+    assert api_calls.redact(f"a bad key: {key}-{key}", ApiModel("m", "http://x", key)) == left

@@ -12,7 +12,14 @@ import pytest
 
 from openclaw_rl.serving.interfaces import ChatCall, End
 from openclaw_rl.serving.text.template import ChatTemplate
-from openclaw_rl.v1.turn_pb2 import SESSION_SOURCE_INFERRED, SESSION_SOURCE_NEW, ChatMessage, Turn, TurnOptions
+from openclaw_rl.v1.turn_pb2 import (
+    SESSION_SOURCE_CLIENT,
+    SESSION_SOURCE_INFERRED,
+    SESSION_SOURCE_NEW,
+    ChatMessage,
+    Turn,
+    TurnOptions,
+)
 from tests.serving.test_chat_service import ORIGIN, Rig
 
 
@@ -85,6 +92,15 @@ async def test_a_request_that_is_repeated_after_the_client_went_away_is_one_sess
 async def test_a_context_that_was_never_run_holds_nothing(rig: Rig) -> None:
     first = rig.turns.open(ORIGIN, TurnOptions(), chat("Hi"), {}).session_id
     assert rig.turns.open(ORIGIN, TurnOptions(), chat("Hi"), {}).session_id != first
+
+
+async def test_what_a_framework_says_of_itself_counts_where_the_request_says_nothing(rig: Rig) -> None:
+    door, system = Door(rig), "You are Claw.\n[RL-TRAINING-META] session_id=claw-1 turn_type=side"
+    await door.ask(chat("Hi", system=system))
+    context = rig.turns.open(ORIGIN, TurnOptions(session_id="mine", turn_type="main"), chat("Hi", system=system), {})
+    assert (context.session_id, context.options.turn_type) == ("mine", "main")
+    turn, = door.turns()
+    assert (turn.session_id, turn.declared_type, turn.session_source) == ("claw-1", "side", SESSION_SOURCE_CLIENT)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from typing import Any, Literal, TypeVar, overload
 
 import orjson
@@ -12,6 +15,9 @@ T = TypeVar("T")
 
 _MARKS = (b",", b"{", b"[")  # each begins a value, but for texts
 _PART = 2**18  # bytes that are looked at together
+#: An escape in a JSON text: a surrogate pair, half of one (group 1), or any other.
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|"
+                     r"(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)")
 #: Values of a request's body: to parse so many takes some 50 ms, in which nothing else runs.
 MOST_VALUES = 2**20
 
@@ -26,13 +32,41 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
         raise ApiError(413, f"The request's body has more than {MOST_VALUES} values, the most that is taken.",
                        code="request_too_large")
     try:
-        value = orjson.loads(body)
+        value = _loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"We could not parse the JSON body of your request: {error}. The API expects a JSON "
                             f"object in UTF-8.", code="invalid_json") from None
     if not isinstance(value, dict):
         raise wrong_type("body", value, "an object")
     return value
+
+
+def _loads(body: bytes | bytearray) -> Any:
+    """Parse JSON, also as Python's own parser takes and writes it: a history may hold half of a surrogate pair, NaN, or
+    a number that no double holds. The former becomes U+FFFD, the latter null.
+
+    Raises:
+        JSONDecodeError: as orjson has it.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            text = _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], body.decode("utf-8-sig"))
+            value = json.loads(text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_finite)
+            orjson.dumps(value)  # refuses what is nested too deeply to work with
+        except (ValueError, TypeError, RecursionError):
+            value = None
+        if value is None:
+            raise
+        return value
+
+
+def _finite(digits: str) -> int | float | None:
+    number = float(digits)
+    if not math.isfinite(number):
+        return None
+    return int(digits) if digits.lstrip("-").isdigit() and abs(number) < 2**63 else number
 
 
 def _has_more_values(body: bytes | bytearray, most: int) -> bool:
