@@ -31,6 +31,9 @@ from openclaw_rl.v1 import turn_pb2
 
 logger = logging.getLogger(__name__)
 
+#: Repetitions of a request that are taken for one client's; more are many agents that ask the same at once.
+_MOST_REPEATS = 8
+
 
 class ChatService:
     """Serves the requests of all entrypoints.
@@ -108,12 +111,15 @@ class ChatService:
         options = _with_declared(options, messages, origin.client)
         digests = digests or both_digests(messages)
         key = b"" if options.session_id else in_flight_key(origin.client, tools, digests)
-        session, source = self._session(origin, options, messages, digests, key)
+        same = self._unanswered.get(key)
+        if not messages or same is None or same.open_choices <= 0 or same.repeats >= _MOST_REPEATS:
+            same = None
+        session, source = self._session(origin, options, messages, digests, same)
         self._recorder.count("requests")
         self.meter.tick()
         context = RequestContext(turn_id=new_id("turn_"), session_id=session, session_source=source, options=options,
                                  origin=origin, metadata=metadata, requested_at=time.time(), open_choices=choices,
-                                 digests=digests)
+                                 digests=digests, repeats=same.repeats + 1 if same else 0)
         if key:
             self._unanswered[key] = context
         request_spans.opened(origin.span, context.turn_id, context.session_id)
@@ -209,11 +215,11 @@ class ChatService:
         return self._policy
 
     def _session(self, origin: Origin, options: turn_pb2.TurnOptions, messages: list[turn_pb2.ChatMessage],
-                 digests: Digests, key: bytes) -> tuple[str, turn_pb2.SessionSource.ValueType]:
+                 digests: Digests, same: RequestContext | None) -> tuple[str, turn_pb2.SessionSource.ValueType]:
+        """Find a request's session. `same`: a request that it repeats while that one is still answered."""
         if options.session_id:
             return options.session_id, turn_pb2.SESSION_SOURCE_CLIENT
-        same = self._unanswered.get(key)
-        if messages and same is not None and same.open_choices > 0:  # a repetition, while the first is still answered
+        if same is not None:
             return same.session_id, turn_pb2.SESSION_SOURCE_INFERRED
         if known := self._index.match(origin.client, messages, digests):
             return known, turn_pb2.SESSION_SOURCE_INFERRED

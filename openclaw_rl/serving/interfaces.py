@@ -108,6 +108,7 @@ class RequestContext:
     requested_at: float  #: seconds since the epoch
     open_choices: int = 1  #: choices that have not ended yet
     digests: Digests | None = None  #: of its messages; None: not computed yet
+    repeats: int = 0  #: requests before it that it repeats
 
     def choice_id(self, index: int) -> str:
         """The turn id of a choice; the first choice has the request's own."""

@@ -81,6 +81,13 @@ async def test_a_request_that_is_repeated_while_it_is_answered_is_one_session(ri
     assert door.turns()[-1].session_id not in sessions, "it was answered: this is another conversation"
 
 
+async def test_many_that_ask_the_same_at_once_are_not_one_session(rig: Rig) -> None:
+    """Else a load test's session would grow for ever, and each turn is compared with those that it may repeat."""
+    contexts = [rig.turns.open(ORIGIN, TurnOptions(), chat("Hi"), {}) for _ in range(100)]
+    sessions = [context.session_id for context in contexts]
+    assert max(map(sessions.count, sessions)) == 9
+
+
 async def test_a_request_that_is_repeated_after_the_client_went_away_is_one_session(rig: Rig) -> None:
     door = Door(rig)
     await door.ask(chat("Hi"), read=2)
