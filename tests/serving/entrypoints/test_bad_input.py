@@ -113,7 +113,7 @@ async def test_bad_chat_requests(entrypoint: Entrypoint, subtests: pytest.Subtes
 async def test_bodies_that_are_no_json_object(entrypoint: Entrypoint) -> None:
     async with entrypoint.http() as http:
         for body in (b"", b"{", b"[1]", b"nul", b'{"messages": "\xff\xfe"}', b'{"a": NaN}', b"[" * 100_000,
-                     b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'"' + b"x" * 1000):
+                     b'"' + b"x" * 1000):
             reply = await http.post("/v1/chat/completions", content=body)
             assert reply.status_code == 400 and reply.json()["error"]["message"], body[:40]
 

@@ -43,7 +43,7 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
 
 def _loads(body: bytes | bytearray) -> Any:
     """Parse JSON, also as Python's own parser takes and writes it: a history may hold half of a surrogate pair, NaN, or
-    a number that no double holds. The former becomes U+FFFD, the latter null.
+    a number that no double holds. The former becomes U+FFFD, the latter null. A setting has to be a number.
 
     Raises:
         JSONDecodeError: as orjson has it.
@@ -53,20 +53,20 @@ def _loads(body: bytes | bytearray) -> Any:
     except orjson.JSONDecodeError:
         try:
             text = _ESCAPE.sub(lambda match: "\\ufffd" if match[1] else match[0], body.decode("utf-8-sig"))
-            value = json.loads(text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_finite)
-            orjson.dumps(value)  # refuses what is nested too deeply to work with
+            value = json.loads(text, parse_int=_integer)
+            # Writes null for what is not finite, and refuses what is nested too deeply to work with.
+            clean = orjson.loads(orjson.dumps(value))
         except (ValueError, TypeError, RecursionError):
             value = None
-        if value is None:
+        if not isinstance(value, dict) or any(isinstance(item, float) and not math.isfinite(item)
+                                              for item in value.values()):
             raise
-        return value
+        return clean
 
 
-def _finite(digits: str) -> int | float | None:
+def _integer(digits: str) -> int | float:
     number = float(digits)
-    if not math.isfinite(number):
-        return None
-    return int(digits) if digits.lstrip("-").isdigit() and abs(number) < 2**63 else number
+    return int(digits) if abs(number) < 2**63 else number
 
 
 def _has_more_values(body: bytes | bytearray, most: int) -> bool:
