@@ -37,9 +37,10 @@ class Conversations:
     """
 
     def __init__(self, database: Database, limit: int = LIMIT, idle: float = IDLE) -> None:
-        with database.transaction() as db:
-            add_columns(db, "conversations", {"turn": "INTEGER NOT NULL DEFAULT 0",
-                                              "instructions": "BLOB NOT NULL DEFAULT x''"})
+        if not any(row["name"] == "turn" for row in database.query("PRAGMA table_info(conversations)")):
+            with database.transaction() as db:  # a table of an older release
+                add_columns(db, "conversations", {"turn": "INTEGER NOT NULL DEFAULT 0",
+                                                  "instructions": "BLOB NOT NULL DEFAULT x''"})
         self._database, self._keep = database, _SPARE * limit
         self._since_pruned = 0
         rows = database.query("SELECT key, session, turn, instructions FROM conversations WHERE session IS NOT NULL "

@@ -53,6 +53,26 @@ def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
     rig.store.close()
 
 
+def test_the_table_of_an_older_release_is_read(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.say("s1", "hi", "hello")
+    rig.say("s2", "yo", "hello")
+    with rig.store.transaction() as db:
+        db.execute("CREATE TABLE old (seq INTEGER PRIMARY KEY, key BLOB NOT NULL, session TEXT)")
+        db.execute("INSERT INTO old SELECT seq, key, iif(session = 's2', NULL, session) FROM conversations")
+        db.execute("DROP TABLE conversations")
+        db.execute("ALTER TABLE old RENAME TO conversations")
+    rig.store.close()
+    rig = Rig(tmp_path)
+    assert rig.match("hi", "hello", "bye") == "s1"
+    assert rig.match("yo", "hello", "bye") is None, "it was of more than one"
+    rig.say("s3", "hi", "hello")
+    rig.store.close()
+    rig = Rig(tmp_path)
+    assert rig.match("hi", "hello", "bye") == "s3"
+    rig.store.close()
+
+
 CHILD = """
 import sys, time
 from pathlib import Path
