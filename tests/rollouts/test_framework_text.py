@@ -26,12 +26,18 @@ BANNERS = [
     "<system-reminder>\nThe todo list is empty.\n</system-reminder>", METADATA,
     "System: [2026-03-16 15:30:00 UTC] Exec completed (code 0)", "<summary>We baked bread.</summary>",
     "[cron:daily] Send the report.", "   ", "[Conversation summary]\nWe baked bread.",
+    "⚠️ Agent couldn't generate a response. Please try again.", "Agent couldn’t generate a response.",
+    "⚠️ Agent couldn't generate a response. Note: some tool actions may have already been executed — please verify.",
+    "No response from OpenClaw.", "No response from agent", "No response from the model.",
+    "I committed the changes with git hash 1a2b3c4 & commit msg: fix: a", "I updated the files.",
     "Scheduled poll. If there is nothing to do reply with exactly NO_REPLY.", "没有事项时只回复 HEARTBEAT_OK",
 ]
 WORDS = [
     "Error: cannot find module 'left-pad'", "Error: request timed out", "no response", "no", "there was no response",
     "why do I get \"Error: LLM request timed out\"?", "what does NO_REPLY mean?", "the model is wrong",
     "continue where you left off", "Request interrupted by user: what is that?", "The API failed again, fix it",
+    "No response from the server", "no response from my landlord", "no response from the API, fix it",
+    "The agent couldn't generate a response, why?", "I updated the files. Look again.",
     "error in line 3: the agent is not defined", "heartbeat", "read HEARTBEAT.md to me", "summary: too long",
     "没有回复", "错误:文件不存在", "why did you answer HEARTBEAT_OK just now?", "you should not reply NO_REPLY",
     "session summary: too long, shorter please", "connection error", "你为什么回复 HEARTBEAT_OK",

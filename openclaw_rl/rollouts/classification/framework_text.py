@@ -37,7 +37,7 @@ _WHOLE = re.compile("|".join(f"(?:{pattern})" for pattern in (
     r"[\[(（](?:no|empty) (?:response|reply|output|content|answer)[\])）]",
     r"No response(?: was)? (?:generated|received|requested)[^\n]{0,80}",
     # OpenClaw's
-    rf"No response from (?:the )?(?:OpenClaw|{_SUBJECT})\b[^\n]{{0,60}}",
+    rf"(?-i:No response from) (?:the )?(?:OpenClaw|{_SUBJECT})\.?",
     r"(?:⚠️?\s*)?(?:Error: (?:the )?)?Agent couldn['’]t generate a response\b.{0,300}",
     # aider's, in front of an "Ok." of its own
     r"I committed the changes with git hash [0-9a-f]{4,40} & commit msg: .{0,2000}",
