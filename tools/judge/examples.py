@@ -1,6 +1,6 @@
 """The training examples of the judge `classifier`: read from `examples/`, and made from them by grammar.
 
-Nothing here comes from tests/reward/held_out.py or unseen.py.
+Nothing here comes from the labelled next states in tests/reward.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ def examples(seed: int = SEED) -> list[Example]:
         dialogues = read_dialogues(FOLDER / f"dialogues_{language}.txt")
         remarks = [remark for name in ("complaints", "praise", "neutral")
                    for remark in read_remarks(FOLDER / f"{name}_{language}.txt")]
-        remarks += [remark for remark in read_remarks(FOLDER / "more.txt")
+        remarks += [remark for name in ("more", "further") for remark in read_remarks(FOLDER / f"{name}.txt")
                     if any("\u4e00" <= character <= "\u9fff" for character in remark[2]) == (language == "zh")]
         found += _dialogues(dialogues, random_)
+        praise = [text for score, kind, text in remarks if score == 1 and kind == "any" and len(text) < 40]
+        found += _continued(dialogues, praise, language == "en", random_)
         by_score = {score: [text for other, kind, text in remarks if other == score and kind == "any"]
                     for score in (-1, 0, 1)}
         whole = [(score, kind, text, text) for score, kind, text in remarks]
@@ -102,6 +104,29 @@ def _dialogues(dialogues: list[Dialogue], random_: random.Random) -> list[Exampl
         for other in random_.sample([d for d in dialogues if d is not dialogue], 4):
             said = random_.choice([other.request, *other.after["~"]])
             add(random_.choice((dialogue.good, dialogue.bad)), said, 0)
+    return found
+
+
+#: Forms of praise and what comes after it, by whether that is in the Latin script and by the score of the whole.
+_CONTINUED = {(True, 1): ("{a}. {b}", "{a}! {b}", "{a}, {b}"), (True, -1): ("{a}, but {b}", "{a}. But {b}"),
+              (False, 1): ("{a}。{b}", "{a}，{b}"), (False, -1): ("{a}，但是{b}", "{a}，不过{b}")}
+
+
+def _continued(dialogues: list[Dialogue], praise: list[str], latin: bool, random_: random.Random) -> list[Example]:
+    """Praise before a follow-up or another request, which stays praise; before a complaint, which outweighs it; and a
+    complaint before the request in other words."""
+    found: list[Example] = []
+    for dialogue in dialogues:
+        other = random_.choice([d for d in dialogues if d is not dialogue])
+        for said, score in ((random_.choice(dialogue.after["0"]), 1), (other.request, 1),
+                            (random_.choice(dialogue.after["-"]), -1)):
+            form = random_.choice(_CONTINUED[latin, score])
+            text = form.format(a=random_.choice(praise).rstrip(".!。！"), b=said)
+            found.append(Example(dialogue.request, dialogue.good if score > 0 else dialogue.bad, _varied(text, random_),
+                                 score, dialogue.request))
+        if dialogue.after["~"]:
+            text = random_.choice(dialogue.after["-"]) + (". " if latin else "，") + random_.choice(dialogue.after["~"])
+            found.append(Example(dialogue.request, dialogue.bad, _varied(text, random_), -1, dialogue.request))
     return found
 
 

@@ -43,7 +43,10 @@ _CORRECTED = (
     "my book says {v}", "shouldn't that be {v}?", "I was told {v}", "Wikipedia says {v}", "hm, I learned {v} at school",
     "you mean {v}", "{v} surely", "wait, isn't {v} the answer?", "last time I checked it was {v}", "{w}?? no",
     "that can't be {w}", "{w} is wrong", "{w}? Are you sure?", "I don't think it's {w}", "why do you say {w}?",
-    "everybody knows it's {v}", "{v} would be correct", "{v} - you mixed that up", "the answer is {v}")
+    "everybody knows it's {v}", "{v} would be correct", "{v} - you mixed that up", "the answer is {v}",
+    "wasn't it {v}?", "I believe it's {v}",
+    "I believe that's {v}", "Wow, {w}. Impressive. Did you even finish school?", "{w}, sure. And I'm the Pope.",
+    "{w}? Did you sleep through school?", "{w}. Brilliant. Want to try again?", "ah yes, {w}, my favourite fairy tale")
 _CONFIRMED = (
     "{v}, thanks!", "ah, {v}", "{v}! of course", "right, {v}. Thank you", "{v}, that's what I thought", "yes, {v}!",
     "oh it's {v}? I always said {w}. Thanks", "so not {w}. good to know", "{v}, got it, thanks", "I would have said "
@@ -56,14 +59,15 @@ _WENT_ON = (
 _CORRECTED_ZH = (
     "{v}", "是{v}", "{v}吧", "应该是{v}", "不是{w}，是{v}", "明明是{v}", "我记得是{v}", "{w}？是{v}吧", "难道不是{v}吗",
     "书上写的是{v}", "百度上说是{v}", "错了，{v}", "{v}才对", "我查的是{v}", "怎么会是{w}", "{w}不对",
-    "{v}啊，你记错了", "正确答案是{v}", "我学的是{v}", "你确定是{w}？")
+    "{v}啊，你记错了", "正确答案是{v}", "我学的是{v}", "你确定是{w}？",
+    "{w}？你上过学吗", "哇，{w}，真行", "{w}，厉害了，再想想", "难道不是{v}？")
 _CONFIRMED_ZH = ("{v}，谢谢", "哦，{v}", "对，就是{v}", "{v}，记住了", "原来是{v}，我还以为是{w}", "果然是{v}",
                  "{v}，跟我想的一样", "那我写{v}写对了", "是{v}啊，长知识了")
 _WENT_ON_ZH = ("那{o}呢", "{o}呢？", "多讲讲{v}", "{v}怎么样", "为什么是{v}", "关于{s}还有什么", "接下来说说{o}",
                "把{v}记到备忘录里")
 
 
-def from_facts(lines: list[str], random_: random.Random, each: int = 6) -> Iterator[Example]:
+def from_facts(lines: list[str], random_: random.Random, each: int = 8) -> Iterator[Example]:
     """Corrections, confirmations and follow-ups, `each` of a kind and fact (half as many of the last two)."""
     rows = [line.split("|") for line in lines]
     for relation, subject, right, wrong in rows:

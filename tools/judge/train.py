@@ -4,8 +4,8 @@
 
 Trains five small networks (AdamW, cross-entropy with smoothed labels) on the examples of `examples.py` and on the next
 states that the rules were tuned on (tests/reward/next_states.py). The thresholds come from the development set
-(tests/reward/development.yaml and held_out.py), on which nothing is trained: the smallest from which at least 95 % of
-the complaints, and of the praise, are right. Takes two to five minutes of one core, of which the embeddings are most.
+(tests/reward/development.yaml and held_out.py), on which nothing is trained: the smallest from which at least 90 % of
+the complaints, and of the praise, are right. Takes a minute and a half of one core, half of it for the embeddings.
 The same seed makes the same weights on the same machine; the digest of the examples is kept in the file.
 """
 
@@ -29,6 +29,7 @@ from grammar import Example  # noqa: E402
 from openclaw_rl.reward.judges.classifier.embedding import E5, SIZE, cut  # noqa: E402
 from openclaw_rl.reward.judges.classifier.features import COUNT, GRAMS, features, grams  # noqa: E402
 from openclaw_rl.reward.judges.classifier.network import EMBEDDING_SCALE, WEIGHTS  # noqa: E402
+from openclaw_rl.reward.judges.rules.words import asks_back  # noqa: E402
 from tests.reward.held_out import HELD_OUT  # noqa: E402
 from tests.reward.labelled import load  # noqa: E402
 from tests.reward.next_states import CASES  # noqa: E402
@@ -36,9 +37,9 @@ from tests.reward.next_states import CASES  # noqa: E402
 NETWORKS, HIDDEN = 5, 96
 EPOCHS, BATCH, RATE, DECAY, DROPOUT, SMOOTHING = 10, 128, 4e-3, 1e-3, 0.25, 0.05
 WIDE_RATE, WIDE_DECAY, GRAM_DROPOUT = 3e-2, 3e-2, 0.3
-#: Share of the given scores that has to be right, and the smallest thresholds of -1 and +1: in cross-validation over
-#: the examples, of which none has its source in two parts, 0.90 and 0.95 of the scores were right from them on.
-PRECISION, LEAST = 0.95, (0.6, 0.7)
+#: Share of the given scores that has to be right on the development set, and the smallest thresholds of -1 and +1.
+#: More precise ones leave so much at 0 that less is right on the whole.
+PRECISION, LEAST = 0.9, (0.55, 0.6)
 #: Probability from which a complaint gives a hint.
 SURE = 0.8
 
@@ -156,6 +157,7 @@ def main(cache: Path | None, say: Callable[[str], object] = print) -> None:
     with torch.no_grad():
         heard = [grams(row.said) for row in development]
         p = torch.stack([torch.softmax(network(z, heard), 1) for network in networks]).mean(0).numpy()
+    p[[asks_back(row.answer) for row in development], 0] = 0  # there the judge has a threshold of its own
     negative = threshold(p[:, 0], np.array([-1 in scores for scores in allowed]), LEAST[0])
     positive = threshold(p[:, 2], np.array([1 in scores for scores in allowed]), LEAST[1])
     np.savez_compressed(WEIGHTS, thresholds=np.array([negative, positive, SURE], np.float32), seed=np.array(SEED),

@@ -47,8 +47,7 @@ class ClassifierJudge:
 
         self._network = network or Network()
         self._embed = embed or E5()
-        self._thread = ThreadPoolExecutor(1, "classifier", self._embed.use_one_thread if isinstance(self._embed, E5)
-                                          else None)
+        self._thread = ThreadPoolExecutor(1, "classifier")
 
     async def vote(self, transition: turn_pb2.Transition) -> turn_pb2.Vote:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._vote, transition)
