@@ -16,6 +16,8 @@ from openclaw_rl.storage.database import Database
 #: Rows beyond the index's limit, as many again: those of keys that were written anew.
 _SPARE = 2
 _PRUNE_EVERY = 1_000
+#: Rows of one statement.
+_ROWS = 50
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
@@ -52,8 +54,12 @@ class Conversations:
         entries = self.index.unsaved()
         if not entries:
             return
-        db.executemany("INSERT INTO conversations (key, session, turn, instructions) VALUES (?, ?, ?, ?)",
-                       [(entry.key, entry.session, entry.turn, entry.instructions) for entry in entries])
+        for at in range(0, len(entries), _ROWS):  # a turn's in one statement
+            some = entries[at:at + _ROWS]
+            db.execute("INSERT INTO conversations (key, session, turn, instructions) VALUES "
+                       + ", ".join(["(?, ?, ?, ?)"] * len(some)),
+                       [value for entry in some
+                        for value in (entry.key, entry.session, entry.turn, entry.instructions)])
         self._since_pruned += len(entries)
         if self._since_pruned >= _PRUNE_EVERY:
             self._since_pruned = 0
