@@ -47,7 +47,8 @@ class WalIndex:
     def lost(self, db: sqlite3.Connection) -> str:
         """What is wrong with the log that `db` has just opened; empty when nothing is."""
         found = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]  # frames that SQLite takes for whole
-        missing = self.committed - max(found, self.copied)
+        # What was copied of the end of a log counts only without its begin, whose older pages stand before the file's.
+        missing = self.committed - (found if found > 0 else self.copied)
         if missing <= 0:
             return ""
         return (f"the end of its write-ahead log was damaged or lost: {missing} of {self.committed} pages that were "

@@ -103,3 +103,26 @@ def test_an_index_of_an_earlier_log_is_no_loss(killed: Path, tmp_path: Path) -> 
     store = Database(left / "state.db")
     assert store.problems == [] and Outbox(store, "turns").stats().pending == 51
     store.close()
+
+
+def test_the_begin_of_a_log_hides_what_was_copied_of_its_end(tmp_path: Path) -> None:
+    store = Database(tmp_path / "state.db")
+    outbox = Outbox(store, "turns")
+    for i in range(50):
+        outbox.put(f"t{i}", b"x" * 3000)
+    _, frames, copied = store._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    assert frames == copied > 50
+    for name in ("sound", "flipped", "empty"):
+        (tmp_path / name).mkdir()
+        for suffix in ("", "-wal", "-shm"):
+            shutil.copy(f"{store.path}{suffix}", tmp_path / name)
+    store.close()
+    _flip(tmp_path / "flipped" / "state.db-wal")
+    _empty(tmp_path / "empty" / "state.db-wal")
+    for name in ("sound", "empty"):
+        again = Database(tmp_path / name / "state.db")
+        assert again.problems == [] and Outbox(again, "turns").stats().pending == 50
+        again.close()
+    again = Database(tmp_path / "flipped" / "state.db")
+    assert "its write-ahead log was damaged or lost" in again.problems[0]
+    again.close()
