@@ -1,5 +1,6 @@
 """Histories as agent frameworks send them back: the answer is found, with a session id and without, and what came
-behind it is its next state. The shapes are those of the projects' own sources."""
+behind it is its next state. The shapes of smolagents, CrewAI, Cline, aider, OpenHands and DSPy are those of their own
+sources, the others are as they are known to be."""
 
 from __future__ import annotations
 
