@@ -14,7 +14,7 @@ class PrmJudgeConfig(Component):
     """gRPC port; 0: any free port."""
     judge: str = "auto"
     """`classifier`, `rules`, `llm` or a plug-in (entry point group openclaw_rl.judges); auto: `llm` if `model` is set,
-    else `rules`."""
+    else `classifier`, or `rules` where its package is not installed."""
     model: str | None = None
     """Model of the `llm` judge, served by any OpenAI-compatible API."""
     base_url: str | None = None

