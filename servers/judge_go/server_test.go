@@ -303,9 +303,16 @@ func TestAModelsVotesAreWaitedForOnDisk(t *testing.T) {
 
 func TestDrainEndsStreamsAndTheServer(t *testing.T) {
 	judge := start(t, &options{data: t.TempDir(), trainer: "127.0.0.1:1"})
+	stream, err := judge.RawComponent.WatchStats(t.Context(), &pb.WatchStatsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil { // it is there before the server ends
+		t.Fatal(err)
+	}
 	stats := make(chan error, 1)
 	go func() {
-		stream, err := judge.RawComponent.WatchStats(t.Context(), &pb.WatchStatsRequest{})
+		var err error
 		for err == nil {
 			_, err = stream.Recv()
 		}
