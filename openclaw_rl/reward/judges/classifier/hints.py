@@ -112,7 +112,7 @@ _SCORN = re.compile(
 _BUT = re.compile(r"\bbut\b[ ,]*|但是?|不过|可是", re.IGNORECASE)
 #: "No change whatsoever" is no wish; "no, ..." and wishes ("no emojis please") are the rules'.
 _NONE = re.compile(r"\s*no \w", re.IGNORECASE)
-_PARTS = re.compile(r"(?<=[.!?;。！？；])\s*|,\s+(?:and )?|，|\s+[-–—]\s+|: ", re.IGNORECASE)
+_PARTS = re.compile(r"(?<=[.!?;。！？；])\s*|,\s+(?:and )?|，|(?<!\s)\s+[-–—]\s+|: ", re.IGNORECASE)
 
 
 def from_complaint(message: str, answer: str) -> str:
