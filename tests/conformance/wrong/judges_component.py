@@ -137,7 +137,7 @@ class NextMajor(Judge):
         return status
 
 
-@wrong("component.stats", "4 answers within 0.0. s, asked for one every 0.2 s")
+@wrong("component.stats", r"4 answers within 0\.\d+ s, asked for one every 0.2 s")
 class StatsWithoutPause(Judge):
     async def on_stats(self, seconds: float) -> AsyncIterator[component_pb2.WatchStatsResponse]:
         async for answer in super().on_stats(0.005 if seconds == 0.2 else seconds):

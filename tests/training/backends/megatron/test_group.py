@@ -24,6 +24,7 @@ from openclaw_rl.training.backends.interface import BackendLost, Stopped
 from openclaw_rl.training.backends.megatron import group as groups
 from openclaw_rl.training.backends.megatron.frames import BadFrame, Channel, Closed
 from openclaw_rl.training.backends.megatron.group import Group
+from tests.support.waiting import until
 
 WORKER = "tests.training.backends.megatron.fake_worker"
 
@@ -178,7 +179,7 @@ def kill_a_trainer(prepare: str) -> None:
     trainer.wait()
     _, left = psutil.wait_procs(children, 20)
     assert not left
-    assert not Path(folder).exists()
+    until(lambda: not Path(folder).exists(), 60, "the folder of the ranks is removed")
 
 
 def test_what_torchrun_started_that_never_connected_is_ended_too(
