@@ -76,7 +76,7 @@ class Mesh:
     def succeeded(self, done: subprocess.CompletedProcess[str]) -> bool:
         """A command that succeeds on a mesh without alarms did so, or another mesh calls this one; see `states`."""
         raw = {c["state"] for c in self.json("status")["components"]}
-        return done.returncode == 0 or "DEGRADED" in raw and self.all_running()
+        return done.returncode == 0 or ("DEGRADED" in raw and self.all_running())
 
     def settle(self) -> int:
         """Pause training and wait until no version is on its way; the one that answers."""
