@@ -112,7 +112,9 @@ async def test_endless_output_is_ended(terminal: TerminalEnvironment) -> None:
     result = await run(terminal, "x=4; yes")
     assert "[interrupted: it wrote too much]" in result.observation.text and time.monotonic() - began < 60
     assert result.observation.data["truncated"] and len(result.observation.text) < 17_000
-    assert await text(terminal, "echo $x") == "4\n[exit code: 0]"
+    # On a machine that is too busy for the shell to answer in time another takes its place, and that is said.
+    kept = "" if "a new shell was started" in result.observation.text else "4\n"
+    assert await text(terminal, "echo $x") == f"{kept}[exit code: 0]"
 
 
 async def test_memory_disk_and_processes_run_out_and_the_terminal_lives_on(terminal: TerminalEnvironment) -> None:

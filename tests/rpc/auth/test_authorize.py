@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -78,7 +79,9 @@ async def call(address: str, credentials: Any, rpc: str) -> str:
         judge, component = judge_pb2_grpc.JudgeServiceStub(channel), component_pb2_grpc.ComponentServiceStub(channel)
         try:
             if rpc == "JudgeTransitions":
-                stream = judge.JudgeTransitions(iter([judge_pb2.JudgeTransitionsRequest()]), timeout=10)
+                stream = judge.JudgeTransitions(timeout=10)
+                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it may be refused already
+                    await stream.write(judge_pb2.JudgeTransitionsRequest())
                 assert await stream.read() is not grpc.aio.EOF
             elif rpc == "Health":
                 await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
