@@ -66,6 +66,7 @@ def test_a_turn_and_its_version_in_jaeger_and_on_the_command_line(traced: Mesh) 
         "X-Session-Id": "s", "traceparent": f"00-{CALLER}-{'cd' * 8}-01"})
     turn = first.headers["x-openclaw-turn-id"]
     until(lambda: turn in mesh.turns("s"), 30, "the turn is recorded")
+    until(lambda: query.traces("env_server", openclaw__turn__id=turn), 60, "so is its span, which a kill would lose")
     for name in ("env_server", "prm_judge"):  # what follows comes from other processes
         os.kill(mesh.record(name).pid, signal.SIGKILL)
     messages = [{"role": "user", "content": f"What is a {SECRET}?"}, first.json()["choices"][0]["message"],
@@ -77,13 +78,14 @@ def test_a_turn_and_its_version_in_jaeger_and_on_the_command_line(traced: Mesh) 
     fate = until(lambda: (mesh.turns("s").get(turn) or {}).get("trained_version"), 300, "the turn is trained")
 
     # For a turn: its votes, and the version that it trained.
+    hops = ("turn record", "next state", "evaluate", "sample", "train")
     (spans,) = until(lambda: [t for t in query.traces("trainer", openclaw__turn__id=turn)
-                              if any(s["name"] == "train" for s in t)], 20, "the turn's trace is there")
+                              if {s["name"] for s in t}.issuperset(hops)], 60, "the turn's trace is there")
     assert {span["trace"] for span in spans} == {CALLER}
     by_name = {span["name"]: span for span in spans}
     chat = by_name[f"chat {EMBEDDED_MODEL}"]
     assert chat["parent"] == [by_name["POST /v1/chat/completions"]["id"]]
-    for name in ("turn record", "next state", "evaluate", "sample", "train"):
+    for name in hops:
         assert by_name[name]["parent"] == [chat["id"]], name
     vote = next(span for name, span in by_name.items() if name.startswith("vote "))
     assert vote["service"] == "openclaw-rl.prm_judge" and vote["parent"] == [by_name["evaluate"]["id"]]
