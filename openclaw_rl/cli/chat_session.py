@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.api.facade import PolicyClient, PolicyError, Reply
 from openclaw_rl.cli.chat_screen import Screen
+from openclaw_rl.cli.terminal import clipped
 from openclaw_rl.cli.turns import SCORES
 from openclaw_rl.rpc.errors import MeshError
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from openclaw_rl.client.stories import TurnStory
     from openclaw_rl.runtime.home import Home
 
+#: Characters of a question, an answer or a hint in a turn's story.
+_LONGEST = 200
 HELP = """\
 /why [N]        how answer N came to be judged and trained on; default: the last one that was judged
 /compare [N]    ask question N again and see both answers; default: the last one that an older version answered
@@ -185,19 +188,15 @@ def told(story: TurnStory) -> str:
     """Tell a turn in lines: question and answer, votes, judgement, hint, fate."""
     fate, judgement = story.fate, story.judgement
     lines = [("turn", f"{fate.turn}, version {fate.version}, {fate.turn_class}"),
-             ("asked", _cut(fate.request_text)), ("answered", _cut(fate.response_text))]
+             ("asked", clipped(fate.request_text, _LONGEST).plain),
+             ("answered", clipped(fate.response_text, _LONGEST).plain)]
     for vote in judgement.votes if judgement is not None else ():
         lines.append(("vote", f"{vote.judge}: " + (f"failed: {vote.error}" if vote.error else "; ".join(
             filter(None, (SCORES.get(vote.score, str(vote.score)), vote.rationale))))))
     if judgement is not None and not judgement.failed:
         lines.append(("judged", SCORES.get(judgement.score, str(judgement.score))))
         if judgement.hint:
-            lines.append(("hint", _cut(judgement.hint)))
+            lines.append(("hint", clipped(judgement.hint, _LONGEST).plain))
     what = f"trained version {fate.trained_version}" if fate.fate == "trained" else fate.fate.replace("_", " ")
     lines.append(("fate", f"{what}: {fate.reason}" if fate.reason else what))
     return "\n".join(f"  {name:<10}{text}" for name, text in lines)
-
-
-def _cut(text: str, most: int = 200) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[:most - 1] + "…"
