@@ -32,6 +32,9 @@ _PIECE = 2**16
 #: What agents append to an answer that ended at a stop sequence: smolagents `</code>`, OpenHands `</function>`.
 _CLOSERS = re.compile(rb"(?:</[\w:.-]{0,40}>|```)+\Z")
 _LONGEST_CLOSERS = 200
+#: Messages whose canonical form is remembered, since each comes again with every later request of its conversation,
+#: and the bytes up to which one is: some 10 MB in all.
+_REMEMBERED, _LONGEST_REMEMBERED = 2048, 4096
 
 
 class Digests(NamedTuple):
@@ -89,7 +92,8 @@ def _digests(messages: Sequence[turn_pb2.ChatMessage], owner: bytes) -> Digests:
     digest = before_results = _START
     results: list[bytes] = []
     for message in messages:
-        canonical = _canonical(message)
+        data = message.SerializeToString()
+        canonical = _remembered(data) if len(data) <= _LONGEST_REMEMBERED else _canonical(message)
         single = blake2b(canonical, digest_size=DIGEST_BYTES, key=owner).digest()
         if message.role == "tool":
             if not results:
@@ -153,6 +157,11 @@ def own_text(message: turn_pb2.ChatMessage) -> bytes:
         tail = squeezed[-_LONGEST_CLOSERS:]
         squeezed = squeezed[:len(squeezed) - len(tail)] + _CLOSERS.sub(b"", tail)
     return squeezed
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remembered(data: bytes) -> bytes:
+    return _canonical(turn_pb2.ChatMessage.FromString(data))
 
 
 def _canonical(message: turn_pb2.ChatMessage) -> bytes:

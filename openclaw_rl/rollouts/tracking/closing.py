@@ -57,7 +57,8 @@ class TurnCloser:
             transition.step_reward = reward
         self._outbox.put(turn_id, transition.SerializeToString(), db=db)
         reason = _CLOSED_BY.get(next_state.kind) or f"continued by turn {next_state.next_turn_id}"
-        tables.settle(db, turn_id, tables.SENT, reason)
+        tables.settle(db, turn_id, tables.SENT, reason,
+                      continued=next_state.kind == turn_pb2.NEXT_STATE_KIND_CONTINUED)
         # Another attempt that is continued as well was a conversation of its own.
         tables.drop_rivals(db, turn_id, f"turn {turn_id} of the same request was sent",
                            keep=next_state.kind == turn_pb2.NEXT_STATE_KIND_CONTINUED)

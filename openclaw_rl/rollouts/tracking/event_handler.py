@@ -141,11 +141,12 @@ class EventHandler:
         continued = placement.continues
         if continued is None:
             return
-        tables.continued(db, continued["id"])
-        if continued["state"] in (tables.OPEN, tables.SUPERSEDED) and (
-                messages := messages_behind(outline, placement.position, side_responses)):
-            self._closer.close(db, continued["id"], NextState(
-                kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=messages, next_turn_id=turn.turn_id), effects)
+        closed = continued["state"] in (tables.OPEN, tables.SUPERSEDED) and (
+            messages := messages_behind(outline, placement.position, side_responses)) and self._closer.close(
+                db, continued["id"], NextState(kind=turn_pb2.NEXT_STATE_KIND_CONTINUED, messages=messages,
+                                               next_turn_id=turn.turn_id), effects)
+        if not closed:  # else the same statement notes it
+            tables.continued(db, continued["id"])
 
     def _link_successor(self, db: sqlite3.Connection, turn: turn_pb2.Turn, outline: Outline, effects: Effects) -> None:
         """Link a turn that continues this one but arrived before it, and take the next state from there."""

@@ -226,9 +226,14 @@ def last_main_turn(db: sqlite3.Connection, session: str) -> sqlite3.Row | None:
     return found
 
 
-def settle(db: sqlite3.Connection, turn_id: str, state: int, reason: str) -> None:
-    """Put a turn into a state in which its payload is no longer needed."""
-    db.execute("UPDATE turns SET state = ?, reason = ?, payload = NULL WHERE id = ?", (state, reason, turn_id))
+def settle(db: sqlite3.Connection, turn_id: str, state: int, reason: str, *, continued: bool = False) -> None:
+    """Put a turn into a state in which its payload is no longer needed.
+
+    Args:
+        continued: a main turn continues it, see `continued`.
+    """
+    gone = "payload = NULL, trail = NULL" if continued else "payload = NULL"
+    db.execute(f"UPDATE turns SET state = ?, reason = ?, {gone} WHERE id = ?", (state, reason, turn_id))
 
 
 def supersede(db: sqlite3.Connection, turn_id: str, reason: str) -> None:
@@ -248,10 +253,12 @@ def drop_rivals(db: sqlite3.Connection, winner: str, reason: str, keep: bool) ->
     Args:
         keep: they may still be sent until the session ends; else it is for good.
     """
-    db.execute("UPDATE turns INDEXED BY turns_request SET state = ?, reason = ?, trail = NULL, "
-               "payload = CASE WHEN ? THEN payload END WHERE (request, session) = "
-               "(SELECT request, session FROM turns WHERE id = ?) AND id <> ? AND payload IS NOT NULL",
-               (SUPERSEDED, reason, keep, winner, winner))
+    rivals = db.execute("SELECT id FROM turns INDEXED BY turns_request WHERE (request, session) = "
+                        "(SELECT request, session FROM turns WHERE id = ?) AND id <> ? AND payload IS NOT NULL",
+                        (winner, winner)).fetchall()
+    if rivals:  # rarely: a search costs a third of what an UPDATE without a match does
+        db.executemany("UPDATE turns SET state = ?, reason = ?, trail = NULL, payload = CASE WHEN ? THEN payload END "
+                       "WHERE id = ?", [(SUPERSEDED, reason, keep, row["id"]) for row in rivals])
 
 
 def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_id: str, distance: int,
@@ -266,8 +273,9 @@ def await_response(db: sqlite3.Connection, session: str, response: bytes, turn_i
 def take_awaited(db: sqlite3.Connection, session: str, response: bytes) -> sqlite3.Row | None:
     """Take the turn that waits for this response, if any."""
     found: sqlite3.Row | None = db.execute(
-        "DELETE FROM awaited WHERE session = ? AND response = ? RETURNING turn, next_state, crc",
-        (session, response)).fetchone()
+        "SELECT turn, next_state, crc FROM awaited WHERE session = ? AND response = ?", (session, response)).fetchone()
+    if found is not None:  # rarely: a search costs a third of what a DELETE without a match does
+        db.execute("DELETE FROM awaited WHERE session = ? AND response = ?", (session, response))
     return found
 
 
