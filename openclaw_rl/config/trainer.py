@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from openclaw_rl.config.base import Component, Float, Int, Port, Section
 
@@ -88,8 +88,10 @@ class PlaybookConfig(Section):
 class GrpoConfig(Section):
     """Training on episodes: groups of one task, compared with one another."""
 
-    step_rewards: bool = True
-    """Add the mean of a step's votes to the episode's outcome; false: use the outcome alone."""
+    step_rewards: Literal["bounded", "full", "off"] = "bounded"
+    """How the judge's votes on a step count beside the episode's outcome. bounded: where the outcomes of a group
+    differ, and too little to outweigh them. full: everywhere, as much as the outcome, for a judge that is shown the
+    task. off: not at all."""
     groups: Int = Field(4, ge=1)
     """Number of complete groups that starts a step at once; fewer are trained on after `update_interval`."""
     max_tokens: Int = Field(16_384, ge=256)
@@ -105,6 +107,12 @@ class GrpoConfig(Section):
     group_timeout: Float = Field(1800, gt=0)
     """Seconds without news of a group (or since the trainer's start) after which it is trained on as it is, or dropped.
     At least the environment server's `episodes.timeout`."""
+
+    @field_validator("step_rewards", mode="before")
+    @classmethod
+    def _was_a_bool(cls, value: Any) -> Any:
+        """Until 0.1 it was true or false; YAML also reads `off` as false."""
+        return {True: "full", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class TrainerConfig(Component):

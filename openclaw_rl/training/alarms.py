@@ -60,7 +60,7 @@ class TrainerAlarms:
             *self._store.database.alarms(),
             ("cannot_train", f"can't train: {problem}" * bool(problem)),
             ("steps_skipped", self._skipping()), ("samples_waiting", self._waiting(paused, missing)),
-            ("samples_stale", self._stale()), *self._useless(),
+            ("samples_stale", self._stale()), *self._useless(), ("blind_votes", self._blind()),
             ("logprobs_apart", self._apart(metrics)), ("versions_rejected", self._rejected()),
             *self._policy(policy, line), quarantine_alarm("samples", quarantine.count, quarantine.last), *more])
 
@@ -93,6 +93,12 @@ class TrainerAlarms:
                 f"({config.max_per_session}). Raise these, or components.trainer.max_staleness "
                 f"({config.max_staleness}); samples that came late, since the judge or the trainer was away, are lost "
                 "to max_staleness alone")
+
+    def _blind(self) -> str:
+        """Judges whose votes on episodes count in full, though they see only whether an action ran."""
+        judges = self._store.episodes.blind_votes
+        return (f"grpo.step_rewards is full, but the judge ({judges}) is not shown the task: an agent that is paid for "
+                "whatever runs unlearns the task. Use `bounded`, or a model as judge" if judges else "")
 
     def _useless(self) -> list[Raised]:
         """Newest samples that can't be learned from."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl.reward.judges.rules import RulesJudge
+from openclaw_rl.reward.judges.rules import RulesJudge, judge
 from openclaw_rl.v1 import common_pb2, turn_pb2
 from tests.reward.factory import message, transition
 from tests.reward.test_service import Desk
@@ -32,7 +32,7 @@ def last(text: str, **outcome: object) -> turn_pb2.Transition:
 
 
 @pytest.mark.parametrize(("text", "value", "score"), [
-    ("exit code: 2", 1.0, -1), ("exit code: 0", 0.0, 1), ("error: the arguments of run are not valid JSON", 1.0, -1),
+    ("exit code: 2", 1.0, -1), ("exit code: 0", 0.0, 0), ("error: the arguments of run are not valid JSON", 1.0, -1),
     ("", 1.0, 0)])
 async def test_a_last_step_is_judged_by_what_its_call_gave(desk: Desk, text: str, value: float, score: int) -> None:
     service = desk.service(RulesJudge())
@@ -41,6 +41,15 @@ async def test_a_last_step_is_judged_by_what_its_call_gave(desk: Desk, text: str
     [sample] = desk.sent()
     assert sample.judgement.score == score and not sample.judgement.failed
     assert sample.transition == given and sample.transition.outcome.value == value
+
+
+def test_an_exit_code_is_worth_nothing_by_itself_in_an_episode() -> None:
+    of_episode = last("exit code: 0", value=0.0, steps=1)
+    of_user = turn_pb2.Transition()
+    of_user.CopyFrom(of_episode)
+    of_user.turn.ClearField("episode")
+    assert (judge(of_episode).score, judge(of_user).score) == (0, 1)
+    assert "says nothing of the task" in judge(of_episode).rationale
 
 
 async def test_a_broken_off_episode_goes_on_too(desk: Desk) -> None:

@@ -122,7 +122,7 @@ def test_the_outcome_is_taken_of_a_sample_that_is_dropped(rig: Rig, lost: dict[s
 
 
 def test_a_step_whose_judgement_failed_has_no_reward_unless_only_the_outcome_counts(tmp_path: Path) -> None:
-    for step_rewards, expected in ((True, {"a-1": 1.0, "b-1": -1.0}), (False, {"a-1": 0.707, "b-1": 0.707})):
+    for step_rewards, expected in (("full", {"a-1": 1.0, "b-1": -1.0}), ("off", {"a-1": 0.707, "b-1": 0.707})):
         rig = Rig(tmp_path / f"{step_rewards}.db", grpo={"step_rewards": step_rewards})
         rig.take(step_of("a", size=3, outcome=1.0), step_of("b", size=3, votes=(-1,), outcome=1.0),
                  step_of("c", size=3, outcome=0.0, failed=True))
@@ -454,3 +454,39 @@ def test_a_file_of_before_there_were_episodes_is_taken_over(tmp_path: Path) -> N
     assert len(rig.ready()) == 2
     assert rig.store.samples.pending().total == 1
     rig.store.close()
+
+
+def test_votes_alone_teach_nothing_unless_they_are_to_count_in_full(tmp_path: Path) -> None:
+    for step_rewards, expected in (("bounded", {}), ("full", {"a-1": 1.0, "b-1": -1.0})):
+        rig = Rig(tmp_path / f"{step_rewards}.db", grpo={"step_rewards": step_rewards})
+        rig.take(step_of("a", outcome=0.0, votes=(1,)), step_of("b", outcome=0.0, votes=(-1,)))
+        rig.settle()
+        assert rig.ready() == expected
+        assert rig.counts() == ({} if expected else {"whole": 1, "alike": 1})
+        rig.store.close()
+
+
+def test_bounded_votes_order_steps_of_like_outcomes(rig: Rig) -> None:
+    rig.take(step_of("a", size=3, outcome=1.0, votes=(-1,)), step_of("b", size=3, outcome=0.0, votes=(1,)),
+             step_of("c", size=3, outcome=0.0, votes=(-1,)))
+    rig.settle()
+    found = rig.ready()
+    assert found["a-1"] > found["b-1"] > found["c-1"]
+
+
+@pytest.mark.parametrize(("step_rewards", "judge", "told"), [
+    ("full", "rules", "rules"), ("full", "llm:large", ""), ("bounded", "rules", "")])
+def test_full_votes_of_a_judge_that_is_not_shown_the_task_are_told(tmp_path: Path, step_rewards: str, judge: str,
+                                                                   told: str) -> None:
+    rig = Rig(tmp_path / "state.db", grpo={"step_rewards": step_rewards})
+    sample = step_of("a")
+    for vote in sample.judgement.votes:
+        vote.judge = judge
+    rig.take(sample)
+    assert rig.store.episodes.blind_votes == told
+    rig.store.close()
+
+
+@pytest.mark.parametrize(("given", "meant"), [(True, "full"), (False, "off"), ("bounded", "bounded")])
+def test_step_rewards_were_a_bool(given: object, meant: str) -> None:
+    assert TrainerConfig.model_validate({"grpo": {"step_rewards": given}}).grpo.step_rewards == meant

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from openclaw_rl.training.algorithms.advantages import advantages, reward, spread, votes_mean
+from openclaw_rl.training.algorithms.advantages import ALIKE, advantages, reward, spread, votes_mean, votes_weight
 from openclaw_rl.v1 import turn_pb2
 
 
@@ -21,11 +21,21 @@ def test_a_steps_reward_is_the_outcome_and_the_mean_of_its_votes() -> None:
     assert votes_mean(judged((1, "", False), (1, "", False), (-1, "", True))) == -1  # certain ones outrank
     assert votes_mean(judged((1, "no", False), failed=True)) is None
     assert votes_mean(judged(score=-1)) == -1  # a judge that tells no votes
-    assert reward(1.0, 1 / 3, None, True) == pytest.approx(4 / 3)
-    assert reward(0.5, -1.0, 0.25, True) == pytest.approx(-0.25)
-    assert reward(0.5, -1.0, 0.25, False) == 0.5
-    assert reward(1.0, None, None, True) is None
-    assert reward(1.0, None, None, False) == 1.0
+    assert reward(1.0, 1 / 3, None, "full", 0.1) == pytest.approx(4 / 3)
+    assert reward(0.5, -1.0, 0.25, "full", 0.1) == pytest.approx(-0.25)
+    assert reward(0.5, -1.0, 0.25, "off", 0.1) == 0.5
+    assert reward(0.5, -1.0, 0.25, "bounded", 0.1) == pytest.approx(0.65)
+    assert reward(1.0, None, None, "full", 0.1) is None
+    assert reward(1.0, None, None, "off", 0.1) == reward(1.0, None, None, "bounded", 0.1) == 1.0
+
+
+@pytest.mark.parametrize(("outcomes", "weight"), [
+    ([0.0, 1.0, 1.0], 0.25), ([0.0, 0.5, 1.0, 0.9], 0.025), ([1.0, 1.0], 0.0), ([0.3, 0.1 + 0.2], 0.0), ([], 0.0)])
+def test_votes_never_outweigh_the_outcome(outcomes: list[float], weight: float) -> None:
+    assert votes_weight(outcomes) == pytest.approx(weight)
+    apart = [(worse, better) for worse in outcomes for better in outcomes if better - worse > ALIKE]
+    for worse, better in apart:
+        assert reward(worse, 1.0, None, "bounded", weight) < reward(better, -1.0, None, "bounded", weight)  # type: ignore[operator]
 
 
 def test_each_step_is_compared_with_the_same_step_of_the_others() -> None:

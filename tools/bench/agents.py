@@ -39,7 +39,7 @@ from openclaw_rl.rollouts.tasks.task import Task
 from tools.bench.agents_report import curve, svg, table
 from tools.bench.agents_world import Played, World, tasks
 
-ARMS = {"outcome": False, "outcome+steps": True}
+ARMS = {"outcome": "off", "bounded": "bounded", "outcome+steps": "full"}
 #: Added to the trainer's clock, so that it waits for no group.
 _AT_ONCE = 1e6
 

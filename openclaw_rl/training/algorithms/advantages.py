@@ -3,9 +3,13 @@
 A group is several episodes of one task. The reward of step t of episode i is its episode's outcome plus what was
 thought of the step itself (OpenClaw-RL, arXiv:2603.10165):
 
-    R_it = outcome_i + mean of the judge's votes on the step (+ the environment's own reward for it)
+    R_it = outcome_i + w x mean of the judge's votes on the step (+ the environment's own reward for it)
 
-and its advantage compares it with the same step of the group's other episodes, as GRPO does with whole answers
+w is 1 in the paper, whose judge is shown the task. A judge that is not would then outweigh the outcome, so by default w
+is a quarter of the smallest difference between two outcomes of the group: the votes, from -1 to 1, order steps of like
+outcomes and never reverse the order of unlike ones. Where all outcomes are alike w is 0, and the group teaches nothing.
+
+The step's advantage compares it with the same step of the group's other episodes, as GRPO does with whole answers
 (DeepSeekMath, arXiv:2402.03300, section 4.1):
 
     A_it = (R_it - mean_j R_jt) / (std_j R_jt + EPS), over the episodes j that have a step t
@@ -21,6 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
 
 from openclaw_rl.v1 import turn_pb2
 
@@ -28,6 +34,8 @@ from openclaw_rl.v1 import turn_pb2
 EPS = 1e-6
 #: Rewards that are no further apart than this are alike: what lies between is rounding, not to be blown up to 1.
 ALIKE = 1e-6
+#: Weight of the votes, as a share of the smallest difference of outcomes; below 1/2 they can't reverse an order.
+_SHARE = 0.25
 
 
 def votes_mean(judgement: turn_pb2.Judgement) -> float | None:
@@ -43,18 +51,28 @@ def votes_mean(judgement: turn_pb2.Judgement) -> float | None:
     return float(sum(scores) / len(scores))
 
 
-def reward(outcome: float, votes: float | None, environment: float | None, step_rewards: bool) -> float | None:
-    """Return R_it; None when it is not known: step rewards are wanted, and the step's judgement failed.
+def votes_weight(outcomes: Iterable[float]) -> float:
+    """Return w of a group for `bounded` step rewards; 0 if its outcomes are alike."""
+    differences = (later - earlier for earlier, later in pairwise(sorted(outcomes)))
+    return _SHARE * min((difference for difference in differences if difference > ALIKE), default=0.0)
+
+
+def reward(outcome: float, votes: float | None, environment: float | None,
+           step_rewards: Literal["bounded", "full", "off"], weight: float) -> float | None:
+    """Return R_it; None when it is not known: step rewards count in full, and the step's judgement failed.
 
     Args:
         outcome: of the episode, from 0 to 1.
         votes: `votes_mean` of the step.
         environment: its own reward for the step, where it gives one.
-        step_rewards: whether anything but the outcome counts.
+        step_rewards: `off`: the outcome alone counts. `full`: w is 1.
+        weight: w, `votes_weight` of the group, with `bounded`.
     """
-    if not step_rewards:
+    if step_rewards == "off":
         return outcome
-    return None if votes is None else outcome + votes + (environment or 0.0)
+    if step_rewards == "full":
+        return None if votes is None else outcome + votes + (environment or 0.0)
+    return outcome + weight * (votes or 0.0) + (environment or 0.0)
 
 
 def advantages(rewards: Sequence[Mapping[int, float]]) -> list[dict[int, float]]:

@@ -28,6 +28,11 @@ class EpisodeBuffer:
         self._database, self._groups, self._group_table = database, groups, group_table
         self._samples, self._buffer = samples, buffer
 
+    @property
+    def blind_votes(self) -> str:
+        """Judges that are not shown the task and whose votes count in full, for a person; empty if there is none."""
+        return ", ".join(sorted(self._groups.blind_votes))
+
     def settle(self, now: float) -> None:
         """Make groups that are whole, or timed out, ready for a step.
 

@@ -26,6 +26,8 @@ from openclaw_rl.v1 import turn_pb2
 
 #: Most episodes of a group.
 MAX_SIZE = 1024
+#: Judges that see only whether an action ran, not what the task asks for.
+_BLIND_JUDGES = frozenset({"rules", "classifier"})
 #: Seconds that a sample may be ahead of the clock before that means that the clock was set back.
 _FUTURE = 1.0
 
@@ -48,13 +50,18 @@ class WaitingGroups:
 
 
 class EpisodeGroups:
-    """Decides about groups. All methods that take `db` are part of the caller's transaction."""
+    """Decides about groups. All methods that take `db` are part of the caller's transaction.
+
+    Attributes:
+        blind_votes: judges that are not shown the task, and whose votes count in full all the same.
+    """
 
     def __init__(self, config: TrainerConfig, groups: GroupTable, samples: SampleTable, versions: VersionTable,
                  counters: CounterTable) -> None:
         self._config, self._max_staleness = config.grpo, config.max_staleness
         self._groups, self._samples, self._versions, self._counters = groups, samples, versions, counters
         self._began = time.time()
+        self.blind_votes: set[str] = set()
 
     # As samples come
 
@@ -95,6 +102,8 @@ class EpisodeGroups:
             Why the episode's samples can't be trained on.
         """
         turn, transition, step = sample.transition.turn, sample.transition, sample.transition.turn.episode
+        if self._config.step_rewards == "full":
+            self.blind_votes |= _BLIND_JUDGES & {vote.judge for vote in sample.judgement.votes}
         votes = -1.0 if penalised else grpo.votes_mean(sample.judgement)
         reward = transition.step_reward if transition.HasField("step_reward") else math.nan
         self._samples.join_group(db, turn.turn_id, step.group_id, step.episode_id, step.step, votes,
@@ -152,10 +161,11 @@ class EpisodeGroups:
                 DropReason.INCOMPLETE_GROUP, f"{len(outcomes)} of {group.size} episodes have an outcome, min_episodes "
                                              f"is {self._config.min_episodes}"))
         rewards: dict[str, dict[int, float]] = {episode: {} for episode in outcomes}
+        weight = grpo.votes_weight(outcomes.values())
         for row in rows:
             if row["episode_id"] in outcomes:
                 value = grpo.reward(outcomes[row["episode_id"]], row["votes"], row["step_reward"],
-                                    self._config.step_rewards)
+                                    self._config.step_rewards, weight)
                 if value is not None:
                     rewards[row["episode_id"]][row["step"]] = value
         advantages = dict(zip(rewards, grpo.advantages(list(rewards.values())), strict=True))

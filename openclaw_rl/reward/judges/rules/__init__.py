@@ -54,6 +54,9 @@ def judge(transition: turn_pb2.Transition, read: Reader = words.read) -> Evidenc
     answer = text_of(turn.response)
     from_feedback = feedback.read(state.feedback, request, answer)
     from_tools = tools.read([message for message in state.messages if tools.is_result(message)], turn.response)
+    if from_tools is not None and from_tools.score > 0 and turn.HasField("episode"):
+        # That a command ran brings no task on, and an agent that is paid for it runs what can't fail.
+        from_tools = Evidence(0, f"{from_tools.rationale}, which says nothing of the task")
     from_words = None
     for message in state.messages:
         if message.role == "user" and not tools.is_result(message):
