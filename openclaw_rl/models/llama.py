@@ -19,6 +19,7 @@ which versions travel, so that every engine and the trainer have the same values
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class Matrix:
             weight, bias = weight.float(), None if bias is None else bias.float()
         self._packed = None
         if device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm") \
-                and float(weight.abs().max()) <= _FLOAT16_MAX:
+                and max(map(abs, _range(weight))) <= _FLOAT16_MAX:
             self._packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
         else:
             self._weight, self._bias = weight.to(device), None if bias is None else bias.to(device)
@@ -78,8 +79,12 @@ class Weights:
     head: Matrix
 
 
-def load_weights(folder: Path, config: ModelConfig, device: torch.device) -> Weights:
-    """Read a folder's safetensors files; about 2 s for 135M parameters on one core.
+def load_weights(folder: Path, config: ModelConfig, device: torch.device, like: Weights | None = None) -> Weights:
+    """Read a folder's safetensors files; about 1.3 s for 135M parameters on one core, nearly all of it packing.
+
+    Args:
+        like: weights in memory; an embedding that equals theirs is shared with them, and so is the head that it makes
+            in a tied model. An adapter changes neither: a fifth of a 135M model is neither packed nor held twice.
 
     Raises:
         ModelError: a file can't be read, doesn't hold `config`'s tensors, or holds NaN or Inf.
@@ -112,10 +117,12 @@ def load_weights(folder: Path, config: ModelConfig, device: torch.device) -> Wei
             post_norm=vector(f"model.layers.{i}.post_attention_layernorm.weight"),
             gate_up=matrix([f"{mlp}gate_proj", f"{mlp}up_proj"], config.mlp_bias),
             down=matrix([f"{mlp}down_proj"], config.mlp_bias)))
-    # Copied: the reader's tensors are views of the file, which may be deleted or overwritten.
-    embedding = tensors.get("model.embed_tokens.weight").clone().to(device)
-    return Weights(embedding, layers, vector("model.norm.weight"),
-                   matrix(["model.embed_tokens" if config.tied else "lm_head"], False))
+    norm = vector("model.norm.weight")
+    embedding = tensors.get("model.embed_tokens.weight").to(device)
+    if like is not None and torch.equal(embedding, like.embedding):
+        return Weights(like.embedding, layers, norm, like.head if config.tied else matrix(["lm_head"], False))
+    # Cloned: the reader's tensors are views of the file, which may be deleted or overwritten.
+    return Weights(embedding.clone(), layers, norm, matrix(["model.embed_tokens" if config.tied else "lm_head"], False))
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
@@ -152,6 +159,12 @@ def _pairs(value: Tensor, heads: int) -> Tensor:
     return value.view(heads, 2, -1, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
 
 
+def _range(value: Tensor) -> tuple[float, float]:
+    """The least and the greatest element; NaN if one is. In a fortieth of the time of `isfinite().all()`."""
+    low, high = torch.aminmax(value)
+    return float(low), float(high)
+
+
 class _Reader:
     """All tensors of a folder by name, rounded to bfloat16."""
 
@@ -164,6 +177,6 @@ class _Reader:
     def get(self, name: str) -> Tensor:
         path, file = self._of[name]
         value: Tensor = file.get_tensor(name).to(torch.bfloat16)
-        if not torch.isfinite(value).all():
+        if not all(map(math.isfinite, _range(value))):
             raise ModelError(f"{path}: tensor {name} holds NaN or Inf")
         return value

@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from openclaw_rl.models.config import ModelConfig
+from openclaw_rl.models.llama import load_weights
 from openclaw_rl.serving.engines.embedded.engine import EmbeddedEngine
 from openclaw_rl.serving.engines.interface import Sampling, WeightsError
 from tests.serving.engines.conftest import ids, tokens
@@ -40,6 +42,24 @@ async def test_a_running_response_goes_on_with_the_new_weights(engine: EmbeddedE
     await engine.stage(0, engine._folder)
     await engine.activate(0)
     assert await engine.score([1, 2, 3]) == (before, 0)
+
+
+def test_a_version_that_keeps_the_embedding_shares_it(tiny: Path, tmp_path: Path) -> None:
+    """What an adapter does not change is neither laid out nor held twice."""
+    config, cpu = ModelConfig.read(tiny), torch.device("cpu")
+    with torch.inference_mode():
+        base = load_weights(tiny, config, cpu)
+        for name, shared in (("model.layers.0.mlp.down_proj.weight", True), ("model.embed_tokens.weight", False)):
+            folder = tmp_path / name
+            shutil.copytree(tiny, folder)
+            tensors = load_file(folder / "model.safetensors")
+            tensors[name][0, 0] += 1
+            save_file(tensors, folder / "model.safetensors")
+            other = load_weights(folder, config, cpu, base)
+            assert (other.embedding is base.embedding) == shared
+            assert (other.head is base.head) == (shared and config.tied)
+            x = torch.eye(config.hidden_size)[:2]
+            assert torch.equal(other.head(x), load_weights(folder, config, cpu).head(x))
 
 
 async def test_spans_change_exactly_at_the_swap(engine: EmbeddedEngine, other: Path, held: SimpleNamespace) -> None:

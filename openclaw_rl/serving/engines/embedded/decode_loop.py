@@ -55,7 +55,7 @@ class DecodeLoop:
             flush: called after each step, once the step's results were sent.
         """
         self.version = 0
-        self._weights = weights
+        self.weights = weights
         self._forward, self._cache, self._prefixes, self._max_batch = forward, cache, prefixes, max_batch
         self._rows_busy, self._rows_idle = _PROMPT_ROWS[forward.device.type]
         self._threads = threads
@@ -168,7 +168,7 @@ class DecodeLoop:
         while self._swaps:
             started = time.perf_counter()
             swap = self._swaps.popleft()
-            old, self._weights, self.version = self._weights, swap.weights, swap.version
+            old, self.weights, self.version = self.weights, swap.weights, swap.version
             pause = Pause((time.perf_counter() - started) * 1000, 1 if self._active else 0)
             swap.finished(pause, [old, self._prefixes.clear()])  # keys of other weights
 
@@ -178,7 +178,7 @@ class DecodeLoop:
         pieces: list[tuple[Request, Piece]] = []
         try:
             pieces = self._pieces(self._rows_busy if decoding else self._rows_idle)
-            logits = self._forward(self._weights, self._cache, [r.response[-1] for r in decoding],
+            logits = self._forward(self.weights, self._cache, [r.response[-1] for r in decoding],
                                    [r.length for r in decoding], [piece for _, piece in pieces])
             self._take(decoding, pieces, logits)
         except Exception as error:

@@ -239,7 +239,8 @@ class EmbeddedEngine:
 
     def _load(self, folder: Path) -> Weights:
         with torch.inference_mode():
-            return load_weights(folder, self._config, self._device)
+            return load_weights(folder, self._config, self._device,
+                                self._decoding.weights if self._decoding else None)
 
 
 def _deliver(sent: list[tuple[asyncio.Queue[Item], Item]]) -> None:
