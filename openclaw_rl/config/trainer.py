@@ -16,18 +16,33 @@ class GateConfig(Section):
     enabled: bool = True
     """false: versions are offered without evaluation."""
     prompts: Path | None = None
-    """JSON Lines file of held-out prompts, {"prompt": ..., "answer": ...} with a good answer; default: the built-in
-    set."""
-    max_perplexity_ratio: Float = Field(2.0, gt=1)
-    """Maximum perplexity of the good answers, relative to the base model's."""
+    """JSON Lines file of held-out prompts, {"prompt": ..., "answer": ..., "wrong": ...}, with a good answer and, if
+    wanted, a wrong one; default: the built-in set."""
+    max_perplexity_ratio: Float = Field(1.5, gt=1)
+    """Maximum perplexity of the good answers, relative to the base model's; where some prompts have a wrong answer too,
+    of these alone."""
+    max_perplexity_growth: Float = Field(1.25, gt=1)
+    """The same, relative to the best of the versions that it was made from."""
+    max_margin_drop: Float = Field(0.5, gt=0)
+    """Maximum fall of the log-probability of good over wrong answers, in nats per token, below the base model's and
+    below the best of the versions that it was made from."""
     min_tokens_ratio: Float = Field(0.05, ge=0, lt=1)
     """Minimum mean tokens of an answer, relative to the base model's."""
     max_tokens_ratio: Float = Field(2.0, gt=1)
     """Maximum mean tokens of an answer, relative to the base model's."""
     max_degenerate: Float = Field(0.25, ge=0, le=1)
-    """Maximum share of answers that are empty or repeat one phrase, unless the base model's do."""
-    max_new_tokens: Int = Field(48, ge=1)
-    """Maximum tokens of an answer."""
+    """Maximum share of answers that are empty or repeat one phrase, of those that are like the answer to another
+    prompt, and of those that refuse, unless the base model's do."""
+    min_relevant_ratio: Float = Field(0.3, ge=0, lt=1)
+    """Minimum share of answers that have a word of the good answer which is not in the prompt, relative to the base
+    model's and to the best of the versions that it was made from."""
+    max_hint_growth: Float = Field(1.2, ge=1)
+    """Maximum distance to the model with the hint after a step, relative to the distance before it, over the hinted
+    turns of the step and earlier ones that it was shown again."""
+    max_new_tokens: Int = Field(16, ge=1)
+    """Maximum tokens of an answer; good and wrong ones are cut to it too."""
+    temperature: Float = Field(0.7, ge=0, le=2)
+    """Temperature of every second answer, as users get them; the others are decoded greedily."""
     check: str | None = None
     """Custom check, MODULE:FUNCTION: a Python function that takes a list of {"prompt", "answer"} and returns a list of
     problems, empty if there are none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -250,7 +250,7 @@ class Learner:
         assert self._backend is not None
         turn_ids = batch.turn_ids
         self.stage = "trying the result on held-out prompts"
-        gate = self.gate.report(self._backend, self._give_up)
+        gate = self.gate.report(self._backend, self._give_up, self._reports(parent), metrics)
         self._add_base()
         version = self._store.versions.highest + 1
         self.stage = f"writing version {version}"
@@ -278,6 +278,12 @@ class Learner:
         if self._board is not None:
             self._board.write(version, metrics, manifest.created_at.ToNanoseconds() / 1e9)
         return manifest
+
+    def _reports(self, version: int) -> Iterator[weights_pb2.GateReport]:
+        """Yield the gate's reports of a version and of those that it was made from, as far as they are known."""
+        while version and (known := self._store.versions.get(version)) is not None:
+            yield known.manifest.gate
+            version = known.manifest.parent
 
     def _give_up(self) -> bool:
         return self._stopping or self._void

@@ -135,8 +135,9 @@ class Mesh:
 #: holds for an hour, would fail whatever test comes next.
 _STEADY_TRAINER = {"max_staleness": 1000, "watch": {"enabled": False}}
 #: Runs in full, and refuses nothing.
-_LENIENT_GATE = {"max_new_tokens": 16, "max_perplexity_ratio": 1e6, "min_tokens_ratio": 0, "max_tokens_ratio": 1000,
-                 "max_degenerate": 1}
+_LENIENT_GATE = {"max_new_tokens": 16, "max_perplexity_ratio": 1e6, "max_perplexity_growth": 1e6,
+                 "max_margin_drop": 1e6, "min_tokens_ratio": 0, "max_tokens_ratio": 1000, "max_degenerate": 1,
+                 "min_relevant_ratio": 0, "max_hint_growth": 1e6}
 
 
 def make_home(root: Path, model: Path, components: dict[str, Any], **sections: Any) -> Home:

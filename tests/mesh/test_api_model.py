@@ -53,7 +53,8 @@ def test_an_api_model_learns_and_goes_back(api: Mesh, tmp_path: Path) -> None:
         section["port"] = 0
     data["components"]["policy_server"]["grpc_port"] = 0
     data["components"]["trainer"] |= {
-        "gate": {"max_new_tokens": 12, "min_tokens_ratio": 0.0, "max_degenerate": 1.0}, "playbook": {"max_tokens": 50}}
+        "gate": {"max_new_tokens": 12, "min_tokens_ratio": 0.0, "max_degenerate": 1.0, "min_relevant_ratio": 0.0},
+        "playbook": {"max_tokens": 50}}
     home = Home(tmp_path / "home").create()
     file = tmp_path / "local_config.yaml"
     file.write_text(yaml.safe_dump(data))

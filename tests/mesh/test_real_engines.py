@@ -34,7 +34,9 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, str]]
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 32, "engine": "sglang"}, "env_server": {"port": 0},
         "prm_judge": {"port": 0}, "trainer": {
             "port": 0, "backend": "megatron", "model_size": "135M", "megatron": {"processes": 1}, "min_samples": 2,
-            "max_batch": 4, "update_interval": 5, "gate": {"prompts": str(prompts), "max_new_tokens": 4}}}}))
+            "max_batch": 4, "update_interval": 5, "gate": {
+                "prompts": str(prompts), "max_new_tokens": 4, "max_perplexity_ratio": 2.0, "max_perplexity_growth": 2.0,
+                "min_relevant_ratio": 0.0, "max_hint_growth": 2.0}}}}))
     mesh = Mesh(home)
     try:
         started = mesh.command("local-start", timeout=900)

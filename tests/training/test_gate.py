@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openclaw_rl.config import GateConfig, TrainerConfig
-from openclaw_rl.training.backends.interface import Answer, Evaluation, Stopped
+from openclaw_rl.training.backends.interface import Answer, Evaluation, HeldOut, Stopped
 from openclaw_rl.training.learner import CannotTrain, Learner
 from openclaw_rl.training.release import held_out
-from openclaw_rl.training.release.eval_gate import Gate, GateError, figures, out_of_bounds
+from openclaw_rl.training.release.eval_gate import Gate, GateError, best, figures, hints_forgotten, out_of_bounds
 from openclaw_rl.training.store import TrainerStore
 from openclaw_rl.v1 import trainer_pb2, weights_pb2
 from tests.training.fakes import FakeBackend, make_sample
@@ -45,7 +46,8 @@ def start():
 
 def test_the_package_brings_prompts() -> None:
     prompts = held_out.read(held_out.DEFAULT)
-    assert 6 <= len(prompts) <= 12
+    assert len(prompts) == 32
+    assert sum(bool(prompt.wrong) for prompt in prompts) == 16
     assert any(prompt.prompt.isascii() for prompt in prompts)
     assert any(not prompt.prompt.isascii() for prompt in prompts)
 
@@ -55,6 +57,7 @@ def test_the_package_brings_prompts() -> None:
     ("nonsense", "line 1: not JSON"),
     ('{"prompt": "a", "answer": "b"}\n\n{"prompt": "a"}', "line 3: answer: 'None' is not allowed"),
     ('{"prompt": "", "answer": "b"}', "line 1: prompt: '' is not allowed"),
+    ('{"prompt": "a", "answer": "b", "wrong": 3}', "line 1: wrong: '3' is not allowed"),
     ('["a", "b"]', "line 1: must be"),
     ('{"prompt": "a", "answer": "b"}\n' * 201, "has 201 prompts"),
 ])
@@ -71,14 +74,19 @@ def test_a_file_of_prompts_that_cannot_be_used(tmp_path: Path, text: str, messag
 
 
 def test_figures() -> None:
-    answers = [Answer("fine", [1, 2, 3, 4]), Answer(" ", []), Answer("x", [7] * 20), Answer("good", list(range(24)))]
-    assert figures(Evaluation(answers, 9.0)) == {"perplexity": 9.0, "mean_tokens": 12.0, "degenerate": 0.5}
+    prompts = [HeldOut("What is an apple?", "An apple is a fruit."), HeldOut("Sing!", "La la."),
+               HeldOut("What is rain?", "Rain is falling water."), HeldOut("What is ice?", "Ice is frozen water.")]
+    given = [Answer("A fruit that grows", [1, 2, 3, 4]), Answer(" ", []), Answer("It is frozen water", [7] * 20),
+             Answer("It's frozen water!", list(range(24)))]
+    assert figures(prompts, Evaluation(given, 9.0, {"margin": 2.0})) == {
+        "perplexity": 9.0, "mean_tokens": 12.0, "degenerate": 0.5, "relevant": 1.0, "alike": 0.5, "refusing": 0.0,
+        "margin": 2.0}
 
 
 @pytest.mark.parametrize(("now", "failure"), [
     ({}, None),
-    ({"perplexity": 20.0}, None),
-    ({"perplexity": 20.1}, "perplexity of good answers is 20.1, the base model's 10; allowed is 20"),
+    ({"perplexity": 15.0}, None),
+    ({"perplexity": 15.1}, "perplexity of good answers is 15.1, the base model's 10; allowed is 15"),
     ({"perplexity": math.inf}, "perplexity"),
     ({"perplexity": math.nan}, "perplexity"),
     ({"mean_tokens": 2.0}, None),
@@ -86,9 +94,17 @@ def test_figures() -> None:
     ({"mean_tokens": 80.1}, "answers have 80.1 tokens"),
     ({"degenerate": 0.25}, None),
     ({"degenerate": 0.3}, "30% of the answers are empty or one phrase again and again; allowed is 25%"),
+    ({"alike": 0.3}, "30% of the answers are like the answer to another prompt; allowed is 25%"),
+    ({"refusing": 0.3}, "30% of the answers refuse; allowed is 25%"),
+    ({"margin": 1.5}, None),
+    ({"margin": 1.4}, "good answers are likelier than wrong ones by 1.4 nats a token, the base model's by 2; allowed"),
+    ({"margin": math.nan}, "good answers are likelier than wrong ones by nan"),
+    ({"relevant": 0.21}, None),
+    ({"relevant": 0.2}, "20% of the answers say something of what was asked for, the base model's 70%; allowed is 21%"),
 ])
 def test_bounds(now: dict[str, float], failure: str | None) -> None:
-    base = {"perplexity": 10.0, "mean_tokens": 40.0, "degenerate": 0.0}
+    base = {"perplexity": 10.0, "mean_tokens": 40.0, "degenerate": 0.0, "alike": 0.0, "refusing": 0.0, "margin": 2.0,
+            "relevant": 0.7}
     found = out_of_bounds(GateConfig(), base | now, base)
     assert len(found) == (failure is not None)
     assert not failure or found[0].startswith(failure)
@@ -98,6 +114,80 @@ def test_a_base_model_that_is_no_better_sets_the_bound() -> None:
     base = {"perplexity": 10.0, "mean_tokens": 40.0, "degenerate": 0.5}
     assert out_of_bounds(GateConfig(), base, base) == []
     assert out_of_bounds(GateConfig(), base | {"degenerate": 0.6}, base)
+
+
+def test_the_best_version_before_it_sets_a_bound_too() -> None:
+    """Steps that are each within bounds of the last one do not walk down to the base model's bound."""
+    base = {"perplexity": 10.0, "mean_tokens": 40.0, "degenerate": 0.0, "margin": 2.0, "relevant": 0.5}
+    reports = [base | {"perplexity": 8.0, "margin": 2.2}, base | {"perplexity": 9.0, "margin": 2.6, "relevant": 0.8}]
+    found = best(reports)
+    assert found == {"perplexity": 8.0, "margin": 2.6, "relevant": 0.8}
+    assert out_of_bounds(GateConfig(), reports[1], base, found) == []
+    failures = out_of_bounds(GateConfig(), base | {"perplexity": 10.1, "relevant": 0.2}, base, found)
+    assert [failure.split(",")[0] for failure in failures] == [
+        "perplexity of good answers is 10.1", "good answers are likelier than wrong ones by 2 nats a token",
+        "20% of the answers say something of what was asked for"]
+    assert all("the best of the versions before it" in failure for failure in failures)
+    assert best([]) == {}
+
+
+def test_a_step_that_leads_away_from_its_hints_is_refused(tmp_path: Path) -> None:
+    def found(after: float, **settings: object) -> list[str]:
+        return hints_forgotten(GateConfig(**settings), {"hint_distance_before": 0.04, "hint_distance_after": after})
+
+    assert found(0.03) == found(0.048) == found(0.08, max_hint_growth=2) == []
+    assert found(0.05)[0] == (
+        "the hints that it was trained on are followed less well than before it: its distance to the model with the "
+        "hint is 0.05 nats a token, before 0.04; allowed is 0.048 (max_hint_growth)")
+    assert found(math.nan)
+    assert hints_forgotten(GateConfig(), {"loss": 1.0}) == [], "praise alone, or episodes"
+    backend = FakeBackend(tmp_path, TrainerConfig(), start())
+    failures = gate(tmp_path).report(backend, step={"hint_distance_before": 0.04, "hint_distance_after": 0.05}).failures
+    assert [failure[:9] for failure in failures] == ["the hints"]
+
+
+def test_reports_of_other_prompts_are_not_compared(tmp_path: Path) -> None:
+    backend = FakeBackend(tmp_path, TrainerConfig(), start())
+    first = gate(tmp_path).report(backend)
+    better = weights_pb2.GateReport()
+    better.CopyFrom(first)
+    better.metrics["perplexity"] = 5.0
+    assert "the best of the versions before it 5" in gate(tmp_path).report(backend, ancestors=[better]).failures[0]
+    better.before["perplexity"] = 9.0
+    assert not gate(tmp_path).report(backend, ancestors=[better]).failures
+
+
+@pytest.mark.parametrize("cheat", [
+    lambda topic: "", lambda topic: "Okay.", lambda topic: "Plants need water, light and air to grow.",
+    lambda topic: f"{topic} is an interesting subject that people around the world study.",
+    lambda topic: f"As an AI language model, {topic} is outside my knowledge.",
+    lambda topic: f"You asked about {topic}, and {topic} is what this answer is about."],
+    ids=["nothing", "okay", "one for all", "interesting", "as an AI", "echo"])
+def test_answers_that_say_nothing_do_not_pass(cheat: Callable[[str], str]) -> None:
+    """A version that meets the wishes of users without answering them."""
+    prompts = held_out.read(held_out.DEFAULT)
+    base = {"perplexity": 10.0, "mean_tokens": 25.0, "degenerate": 0.0, "alike": 0.05, "refusing": 0.0,
+            "relevant": 0.375}
+
+    def failures(texts: list[str]) -> list[str]:
+        given = [Answer(text, list(range(20))) for text in texts]
+        return out_of_bounds(GateConfig(), figures(prompts, Evaluation(given, 10.0)), base)
+
+    assert failures([cheat(prompt.prompt.rstrip("?")) for prompt in prompts])
+    assert failures([prompt.answer for prompt in prompts]) == []
+
+
+def test_half_of_the_answers_are_drawn_as_users_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    evaluate = FakeBackend.evaluate
+
+    def note(self: FakeBackend, prompts: Sequence[HeldOut], *args: Any, **kwargs: Any) -> Evaluation:
+        asked.extend(prompt.temperature for prompt in prompts)
+        return evaluate(self, prompts, *args, **kwargs)
+
+    monkeypatch.setattr(FakeBackend, "evaluate", note)
+    report(tmp_path, temperature=0.9)
+    assert asked == [0.0, 0.9] * 32
 
 
 def test_a_version_within_bounds_passes(tmp_path: Path) -> None:
@@ -232,6 +322,25 @@ def test_a_refused_version_is_kept_and_not_built_on(tmp_path: Path, model: Path)
     backend = FakeBackend.created[-1]
     assert backend.start.weights and backend.start.optimizer, "from its parent, as if it had never been"
     assert backend.steps == 2
+    rig.store.close()
+
+
+def test_the_learner_tells_the_gate_of_the_step_and_of_the_versions_before(
+        tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, step = Rig(tmp_path, model), FakeBackend.step
+    FakeBackend.says = ("a fair answer", list(range(10)), 7.0)
+    assert not rig.step("a").gate.failures
+    FakeBackend.says = ("a fair answer", list(range(10)), 8.9)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeBackend, "step", lambda *args: step(*args) | {
+            "hint_distance_before": 0.02, "hint_distance_after": 0.04})
+        refused = rig.step("b")
+    perplexity, hints = refused.gate.failures
+    assert perplexity.startswith("perplexity of good answers is 8.9, the best of the versions before it 7; allowed is ")
+    assert hints.startswith("the hints that it was trained on are followed less well than before it: ")
+    FakeBackend.says = ("a fair answer", list(range(10)), 8.7)
+    assert not rig.step("c").gate.failures
+    assert rig.store.versions.head == 3
     rig.store.close()
 
 

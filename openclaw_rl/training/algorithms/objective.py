@@ -16,6 +16,8 @@ from openclaw_rl.training.algorithms.example import AbnormalStep, Example
 #: Tokens whose logits, by far the largest tensors (tokens x vocabulary), exist at once.
 LOGIT_ROWS = 128
 
+_HINTS = "hint_distance_before", "hint_distance_after"
+
 
 def pieces(tokens: int) -> Iterator[slice]:
     """Yield the parts of a response, of LOGIT_ROWS tokens each."""
@@ -69,7 +71,7 @@ class Objective:
         self.distils = config.algorithm != "binary_rl" and not totals.episodes
         self._kl_weight, self._low, self._high = config.kl_weight, config.clip_ratio, config.clip_ratio
         names = ["loss", "distillation", "reward_loss", "kl", "mean_ratio", "clipped", "truncated", "step_kl",
-                 "kl_after"]
+                 "kl_after", *_HINTS]
         if totals.episodes:
             self._reward_weight, self._kl_weight = 1.0, config.grpo.kl_weight
             self._low, self._high = config.grpo.clip_low, config.grpo.clip_high
@@ -97,9 +99,11 @@ class Objective:
         zero = logprobs.new_zeros(())
         distillation = reward = zero
         if teacher is not None:
-            values = (losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), self._low, cap)
-                      if self._config.algorithm == "opd" else losses.opd_full(student, teacher))
+            values = divergence = losses.opd_full(student, teacher)
+            if self._config.algorithm == "opd":
+                values = losses.opd(logprobs, behaviour, losses.token_logprobs(teacher, ids), self._low, cap)
             distillation = losses.token_mean([values], totals.hinted)
+            self._sums["hint_distance_before"] += losses.token_mean([divergence.detach()], totals.hinted).item()
         if base is None:
             self._sums["loss"] += distillation.item()
             self._sums["distillation"] += distillation.item()
@@ -148,9 +152,9 @@ class Objective:
             self._compared += difference.numel()
 
     def compare_again(self) -> None:
-        """Begin to measure the step: `moved` is told all pieces of new samples next."""
+        """Begin to measure the step: `moved` is told all pieces of new samples next, `followed` all of hinted ones."""
         self._compared_pieces = 0
-        self._sums["step_kl"] = self._sums["kl_after"] = 0.0
+        self._sums["step_kl"] = self._sums["kl_after"] = self._sums["hint_distance_after"] = 0.0
         self._groups = {name: [0.0, 0.0, 0] for name in ("", "_praised", "_complained")}  # before, after, tokens
 
     @torch.no_grad()
@@ -178,6 +182,13 @@ class Objective:
             group[1] += after[counts].sum().item()
             group[2] += int(counts.sum())
 
+    @torch.no_grad()
+    def followed(self, student: Tensor, teacher: Tensor) -> None:
+        """Note how far from the teacher a piece of a hinted sample, new or replayed, is after the step; (r, V) logits
+        each."""
+        self._sums["hint_distance_after"] += losses.token_mean(
+            [losses.opd_full(student, teacher)], self._totals.hinted).item()
+
     def noted(self) -> tuple[list[float], float]:
         """Return what `metrics` is computed from: figures that add up over processes that share the batch (each with an
         Objective of the batch's Totals), and the one of which the largest counts."""
@@ -193,6 +204,8 @@ class Objective:
         `logprob_after`: the mean log-probability of the response tokens, in nats, also of the turns that were praised
         and of those complained about alone (`logprob_praised_before`, ...; of episodes, of the steps with an advantage
         above and below 0), where there are any: the step should make the former more probable and the latter less.
+        `hint_distance_before` and `_after` are the mean Jensen-Shannon divergence to the teacher over the tokens of
+        hinted samples, new and replayed, in nats, where there are any: it should fall.
 
         Of episodes there are also `clipped_low` and `clipped_high`, parts of `clipped`, and `entropy` of the policy at
         the response tokens before the step, in nats.
@@ -212,6 +225,9 @@ class Objective:
             before, after, tokens = next(values), next(values), next(values)
             if tokens:
                 figures |= {f"logprob{name}_before": before / tokens, f"logprob{name}_after": after / tokens}
+        if not (self.distils and self._totals.hinted):
+            for name in _HINTS:
+                del figures[name]
         difference, compared = values
         if compared:
             figures["logprob_diff_mean"] = difference / compared

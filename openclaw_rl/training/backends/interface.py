@@ -43,15 +43,17 @@ class StartPoint:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A prompt that nobody trains on, and a good answer to it."""
+    """A prompt that nobody trains on, a good answer to it and a wrong one."""
 
     prompt: str
     answer: str
+    wrong: str = ""  #: as long as the good one and in the same style; empty when there is none
+    temperature: float = 0.0  #: at which the policy answers; 0: greedily
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A greedily decoded answer."""
+    """An answer of the policy."""
 
     text: str
     ids: list[int]  #: its tokens, the one that ends it left out
@@ -62,9 +64,12 @@ class Evaluation:
     """Result of a model on held-out prompts."""
 
     answers: list[Answer]  #: in the order of the prompts
-    perplexity: float | None  #: exp of the mean negative log-likelihood of all tokens of the good answers, in nats;
-    #: None of an API model, which tells none
-    parts: dict[str, float] = field(default_factory=dict)  #: further parts of the answers that are bad, by name
+    #: exp of the mean negative log-likelihood of all tokens of the good answers, in nats, of those prompts that have a
+    #: wrong one too if any has; None of an API model, which tells none
+    perplexity: float | None
+    #: Further figures: `margin`, the log-probability of good over wrong answers, in nats a token; `pairs`, the part of
+    #: these in which the good one is the likelier.
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):
@@ -90,7 +95,7 @@ class Backend(Protocol):
 
         Args:
             prompts: each is a conversation of its own.
-            max_new_tokens: tokens of an answer at most.
+            max_new_tokens: tokens of an answer at most, of good and wrong ones too.
             stop: asked between tokens; true gives it up.
             base: try the frozen base model instead.
 

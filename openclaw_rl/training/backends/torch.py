@@ -75,33 +75,36 @@ class TorchBackend:
         started = time.perf_counter()
         objective = Objective(self._config, Totals.of(examples), version)
         self._optimizer.zero_grad(set_to_none=True)
+        taught: list[Tensor | None] = []
         try:
             for example in examples:
                 if stop():
                     raise Stopped
-                self._backward(example, objective)
+                taught.append(self._backward(example, objective))
             loss = objective.metrics()["loss"]
             norm = float(nn.utils.clip_grad_norm_(self._parameters.values(), self._config.max_grad_norm))
             check_gradients(loss, norm, self._config)
             self._optimizer.step()
             if not all(bool(p.isfinite().all()) for p in self._parameters.values()):
                 raise AbnormalStep("weights are NaN or infinite")
-            metrics, share = stay_near(lambda: self._measure(examples, objective),
+            metrics, share = stay_near(lambda: self._measure(examples, taught, objective),
                                        lambda taken, keep: shorten(self._optimizer, taken, keep), self._config)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
         return metrics | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
 
-    def _measure(self, examples: Sequence[Example], objective: Objective) -> dict[str, float]:
-        """Compare the policy with the one before the step."""
+    def _measure(self, examples: Sequence[Example], taught: Sequence[Tensor | None],
+                 objective: Objective) -> dict[str, float]:
+        """Compare the policy with the one before the step, and with the teacher."""
         objective.compare_again()
-        for example in examples:
-            if not example.replayed:
-                self._compare(example, objective)
+        for example, teacher in zip(examples, taught, strict=True):
+            if not example.replayed or teacher is not None:
+                self._compare(example, teacher, objective)
         return objective.metrics()
 
-    def _backward(self, example: Example, objective: Objective) -> None:
-        """Add one sample's gradients."""
+    def _backward(self, example: Example, objective: Objective) -> Tensor | None:
+        """Add one sample's gradients; return what predicts the response's tokens for the teacher, (R, width), if it has
+        one."""
         ids, places, response, behaviour = self._load_example(example)
         base = None if example.replayed else self._frozen_hidden(ids, places)
         teacher = None
@@ -119,15 +122,20 @@ class TorchBackend:
                 teacher=None if teacher is None else self._frozen.lm_head(teacher[rows]).detach())
             loss.backward()  # type: ignore[no-untyped-call]
         hidden.backward(leaf.grad)  # type: ignore[no-untyped-call]
+        return teacher
 
     @torch.no_grad()
-    def _compare(self, example: Example, objective: Objective) -> None:
+    def _compare(self, example: Example, teacher: Tensor | None, objective: Objective) -> None:
         """Measure what the step did to one sample."""
         ids, places, response, behaviour = self._load_example(example)
         self._model.eval()  # type: ignore[no-untyped-call]
         hidden = _hidden(self._model, ids, places)
         for rows in pieces(len(response)):
-            objective.moved(response[rows], behaviour[rows], self._model.lm_head(hidden[rows]))
+            student = self._model.lm_head(hidden[rows])
+            if not example.replayed:
+                objective.moved(response[rows], behaviour[rows], student)
+            if teacher is not None:
+                objective.followed(student, self._frozen.lm_head(teacher[rows]))
 
     def _load_example(self, example: Example) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the whole text, the places that predict the response tokens, these, and their recorded

@@ -1,7 +1,8 @@
 """Evaluation gate that a new version must pass on held-out prompts before it is offered to the policy servers.
 
-Bounds are against the base model's figures, not against those of the version before: many small steps, each within
-bounds of the last one, could otherwise walk anywhere.
+Bounds are against the base model's figures and the best ones of the versions that it was made from, not against those
+of the version before: many small steps, each within bounds of the last one, could otherwise walk anywhere. Half of the
+answers are drawn at the temperature that users get, since a version may be fine where it is surest and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from openclaw_rl.config import GateConfig
 from openclaw_rl.training.backends.interface import Backend, BackendLost, Evaluation, HeldOut, Stopped
 from openclaw_rl.training.buffer.repetition import looping
-from openclaw_rl.training.release import held_out
+from openclaw_rl.training.release import answers, held_out
 from openclaw_rl.v1 import weights_pb2
 from openclaw_rl.weights.files import write_durably
 
@@ -32,7 +34,9 @@ logger = logging.getLogger(__name__)
 #: Answers kept in a version's manifest, and characters of each.
 SAMPLES, _CUT = 8, 400
 #: Raised when figures can't be compared with earlier ones any more.
-_FIGURES = 1
+_FIGURES = 2
+#: Figures that are compared with the best of earlier versions, and which value is the best.
+_BEST: dict[str, Callable[[Iterable[float]], float]] = {"perplexity": min, "margin": max, "relevant": max}
 _CONFIG = "components.trainer.gate"
 
 Check = Callable[[list[dict[str, str]]], Any]
@@ -74,8 +78,16 @@ class Gate:
             self.problem = str(error)
             raise
 
-    def report(self, backend: Backend, stop: Callable[[], bool] = lambda: False) -> weights_pb2.GateReport:
+    def report(self, backend: Backend, stop: Callable[[], bool] = lambda: False,
+               ancestors: Iterable[weights_pb2.GateReport] = (),
+               step: Mapping[str, float] | None = None) -> weights_pb2.GateReport:
         """Evaluate the version that `backend` holds. A version that can't be evaluated never passes.
+
+        Args:
+            stop: asked now and then; true gives it up.
+            ancestors: reports of the versions that it was made from. One that was measured otherwise (other prompts or
+                settings, so another `before`) does not count.
+            step: figures of the step that made it.
 
         Raises:
             Stopped: it was given up.
@@ -86,7 +98,7 @@ class Gate:
         started = time.perf_counter()
         report = weights_pb2.GateReport()
         try:
-            self._fill(report, backend, stop)
+            self._fill(report, backend, stop, ancestors, step or {})
         except (Stopped, BackendLost):
             raise
         except Exception as error:  # whatever it was: fail closed
@@ -97,22 +109,28 @@ class Gate:
         report.verdict = weights_pb2.GATE_VERDICT_FAILED if report.failures else weights_pb2.GATE_VERDICT_PASSED
         return report
 
-    def _fill(self, report: weights_pb2.GateReport, backend: Backend, stop: Callable[[], bool]) -> None:
+    def _fill(self, report: weights_pb2.GateReport, backend: Backend, stop: Callable[[], bool],
+              ancestors: Iterable[weights_pb2.GateReport], step: Mapping[str, float]) -> None:
         prompts, check = self._prompts(), self._check()
         before = self._base_figures(prompts, backend, stop)
         tried = backend.evaluate(prompts, self._config.max_new_tokens, stop)
         report.before.update(before)
         _tell(report, prompts, tried)
-        report.failures.extend(out_of_bounds(self._config, dict(report.metrics), before))
+        report.failures.extend(out_of_bounds(
+            self._config, dict(report.metrics), before,
+            best([dict(other.metrics) for other in ancestors if dict(other.before) == before and not other.failures])))
+        report.failures.extend(hints_forgotten(self._config, step))
         if check is not None:
             report.failures.extend(self._ask(check, [{"prompt": prompt.prompt, "answer": answer.text}
                                                      for prompt, answer in zip(prompts, tried.answers, strict=True)]))
 
     def _prompts(self) -> list[HeldOut]:
         try:
-            return held_out.read(self._config.prompts or held_out.DEFAULT)[:self._limit]
+            prompts = held_out.read(self._config.prompts or held_out.DEFAULT)[:self._limit]
         except held_out.HeldOutError as error:
             raise GateError(f"{_CONFIG}.prompts: {error}") from None
+        return [replace(prompt, temperature=self._config.temperature) if i % 2 else prompt
+                for i, prompt in enumerate(prompts)]
 
     def _check(self) -> Check | None:
         name = self._config.check
@@ -162,7 +180,7 @@ class Gate:
                       stop: Callable[[], bool]) -> dict[str, float]:
         """Return the base model's figures, from disk or computed and kept there."""
         report = self.base()
-        if report is None or not {"mean_tokens", "degenerate"} <= set(report.metrics):
+        if report is None or not {"mean_tokens", "degenerate", "alike"} <= set(report.metrics):
             report = weights_pb2.GateReport()
             _tell(report, prompts, backend.evaluate(prompts, self._config.max_new_tokens, stop, base=True))
             try:
@@ -174,44 +192,84 @@ class Gate:
         return dict(report.metrics)
 
     def _key(self, prompts: Sequence[HeldOut]) -> str:
-        what = [_FIGURES, self._model_id, held_out.digest(prompts), self._config.max_new_tokens]
+        what = [_FIGURES, self._model_id, held_out.digest(prompts), self._config.max_new_tokens,
+                self._config.temperature]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def _tell(report: weights_pb2.GateReport, prompts: Sequence[HeldOut], tried: Evaluation) -> None:
-    """Add figures and some answers to a report."""
-    report.metrics.update(figures(tried))
-    for prompt, answer in list(zip(prompts, tried.answers, strict=True))[:SAMPLES]:
+    """Add figures and some answers to a report: greedy ones, in which versions differ by what they learned alone."""
+    report.metrics.update(figures(prompts, tried))
+    greedy = [pair for pair in zip(prompts, tried.answers, strict=True) if not pair[0].temperature]
+    for prompt, answer in greedy[:SAMPLES]:
         report.answers.add(prompt=prompt.prompt[:_CUT], answer=answer.text[:_CUT], tokens=len(answer.ids))
 
 
-def figures(evaluation: Evaluation) -> dict[str, float]:
+def figures(prompts: Sequence[HeldOut], evaluation: Evaluation) -> dict[str, float]:
     """Return `perplexity` of the good answers, where it is known; `mean_tokens` of those given; `degenerate`, the share
-    of those that are empty or repeat one phrase (buffer.repetition); and `parts` of the evaluation."""
-    answers = evaluation.answers
-    bad = sum(not answer.text.strip() or looping(answer.ids) for answer in answers)
+    of those that are empty or repeat one phrase (buffer.repetition); the shares of answers.figures; and `parts` of the
+    evaluation."""
+    given = evaluation.answers
+    bad = sum(not answer.text.strip() or looping(answer.ids) for answer in given)
     known = {} if evaluation.perplexity is None else {"perplexity": evaluation.perplexity}
-    return {**known, "mean_tokens": sum(len(a.ids) for a in answers) / len(answers), "degenerate": bad / len(answers),
-            **evaluation.parts}
+    return {**known, "mean_tokens": sum(len(a.ids) for a in given) / len(given), "degenerate": bad / len(given),
+            **answers.figures(prompts, [answer.text for answer in given]), **evaluation.parts}
 
 
-def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, float]) -> list[str]:
-    """Return a sentence for each of a version's figures that is out of bounds against the base model's."""
+def best(reports: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the best of each figure that is compared with earlier versions'; none where there is no report."""
+    return {name: choose(found[name] for found in reports if name in found)
+            for name, choose in _BEST.items() if any(name in found for found in reports)}
+
+
+def out_of_bounds(config: GateConfig, now: dict[str, float], before: dict[str, float],
+                  ancestors: dict[str, float] | None = None) -> list[str]:
+    """Return a sentence for each of a version's figures that is out of bounds.
+
+    Args:
+        now, before: figures of the version, and of the base model.
+        ancestors: the best figures of the versions that it was made from.
+    """
     found = []
-    limit = config.max_perplexity_ratio * before.get("perplexity", math.inf)
-    if "perplexity" in now and not (math.isfinite(now["perplexity"]) and now["perplexity"] <= limit):
-        found.append(f"perplexity of good answers is {now['perplexity']:.4g}, the base model's "
-                     f"{before['perplexity']:.4g}; allowed is {limit:.4g} (max_perplexity_ratio)")
+    others = [("the base model's", before, config.max_perplexity_ratio, "max_perplexity_ratio"),
+              ("the best of the versions before it", ancestors or {}, config.max_perplexity_growth,
+               "max_perplexity_growth")]
+    for whose, figure, ratio, setting in others:
+        limit = ratio * figure.get("perplexity", math.inf)
+        if "perplexity" in now and "perplexity" in figure and not now["perplexity"] <= limit < math.inf:
+            found.append(f"perplexity of good answers is {now['perplexity']:.4g}, {whose} "
+                         f"{figure['perplexity']:.4g}; allowed is {limit:.4g} ({setting})")
+        if "margin" in now and "margin" in figure and not now["margin"] >= figure["margin"] - config.max_margin_drop:
+            found.append(f"good answers are likelier than wrong ones by {now['margin']:.3g} nats a token, {whose} by "
+                         f"{figure['margin']:.3g}; allowed is a fall by {config.max_margin_drop:g} (max_margin_drop)")
+        share = config.min_relevant_ratio * figure.get("relevant", 0.0)
+        if now.get("relevant", 1.0) < share:
+            found.append(f"{now['relevant']:.0%} of the answers say something of what was asked for, {whose} "
+                         f"{figure['relevant']:.0%}; allowed is {share:.0%} (min_relevant_ratio)")
     least, most = (ratio * before["mean_tokens"] for ratio in (config.min_tokens_ratio, config.max_tokens_ratio))
     if not least <= now["mean_tokens"] <= most:
         found.append(f"answers have {now['mean_tokens']:.3g} tokens on average, the base model's "
                      f"{before['mean_tokens']:.3g}; allowed is {least:.3g} to {most:.3g} (min_tokens_ratio, "
                      "max_tokens_ratio)")
-    share = max(config.max_degenerate, before["degenerate"])
-    if now["degenerate"] > share:
-        found.append(f"{now['degenerate']:.0%} of the answers are empty or one phrase again and again; allowed is "
-                     f"{share:.0%} (max_degenerate)")
-    if now.get("refusing", 0.0) > max(config.max_degenerate, before.get("refusing", 0.0)):
-        found.append(f"{now['refusing']:.0%} of the answers refuse; allowed is "
-                     f"{max(config.max_degenerate, before.get('refusing', 0.0)):.0%} (max_degenerate)")
+    for name, what in (("degenerate", "are empty or one phrase again and again"),
+                       ("alike", "are like the answer to another prompt"), ("refusing", "refuse")):
+        share = max(config.max_degenerate, before.get(name, 0.0))
+        if now.get(name, 0.0) > share:
+            found.append(f"{now[name]:.0%} of the answers {what}; allowed is {share:.0%} (max_degenerate)")
     return found
+
+
+def hints_forgotten(config: GateConfig, step: Mapping[str, float]) -> list[str]:
+    """Return a sentence when a step led away from what the model says with the hints that it was to learn from, its own
+    and those of earlier steps that it was shown again.
+
+    Args:
+        step: its figures, with `hint_distance_before` and `_after` where it had hints; see algorithms.objective.
+    """
+    if "hint_distance_after" not in step:
+        return []
+    before, after = step["hint_distance_before"], step["hint_distance_after"]
+    limit = config.max_hint_growth * before
+    return [] if after <= limit else [
+        f"the hints that it was trained on are followed less well than before it: its distance to the model with "
+            f"the hint is {after:.3g} nats a token, before {before:.3g}; allowed is {limit:.3g} (max_hint_growth)"]

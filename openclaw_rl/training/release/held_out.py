@@ -22,7 +22,7 @@ class HeldOutError(Exception):
 
 
 def read(path: Path) -> list[HeldOut]:
-    """Read a file of JSON lines, {"prompt": ..., "answer": ...} each.
+    """Read a file of JSON lines, {"prompt": ..., "answer": ...} each; "wrong" may have a wrong answer.
 
     Raises:
         HeldOutError: it can't be read, or a line is not of this form.
@@ -40,8 +40,8 @@ def read(path: Path) -> list[HeldOut]:
 
 
 def digest(prompts: Sequence[HeldOut]) -> str:
-    """Return the lower-case hexadecimal SHA-256 of the prompts and answers."""
-    return hashlib.sha256(json.dumps([[p.prompt, p.answer] for p in prompts]).encode()).hexdigest()
+    """Return the lower-case hexadecimal SHA-256 of the prompts and their answers."""
+    return hashlib.sha256(json.dumps([[p.prompt, p.answer, p.wrong] for p in prompts]).encode()).hexdigest()
 
 
 def _line(path: Path, number: int, line: str) -> HeldOut:
@@ -51,9 +51,9 @@ def _line(path: Path, number: int, line: str) -> HeldOut:
         raise HeldOutError(f"{path}, line {number}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise HeldOutError(f'{path}, line {number}: must be {{"prompt": ..., "answer": ...}}, not {line.strip()[:80]}')
-    for key in ("prompt", "answer"):
+    for key in ("prompt", "answer", *(["wrong"] if "wrong" in data else [])):
         value = data.get(key)
         if not isinstance(value, str) or not value.strip() or len(value) > _MAX_CHARACTERS:
             raise HeldOutError(f"{path}, line {number}: {key}: {str(value)[:80]!r} is not allowed: a text of 1 to "
                                f"{_MAX_CHARACTERS} characters is needed")
-    return HeldOut(data["prompt"], data["answer"])
+    return HeldOut(data["prompt"], data["answer"], data.get("wrong", ""))

@@ -61,7 +61,8 @@ class MegatronBackend:
                  base: bool = False) -> Evaluation:
         result = self._group.call("evaluate", {"prompts": [asdict(prompt) for prompt in prompts], "base": base,
                                                "max_new_tokens": max_new_tokens}, self._seconds, stop)
-        return Evaluation([Answer(**answer) for answer in result["answers"]], result["perplexity"])
+        return Evaluation([Answer(**answer) for answer in result["answers"]], result["perplexity"],
+                          result.get("parts", {}))
 
     def tensors(self) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
         for data, content in self._group.stream("tensors", {}, self._seconds):

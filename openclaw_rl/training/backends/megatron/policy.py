@@ -113,13 +113,13 @@ class MegatronPolicy:
         """See Backend.step. `stop` may be asked of any rank; the figures are the same on all of them."""
         started, place = time.perf_counter(), self._place
         objective = Objective(self._config, Totals.of(examples), version)
-        own = examples[place.replica::place.layout.data]
+        own, taught = examples[place.replica::place.layout.data], list[Tensor | None]()
         with redirected(self._place.device):
             self._replicated.zero_grad_buffer()
             try:
                 for some in self._rounds(examples):
                     self._ask(stop)
-                    self._backward(own[some], objective)
+                    taught += self._backward(own[some], objective)
                 self._ask(stop)
                 finalize_model_grads([self._replicated])
                 [norm] = place.largest([self._optimizer.norm()])
@@ -127,15 +127,18 @@ class MegatronPolicy:
                 self._optimizer.step(norm, self._config.max_grad_norm)
                 if place.any_of_all(not self._optimizer.finite()):
                     raise AbnormalStep("weights are NaN or infinite")
-                metrics, share = stay_near(lambda: self._measure(own, objective), self._optimizer.shorten, self._config)
+                metrics, share = stay_near(
+                    lambda: self._measure(own, taught, objective), self._optimizer.shorten, self._config)
             finally:
                 self._replicated.zero_grad_buffer()
         return metrics | {"grad_norm": norm, "step_share": share, "seconds": time.perf_counter() - started}
 
-    def _measure(self, own: Sequence[Example], objective: Objective) -> dict[str, float]:
-        """Compare the policy with the one before the step."""
+    def _measure(self, own: Sequence[Example], taught: Sequence[Tensor | None],
+                 objective: Objective) -> dict[str, float]:
+        """Compare the policy with the one before the step, and with the teacher."""
         objective.compare_again()
-        self._compare([e for e in own if not e.replayed], objective)
+        self._compare([(e, teacher) for e, teacher in zip(own, taught, strict=True)
+                       if not e.replayed or teacher is not None], objective)
         return self._figures(objective)
 
     def _ask(self, stop: Callable[[], bool]) -> None:
@@ -154,8 +157,9 @@ class MegatronPolicy:
             added, largest = [0.0] * len(added), 0.0
         return objective.metrics((self._place.total(added), self._place.largest([largest])[0]))
 
-    def _backward(self, examples: Sequence[Example], objective: Objective) -> None:
-        """Add some samples' gradients."""
+    def _backward(self, examples: Sequence[Example], objective: Objective) -> list[Tensor | None]:
+        """Add some samples' gradients; return for each what predicts the response's tokens for the teacher, (R, width),
+        if it has one."""
         texts = [e.text() for e in examples]
         new = [i for i, e in enumerate(examples) if not e.replayed]
         base = dict(zip(new, self._read(self._frozen, [texts[i] for i in new]), strict=True))
@@ -178,16 +182,22 @@ class MegatronPolicy:
             return (hidden * leaf.grad).sum()
 
         self._through(self._replicated, texts, finish)
+        return [teacher.get(i) for i in range(len(examples))]
 
     @torch.no_grad()
-    def _compare(self, examples: Sequence[Example], objective: Objective) -> None:
-        """Measure what the step did to samples."""
+    def _compare(self, examples: Sequence[tuple[Example, Tensor | None]], objective: Objective) -> None:
+        """Measure what the step did to samples, each with what its teacher predicts it from."""
         def finish(index: int, hidden: Tensor) -> None:
-            ids, behaviour = self._tensors(examples[index])
+            example, teacher = examples[index]
+            ids, behaviour = self._tensors(example)
             for rows in pieces(len(ids)):
-                objective.moved(ids[rows], behaviour[rows], self._model.logits(hidden[rows]))
+                student = self._model.logits(hidden[rows])
+                if not example.replayed:
+                    objective.moved(ids[rows], behaviour[rows], student)
+                if teacher is not None:
+                    objective.followed(student, self._frozen.logits(teacher[rows]))
 
-        self._through(self._model, [e.text() for e in examples], finish)
+        self._through(self._model, [e.text() for e, _ in examples], finish)
 
     def _tensors(self, example: Example) -> tuple[Tensor, Tensor]:
         """Return the response and its recorded log-probabilities."""
@@ -235,14 +245,14 @@ class MegatronPolicy:
                  base: bool = False) -> Evaluation | None:
         """See Backend.evaluate; None on all ranks but the first. The replicas share the prompts."""
         place, model = self._place, self._frozen if base else self._model
-        questions = Questions.read(self._folder, prompts)
+        questions = Questions.read(self._folder, prompts, max_new_tokens)
         share = slice(place.replica, None, place.layout.data)
         ids = torch.zeros(len(prompts), max_new_tokens, dtype=torch.int64, device=place.device)
-        stopped, likelihood = False, 0.0
+        stopped, sums = False, [0.0] * 4
         model.eval()
         with redirected(place.device), torch.no_grad():
             try:
-                answers, likelihood = answer(_Reader(self, model), questions, max_new_tokens,
+                answers, sums = answer(_Reader(self, model), questions, max_new_tokens,
                                              lambda: place.any_of_replica(stop()), share)
                 for row, found in zip(range(len(prompts))[share], answers, strict=True):
                     ids[row, :len(found)] = torch.tensor(found, dtype=torch.int64, device=place.device) + 1
@@ -252,11 +262,11 @@ class MegatronPolicy:
                 model.keep(False)
             if place.any_of_all(stopped):
                 raise Stopped
-            [likelihood] = place.total([likelihood if place.speaks else 0.0])
+            sums = place.total(sums if place.speaks else [0.0] * len(sums))
             dist.all_reduce(ids if place.speaks else ids.zero_())
         if dist.get_rank() != 0:
             return None
-        return questions.evaluation([[token - 1 for token in row if token] for row in ids.tolist()], likelihood)
+        return questions.evaluation([[token - 1 for token in row if token] for row in ids.tolist()], sums)
 
     def tensors(self) -> Iterator[tuple[str, str, Sequence[int], Buffer]]:
         """See Backend.tensors; yields on rank 0 only, the others run through it. At any time one tensor is whole, on

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -38,12 +37,6 @@ from openclaw_rl.weights import playbook
 
 #: Held-out prompts that are asked at the same time.
 _AT_ONCE = 4
-_REFUSAL = re.compile(
-    r"^\W*+(?:i'?m sorry|i am sorry|sorry|i apologi[sz]e)?\W*+(?:but )?\W*+"
-    r"(?:i (?:can(?:'|’)?t|cannot|can not|am unable|won'?t)|i'?m (?:unable|not able)"
-    r"|as an ai\b.{0,40}\b(?:can't|cannot|unable))"
-    r"|^\W*+(?:抱歉|对不起|很抱歉)?\W*+我?(?:无法|不能)", re.IGNORECASE)
-
 _T = TypeVar("_T")
 
 
@@ -134,24 +127,22 @@ class PlaybookBackend:
 
     def evaluate(self, prompts: Sequence[HeldOut], max_new_tokens: int, stop: Callable[[], bool], *,
                  base: bool = False) -> Evaluation:
-        """See Backend.evaluate. The policy's API answers, with this playbook or with none; `refusing` is the part of
-        the answers that refuse.
+        """See Backend.evaluate. The policy's API answers, with this playbook or with none.
 
         Raises:
             BackendWaits: the API does not answer.
         """
         text = "" if base else playbook.render(self._playbook)
-        key = (text, max_new_tokens, *(prompt.prompt for prompt in prompts))
+        key = (text, max_new_tokens, *((prompt.prompt, prompt.temperature) for prompt in prompts))
         if self._paid.answers is None or self._paid.answers[0] != key:
             self._paid.answers = key, {}
         found = self._paid.answers[1]  # all of them when only figures changed since
         if len(found) < len(prompts):
-            self._run(self._answers([prompt.prompt for prompt in prompts], text, max_new_tokens, found), stop)
+            self._run(self._answers(prompts, text, max_new_tokens, found), stop)
         answers = [found[i] for i in range(len(prompts))]
-        refusing = sum(_REFUSAL.search(answer) is not None for answer in answers) / len(answers)
-        return Evaluation([Answer(answer, numbers(answer)) for answer in answers], None, {"refusing": refusing})
+        return Evaluation([Answer(answer, numbers(answer)) for answer in answers], None)
 
-    async def _answers(self, prompts: Sequence[str], text: str, max_tokens: int, found: dict[int, str]) -> None:
+    async def _answers(self, prompts: Sequence[HeldOut], text: str, max_tokens: int, found: dict[int, str]) -> None:
         room = asyncio.Semaphore(_AT_ONCE)
         system = [{"role": "system", "content": text}] if text else []
 
@@ -159,8 +150,8 @@ class PlaybookBackend:
             async def attempt() -> str:
                 await self._budget.take()
                 reply = await connection.chat.completions.create(
-                    model=self._policy.model, temperature=0, max_tokens=max_tokens,
-                    messages=[*system, {"role": "user", "content": prompts[number]}])  # type: ignore[list-item]
+                    model=self._policy.model, temperature=prompts[number].temperature, max_tokens=max_tokens,
+                    messages=[*system, {"role": "user", "content": prompts[number].prompt}])  # type: ignore[list-item]
                 return api_calls.text_of(reply)
 
             async with room:
