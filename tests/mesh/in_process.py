@@ -20,6 +20,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.runtime.home import Home
 from tests.mesh.mesh import Mesh
 from tests.serving.stub import write_tokenizer
+from tests.support.gate import LENIENT_GATE
 
 
 def tiny_model(folder: Path) -> Path:
@@ -41,7 +42,7 @@ def quick_config(model: str | Path, components: dict[str, dict[str, Any]] | None
     """A configuration that trains soon and answers shortly; `components` and `sections` add to it or change it."""
     quick: dict[str, dict[str, Any]] = {
         "policy_server": {"model": str(model), "max_tokens": 16},
-        "trainer": {"min_samples": 2, "max_batch": 4, "update_interval": 0.2}}
+        "trainer": {"min_samples": 2, "max_batch": 4, "update_interval": 0.2, "gate": LENIENT_GATE}}
     for name, settings in (components or {}).items():
         quick[name] = {**quick.get(name, {}), **settings}
     return Config.model_validate({"components": quick, **sections})

@@ -20,6 +20,7 @@ from openclaw_rl.runtime.home import Home, RunRecord, read_record
 from openclaw_rl.runtime.process import all_processes
 from openclaw_rl.runtime.supervision import START_VARIABLE
 from tests.support import quick_cli
+from tests.support.gate import LENIENT_GATE
 from tests.support.waiting import until
 
 #: Commands that ask or tell a running mesh something, often again and again until it is so.
@@ -134,10 +135,6 @@ class Mesh:
 #: What is learned in these tests is chance, and their machine may be slow: an alarm about the one or the other, which
 #: holds for an hour, would fail whatever test comes next.
 _STEADY_TRAINER = {"max_staleness": 1000, "watch": {"enabled": False}}
-#: Runs in full, and refuses nothing.
-_LENIENT_GATE = {"max_new_tokens": 16, "max_perplexity_ratio": 1e6, "max_perplexity_growth": 1e6,
-                 "max_margin_drop": 1e6, "min_tokens_ratio": 0, "max_tokens_ratio": 1000, "max_degenerate": 1,
-                 "min_relevant_ratio": 0, "max_hint_growth": 1e6}
 
 
 def make_home(root: Path, model: Path, components: dict[str, Any], **sections: Any) -> Home:
@@ -169,6 +166,6 @@ def running_mesh(root: Path, model: Path) -> Iterator[Mesh]:
         "policy_server": {"port": 0, "grpc_port": 0, "max_tokens": 48},
         "env_server": {"port": 0, "episodes": {"max_tokens": 24, "timeout": 120}},
         "prm_judge": {"port": 0}, "trainer": {"port": 0, "min_samples": 4, "update_interval": 1,
-                                              "gate": _LENIENT_GATE, "grpo": {"group_timeout": 120}}})
+                                              "gate": LENIENT_GATE, "grpo": {"group_timeout": 120}}})
     with running(Mesh(home)) as mesh:
         yield mesh

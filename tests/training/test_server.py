@@ -24,6 +24,7 @@ from openclaw_rl.training import server
 from openclaw_rl.v1 import component_pb2, component_pb2_grpc, turn_pb2
 from openclaw_rl.v1 import trainer_pb2 as pb
 from openclaw_rl.v1.trainer_pb2_grpc import TrainerServiceStub
+from tests.support.gate import LENIENT_GATE
 from tests.training.fakes import make_sample
 
 #: Of the trainer and of the turns that it is sent.
@@ -33,7 +34,7 @@ MESH = "mesh-of-tests"
 def settings(model: Path) -> dict[str, object]:
     return {"mesh_id": MESH, "components": {
         "policy_server": {"model": str(model)},
-        "trainer": {"port": 0, "min_samples": 2, "max_batch": 2, "update_interval": 1}}}
+        "trainer": {"port": 0, "min_samples": 2, "max_batch": 2, "update_interval": 1, "gate": LENIENT_GATE}}}
 
 
 @asynccontextmanager
