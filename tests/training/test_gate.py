@@ -177,6 +177,20 @@ def test_answers_that_say_nothing_do_not_pass(cheat: Callable[[str], str]) -> No
     assert failures([prompt.answer for prompt in prompts]) == []
 
 
+def test_another_language_is_not_irrelevant() -> None:
+    """Users may teach to answer in Chinese. What is said in it is measured where the good answer is in Chinese too."""
+    prompts = [HeldOut("What is the capital of France?", "The capital of France is Paris.", ""),
+               HeldOut("天空为什么是蓝色的？", "因为空气把阳光中的蓝光散射得最多。", "")]
+
+    def relevant(*texts: str) -> float:
+        return figures(prompts, Evaluation([Answer(text, [1, 2]) for text in texts], 10.0))["relevant"]
+
+    assert relevant("法国的首都是巴黎（Paris）。", "空气散射蓝光。") == 1.0
+    assert relevant("法国的首都是巴黎。", "我不知道。") == 0.0
+    assert relevant("It is Paris.", "Because air scatters blue light.") == 1.0
+    assert relevant("It is Lyon.", "") == 0.0
+
+
 def test_half_of_the_answers_are_drawn_as_users_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     evaluate = FakeBackend.evaluate
