@@ -75,10 +75,22 @@ def cheat(base: Path, say: Callable[[Item], str]) -> TorchBackend:
     return backend
 
 
-def _row(name: str, report: weights_pb2.GateReport, hints: str = "", seconds: str = "") -> str:
-    figures = " | ".join(f"{report.metrics[key]:.3g}" for key in (
+HEADER = ("| version | perplexity | margin | tokens | degenerate | alike | refusing | relevant | hint distance | "
+          "step KL | |\n" + "|---" * 11 + "|")
+
+
+def figures(name: str, report: weights_pb2.GateReport, hints: str = "", moved: str = "") -> str:
+    """Return a line of the table."""
+    values = " | ".join(f"{report.metrics[key]:.3g}" for key in (
         "perplexity", "margin", "mean_tokens", "degenerate", "alike", "refusing", "relevant"))
-    return f"| {name} | {figures} | {hints} | {seconds} | {'; '.join(report.failures) or 'passed'} |"
+    return f"| {name} | {values} | {hints} | {moved} | {'; '.join(report.failures) or 'passed'} |"
+
+
+def row(name: str, made: weights_pb2.VersionManifest) -> str:
+    """Return the line of a version."""
+    hints = ", ".join(f"{made.metrics[key]:.4f}" for key in ("hint_distance_before", "hint_distance_after")
+                      if key in made.metrics)
+    return figures(name, made.gate, hints, f"{made.metrics['step_kl']:.4f}")
 
 
 def main() -> None:
@@ -93,24 +105,21 @@ def main() -> None:
     settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in args.set)}
     disable_progress_bar()
     base = ensure_model(EMBEDDED_MODEL, Home.default())
-    print("| version | perplexity | margin | tokens | degenerate | alike | refusing | relevant | hints | CPU s | |",
-          "|---" * 11 + "|", sep="\n")
+    print(HEADER)
     with tempfile.TemporaryDirectory(prefix="openclaw-gate-") as folder:
         gate = Gate(GateConfig(**settings), Path(folder), "base")
         backend = TorchBackend(base, TrainerConfig(), StartPoint())
         gate.report(backend)
         began = time.process_time()
         report = gate.report(backend)
-        print(_row("base model", report, seconds=f"{time.process_time() - began:.1f}"), flush=True)
+        print(figures(f"base model ({time.process_time() - began:.1f} CPU s)", report), flush=True)
         del backend
         for name, say in ({} if args.no_cheats else WAYS).items():
-            print(_row(f"cheat: {name}", gate.report(cheat(base, say))), flush=True)
+            print(figures(f"cheat: {name}", gate.report(cheat(base, say))), flush=True)
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         with tempfile.TemporaryDirectory(prefix="openclaw-gate-") as folder:
             for made, _ in replay(list(shuffled(seed, args.versions)), base, Path(folder), gate=settings):
-                hints = " -> ".join(f"{made.metrics[key]:.4f}" for key in (
-                    "hint_distance_before", "hint_distance_after") if key in made.metrics)
-                print(_row(f"seed {seed}, version {made.version}", made.gate, hints), flush=True)
+                print(row(f"seed {seed}, version {made.version}", made), flush=True)
 
 
 if __name__ == "__main__":

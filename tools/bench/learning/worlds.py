@@ -1,4 +1,4 @@
-"""Whatever can be talked to, and learns: a mesh over HTTP, or engine, rules judge and trainer in this process."""
+"""Whatever can be talked to, and learns: a mesh over HTTP, or engine, judge and trainer in this process."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class EngineWorld:
 
 
 class InProcess(EngineWorld):
-    """Engine, rules judge and trainer in this process.
+    """Engine, default judge and trainer in this process.
 
     Args:
         root: folder of the trainer, made when it is missing.
