@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from openclaw_rl.cli import episode_tasks
 from openclaw_rl.cli.app import Json, app
 from openclaw_rl.cli.terminal import clipped, err, out, print_json
 from openclaw_rl.cli.turns import SCORES
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _group = typer.Typer(no_args_is_help=True, help="Run the policy in sandboxes and inspect the results.",
                      epilog="Example: openclaw-rl episodes run --type terminal --groups 8 --parallel 32")
 app.add_typer(_group, name="episodes")
+_group.command(epilog="Example: openclaw-rl episodes check ~/my-tasks; openclaw-rl episodes check ~/my-code --kind swe "
+                      "--json")(episode_tasks.check)
 
 #: Seconds between two lines of a run whose output is no terminal.
 _LINE_SECONDS = 10.0

@@ -21,10 +21,11 @@ class TaskCatalog:
 
     Args:
         environments: by name.
+        bundled: include the tasks of the package.
     """
 
-    def __init__(self, environments: Mapping[str, ConfiguredEnvironment]) -> None:
-        self._environments = environments
+    def __init__(self, environments: Mapping[str, ConfiguredEnvironment], *, bundled: bool = True) -> None:
+        self._environments, self._bundled = environments, bundled
         self._tasks: dict[str, list[Task]] = {}
 
     def tasks(self, name: str) -> list[Task]:
@@ -32,7 +33,8 @@ class TaskCatalog:
         if name not in self._tasks:
             environment = self._environments[name]
             self._tasks[name] = [_check(environment, task) for task in load(
-                environment.type_name, environment.config.tasks, bundled=environment.config.mcp is None)]
+                environment.type_name, environment.config.tasks,
+                bundled=self._bundled and environment.config.mcp is None)]
         return self._tasks[name]
 
     async def load(self, name: str) -> list[Task]:

@@ -6,15 +6,17 @@ stay usable. The frame of a task is validated here, its `setup`, `check` and act
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from openclaw_rl.rollouts.tasks import dataset
 from openclaw_rl.rollouts.tasks.task import Action, Task
-from openclaw_rl.rollouts.tasks.text import BadText, parse
+from openclaw_rl.rollouts.tasks.text import BadText, Entry, parse
 
 #: Bytes of a file.
 MOST_BYTES = 1 << 20
@@ -29,7 +31,9 @@ _HERE = Path(__file__).parent
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID_ALLOWED = "1 to 128 letters, digits, `-`, `_` and `.`"
 _KEYS = ("id", "goal", "split", "tags", "max_steps", "setup", "check", "solution")
-_SPLITS = ("train", "held_out")
+_SPLITS = ("train", "held_out", "auto")
+#: One of so many tasks is held out by `split: auto`.
+_HELD_OUT_OF = 5
 
 
 class _Bad(Exception):
@@ -41,7 +45,8 @@ def load(type_name: str, folder: Path | None = None, *, bundled: bool = True) ->
 
     Args:
         type_name: such as "terminal".
-        folder: of further tasks: files *.yaml and *.yml, also in folders below, each with one task or a list.
+        folder: of further tasks: files *.yaml and *.yml, also in folders below, each with one task or a list; files
+            *.jsonl and *.parquet with a task in each row, see dataset.py.
         bundled: include those of the package.
 
     Returns:
@@ -102,7 +107,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
                     yield path, f"more than {MOST_DEEP} folders in one another; what is in it is left out"
                 else:
                     below.append((path, deep + 1))
-            elif entry.name.lower().endswith((".yaml", ".yml")):
+            elif entry.name.lower().endswith((".yaml", ".yml", *dataset.SUFFIXES)):
                 files += 1
                 if files > MOST_FILES:
                     yield path, f"there are more than {MOST_FILES} files in {folder}; this one and others are left out"
@@ -125,12 +130,16 @@ def _file_problem(path: Path) -> str:
         return f"can't be read: {error.strerror}"
     if not stat.S_ISREG(info.st_mode):
         return "no plain file"
-    if info.st_size > MOST_BYTES:
-        return f"{info.st_size:,} bytes are too many: at most {MOST_BYTES:,} in one task file"
+    most = dataset.MOST_BYTES if path.suffix.lower() in dataset.SUFFIXES else MOST_BYTES
+    if info.st_size > most:
+        return f"{info.st_size:,} bytes are too many: at most {most:,} in one task file"
     return ""
 
 
 def _read(type_name: str, file: Path) -> Iterator[Task]:
+    if file.suffix.lower() in dataset.SUFFIXES:
+        yield from _read_rows(type_name, file)
+        return
     try:
         with file.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
@@ -153,18 +162,37 @@ def _read(type_name: str, file: Path) -> Iterator[Task]:
         yield _task(type_name, entry, number, file)
 
 
+def _read_rows(type_name: str, file: Path) -> Iterator[Task]:
+    try:
+        for number, row in dataset.rows(file):
+            try:
+                if isinstance(row, str):
+                    raise _Bad(row)
+                made = Entry(dataset.entry(type_name, row, number, _plain(file.stem)))
+            except (_Bad, BadText) as error:
+                yield Task(id=f"{_plain(file.stem)}.{number}", type_name=type_name, goal="", source=str(file),
+                           problem=f"{file}, line {number}: {error}")
+                continue
+            made.line = number
+            yield _task(type_name, made, number, file)
+    except OSError as error:
+        raise _Bad(f"can't be read: {error.strerror}") from None
+    except BadText as error:
+        raise _Bad(str(error)) from None
+
+
 def _task(type_name: str, entry: dict[str, Any], number: int, file: Path) -> Task:
     try:
         name = _checked(entry, "id", lambda v: isinstance(v, str) and bool(_ID.fullmatch(v)), _ID_ALLOWED, needed=True)
     except _Bad as error:
         return Task(id=f"{_plain(file.stem)}.{number}", type_name=type_name, goal="", source=str(file),
-                    problem=f"{file}, task {number}: {error}")
+                    problem=f"{_where(entry, file)}, task {number}: {error}")
     try:
         return _framed(type_name, name, entry, file)
     except _Bad as error:
         goal = entry.get("goal")
         return Task(id=name, type_name=type_name, goal=goal[:MOST_GOAL] if isinstance(goal, str) else "",
-                    source=str(file), problem=f"{file}, task {name}: {error}")
+                    source=_where(entry, file), problem=f"{_where(entry, file)}, task {name}: {error}")
 
 
 def _framed(type_name: str, name: str, entry: dict[str, Any], file: Path) -> Task:
@@ -174,14 +202,25 @@ def _framed(type_name: str, name: str, entry: dict[str, Any], file: Path) -> Tas
     goal = _checked(entry, "goal", lambda v: isinstance(v, str) and 0 < len(v.strip()) <= MOST_GOAL and "\0" not in v,
                     f"a text of 1 to {MOST_GOAL:,} characters: what is to be done, in words", needed=True)
     return Task(
-        id=name, type_name=type_name, goal=goal.strip(), source=str(file),
-        split=_checked(entry, "split", lambda v: v in _SPLITS, _listed(_SPLITS)) or "train",
+        id=name, type_name=type_name, goal=goal.strip(), source=_where(entry, file), split=_split(entry, name),
         tags=tuple(_checked(entry, "tags", _are_tags, "a list of at most 20 words of at most 64 characters") or ()),
         max_steps=_checked(entry, "max_steps", lambda v: type(v) is int and 1 <= v <= MOST_STEPS,
                            f"a whole number from 1 to {MOST_STEPS}"),
         setup=_checked(entry, "setup", _is_mapping, "a mapping") or {},
         check=_checked(entry, "check", _is_mapping, "a mapping") or {},
         solution=tuple(_actions(entry)))
+
+
+def _split(entry: dict[str, Any], name: str) -> Literal["train", "held_out"]:
+    wanted = _checked(entry, "split", lambda v: v in _SPLITS, _listed(_SPLITS)) or "train"
+    if wanted == "auto":  # by its id alone, so that it stays where it is when others come or go
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        return "train" if int.from_bytes(digest) % _HELD_OUT_OF else "held_out"
+    return "held_out" if wanted == "held_out" else "train"
+
+
+def _where(entry: dict[str, Any], file: Path) -> str:
+    return f"{file}, line {entry.line}" if isinstance(entry, Entry) else str(file)
 
 
 def _actions(entry: dict[str, Any]) -> Iterator[Action]:

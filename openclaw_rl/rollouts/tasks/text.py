@@ -25,6 +25,12 @@ class BadText(Exception):
     """It is no acceptable YAML; the message names the line."""
 
 
+class Entry(dict[str, Any]):
+    """A mapping, and the line that it begins in, from 1."""
+
+    line = 0
+
+
 class _Open:
     """An unfinished mapping or list."""
 
@@ -68,7 +74,10 @@ def _parse(text: str) -> Any:
                 raise BadText(f"line {line}: a key must be a plain word, not a list or a mapping")
             if len(stack) == MOST_DEEP:
                 raise BadText(f"line {line}: more than {MOST_DEEP} lists and mappings in one another")
-            stack.append(_Open({} if isinstance(event, yaml.MappingStartEvent) else []))
+            opened: Entry | list[Any] = Entry() if isinstance(event, yaml.MappingStartEvent) else []
+            if isinstance(opened, Entry):
+                opened.line = line
+            stack.append(_Open(opened))
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             _put(stack, documents, stack.pop().value, line)
     if len(documents) > 1:

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from openclaw_rl.config.environment import EnvironmentConfig
-from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context, StepResult
+from openclaw_rl.rollouts.environments.interface import BadAction, BadTask, Context, Outcome, StepResult
 from openclaw_rl.rollouts.environments.terminal.plugin import TerminalEnvironment, TerminalType, make
 from openclaw_rl.rollouts.sandboxes.interface import WORK, SandboxError
 from openclaw_rl.rollouts.tasks.task import Action, Task
@@ -176,6 +176,21 @@ async def test_a_task(kind: TerminalType, terminal: TerminalEnvironment) -> None
     assert "'8'" in (await terminal.evaluate()).detail
 
 
+async def test_parts_give_their_share(kind: TerminalType, terminal: TerminalEnvironment) -> None:
+    task = Task("t", "terminal", "Do both.", check={"parts": [
+        {"run": "test -e a"}, {"run": "test -e b", "weight": 2}, {"number": 7}]})
+    kind.check_task(task)
+    await terminal.reset(task, None)
+    assert (await terminal.evaluate()).value == 0
+    await run(terminal, "touch b")
+    outcome = await terminal.evaluate()
+    assert outcome.value == 0.5 and outcome.detail.startswith("1 of 3 parts; part 1: the check says no")
+    await terminal.step(Action("submit", {"answer": "It is 7."}), 10)
+    assert (await terminal.evaluate()).value == 0.75
+    await run(terminal, "touch a")
+    assert (await terminal.evaluate()) == Outcome(1.0, "3 of 3 parts")
+
+
 async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind: TerminalType,
                                                                            terminal: TerminalEnvironment) -> None:
     run_check = "a=$(ls -l --full-time x); sleep 0.05; test \"$a\" = \"$(ls -l --full-time x)\""
@@ -197,6 +212,13 @@ async def test_what_the_policy_left_running_is_stopped_while_it_is_checked(kind:
     ({"files": {"a/": ""}}, {"answer": "1"}, "not the path of a file"),
     ({"run": 5}, {"answer": "1"}, "`setup.run`: 5"),
     ({}, {}, "`check` needs `run`"),
+    ({}, {"number": "4"}, "`check.number`: '4' is not allowed: a number"),
+    ({}, {"number": float("nan")}, "`check.number`: nan"),
+    ({}, {"parts": []}, "`check.parts`: \\[\\] is not allowed: a list of 1 to 50"),
+    ({}, {"parts": [{"run": "x"}], "answer": "1"}, "`check.answer` is not allowed beside `check.parts`"),
+    ({}, {"parts": [{"run": "x"}, {}]}, "`check.parts, part 2` needs `run`"),
+    ({}, {"parts": [{"run": "x", "wieght": 2}]}, "`check.parts, part 1`: .*wieght"),
+    ({}, {"parts": [{"run": "x", "weight": 0}]}, "`weight`: 0 is not allowed: a number above 0"),
     ({}, {"answer": 5}, "`check.answer`: 5"),
     ({}, {"run": " "}, "`check.run`"),
     ({}, {"python": "x"}, "`check.python` is no key"),

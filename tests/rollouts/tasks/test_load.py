@@ -49,7 +49,12 @@ def test_a_list_and_a_single_task_in_folders_below(tmp_path: Path) -> None:
     assert one.setup == {"files": {"a.txt": "no"}}
     assert one.solution == (Action("run", {"command": "ls"}), Action("submit", {}))
     assert (two.split, two.max_steps, two.problem) == ("train", None, "")
-    assert (three.id, three.source) == ("three", str(tmp_path / "deep/er/x.YML"))
+    assert (three.id, three.source) == ("three", f"{tmp_path / 'deep/er/x.YML'}, line 1")
+
+
+def test_a_problem_names_the_line(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'b.yaml'}, line 3, task a: `split`" in loaded(
+        tmp_path, b="\n- {id: x, goal: x}\n- {id: a, goal: x, split: 1}\n")[1].problem
 
 
 def test_words_that_only_look_like_something_else_stay_text(tmp_path: Path) -> None:
@@ -72,7 +77,7 @@ def test_a_users_tasks_come_beside_those_of_the_package(tmp_path: Path) -> None:
     ("{id: a, goal: 7}", "`goal`: 7 is not allowed"),
     ("{id: a, goal: '" + "x" * 20_001 + "'}", "`goal`: 'xxx"),
     ("{id: a, goal: x, goals: y}", "`goals` is no key of a task; there are `id`, `goal`"),
-    ("{id: a, goal: x, split: test}", "`split`: 'test' is not allowed: `train` or `held_out`"),
+    ("{id: a, goal: x, split: test}", "`split`: 'test' is not allowed: `train`, `held_out` or `auto`"),
     ("{id: a, goal: x, tags: easy}", "`tags`: 'easy' is not allowed"),
     ("{id: a, goal: x, max_steps: 0}", "`max_steps`: 0 is not allowed: a whole number from 1 to 1000"),
     ("{id: a, goal: x, max_steps: 10000000}", "`max_steps`: 10000000"),

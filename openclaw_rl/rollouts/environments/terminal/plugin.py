@@ -19,6 +19,7 @@ from openclaw_rl.rollouts.environments.interface import (
     StepResult,
     tools_schema,
 )
+from openclaw_rl.rollouts.environments.terminal import check as checks
 from openclaw_rl.rollouts.environments.terminal.shell import Ran, Shell
 from openclaw_rl.rollouts.environments.terminal.text import plain
 from openclaw_rl.rollouts.sandboxes.factory import spec
@@ -83,16 +84,10 @@ class TerminalType:
                 raise BadTask(f"`setup.files`: {name!r} is not the path of a file; a relative one is in {WORK}")
         if sum(len(text) for text in files.values()) > _FILES_MOST:
             raise BadTask(f"`setup.files`: more than {_FILES_MOST:,} characters in all are not allowed")
-        check = _known(task.check, "check", {"run", "answer", "processes"})
-        for where, section, key in (("setup", setup, "run"), ("check", check, "run"), ("check", check, "answer")):
-            value = section.get(key)
-            if value is not None and (not isinstance(value, str) or not value.strip() or "\0" in value):
-                raise BadTask(f"`{where}.{key}`: {value!r:.80} is not allowed: a text that is not empty")
-        if not isinstance(check.get("processes", False), bool):
-            raise BadTask(f"`check.processes`: {check['processes']!r:.80} is not allowed: true or false")
-        if not check.get("run") and not check.get("answer"):
-            raise BadTask("`check` needs `run` (shell text, exit code 0 = done), `answer` (what submit must say), "
-                          "or both")
+        run = setup.get("run")
+        if run is not None and (not isinstance(run, str) or not run.strip() or "\0" in run):
+            raise BadTask(f"`setup.run`: {run!r:.80} is not allowed: a text that is not empty")
+        checks.validate(_known(task.check, "check", {"run", "answer", "number", "parts", "processes"}))
         for number, action in enumerate(task.solution, 1):
             try:
                 checked(TOOLS, action)
@@ -165,20 +160,20 @@ class TerminalEnvironment:
     async def evaluate(self) -> Outcome:
         if self._task is None:
             return Outcome(0.0, "there is no task")
-        check, details = self._task.check, []
-        expected = check.get("answer")
-        if expected is not None and (self._answer is None or self._answer.strip() != expected.strip()):
-            return Outcome(0.0, "no answer was submitted" if self._answer is None
-                           else f"the answer is not the expected one: {self._answer.strip()[:200]!r}")
-        if check.get("run"):
-            # Processes left by the policy could write into the check's memory.
-            async with contextlib.nullcontext() if check.get("processes") else others_paused(self._sandbox):
-                await self._readable(check["run"], "check.run")
-                finished = await self._bash(check["run"], _CHECK_SECONDS, {"ANSWER": (self._answer or "")[:65_536]})
-            details.append(_told(finished, _CHECK_SECONDS))
-            if finished.code != 0:
-                return Outcome(0.0, f"the check says no: {details[-1]}")
-        return Outcome(1.0, "; ".join(filter(None, details)))
+        parts = checks.parts_of(self._task.check)
+        return checks.combine(parts, [await self._holds(part, self._task.check) for part in parts])
+
+    async def _holds(self, part: Mapping[str, Any], check: Mapping[str, Any]) -> tuple[bool, str]:
+        if wrong := checks.wrong_answer(part, self._answer):
+            return False, wrong
+        if not part.get("run"):
+            return True, ""
+        # Processes left by the policy could write into the check's memory.
+        async with contextlib.nullcontext() if check.get("processes") else others_paused(self._sandbox):
+            await self._readable(part["run"], "check.run")
+            finished = await self._bash(part["run"], _CHECK_SECONDS, {"ANSWER": (self._answer or "")[:65_536]})
+        told = _told(finished, _CHECK_SECONDS)
+        return (True, told) if finished.code == 0 else (False, f"the check says no: {told}")
 
     async def view(self) -> Observation:
         lines = list(self._lines)
@@ -203,8 +198,9 @@ class TerminalEnvironment:
                                         {"SEED": str(seed)} if seed is not None else {})
             if finished.code != 0:
                 raise BadTask(f"`setup.run` doesn't work: {_told(finished, _SETUP_SECONDS)}")
-        if task.check.get("run"):
-            await self._readable(task.check["run"], "check.run")
+        for part in checks.parts_of(task.check):
+            if part.get("run"):
+                await self._readable(part["run"], "check.run")
 
     async def _readable(self, script: str, key: str) -> None:
         finished = await self._sandbox.run(["bash", "--noprofile", "--norc", "-n", "-c", script],
