@@ -9,6 +9,7 @@ from openclaw_rl.cli import (
     dashboard,  # noqa: F401
     distributed,  # noqa: F401
     docs,  # noqa: F401
+    doctor,  # noqa: F401
     environments,  # noqa: F401
     episodes,  # noqa: F401
     forget,  # noqa: F401

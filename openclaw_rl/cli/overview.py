@@ -22,6 +22,7 @@ COMMANDS = {
     "distributed-start": Command("distributed", "Start each component on its host, with Ray."),
     "mesh": Command("distributed", "Use a mesh from machines that it does not run on."),
     "status": Command("mesh", "Show the state of all components."),
+    "doctor": Command("doctor", "Check all that a mesh needs, and say what cures what is wrong."),
     "dashboard": Command("dashboard", "Serve the web dashboard."),
     "metrics": Command("metrics", "Expose Prometheus metrics of all components."),
     "chat": Command("chat", "Chat with the policy, and rate its answers."),

@@ -53,11 +53,15 @@ def check_home(home: Home, config: Config) -> None:
     except OSError as error:
         raise StartError(f"{home.root} can't be written: {error.strerror or error}; "
                          "set OPENCLAW_RL_HOME to a folder that can") from None
-    free = shutil.disk_usage(home.root).free
-    needed = _NEEDED_BYTES if uses_api(config.components.policy_server) else _NEEDED_BYTES_TRAINING
+    free, needed = shutil.disk_usage(home.root).free, needed_bytes(config)
     if free < needed:
         raise StartError(f"{home.root} has {free / 2**20:.0f} MB free and needs {needed / 2**20:.0f} MB; make room, or "
                          "set OPENCLAW_RL_HOME to a folder on another disk")
+
+
+def needed_bytes(config: Config) -> int:
+    """Return the free bytes that a mesh needs on its disk at the least."""
+    return _NEEDED_BYTES if uses_api(config.components.policy_server) else _NEEDED_BYTES_TRAINING
 
 
 def check_packages(config: Config) -> None:
