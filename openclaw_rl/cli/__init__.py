@@ -43,6 +43,7 @@ def _expected(error: Exception) -> str | None:
     # Imported only when something failed: the commands load no more than they need.
     from openclaw_rl.api.facade import PolicyError
     from openclaw_rl.config import ConfigError
+    from openclaw_rl.launch.backup import BackupError
     from openclaw_rl.launch.checks import StartError
     from openclaw_rl.launch.jaeger import NoJaeger
     from openclaw_rl.launch.supervisor import SupervisorError
@@ -50,7 +51,8 @@ def _expected(error: Exception) -> str | None:
 
     if isinstance(error, MeshError):
         return error.message
-    return str(error) if isinstance(error, (ConfigError, StartError, NoJaeger, SupervisorError, PolicyError)) else None
+    expected = (BackupError, ConfigError, StartError, NoJaeger, SupervisorError, PolicyError)
+    return str(error) if isinstance(error, expected) else None
 
 
 def _plain(text: str) -> str:

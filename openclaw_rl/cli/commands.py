@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openclaw_rl.cli import (
+    backup,  # noqa: F401
     certs,  # noqa: F401
     chat,  # noqa: F401
     conformance,  # noqa: F401

@@ -39,6 +39,8 @@ COMMANDS = {
     "train-now": Command("training", "Train on the samples collected so far."),
     "forget": Command("forget", "Delete a session everywhere, and what was learned from it."),
     "logs": Command("logs", "Show logs of components, or the journal."),
+    "backup": Command("backup", "Write a backup of the home folder; the mesh may run."),
+    "restore": Command("backup", "Make a home folder from a backup."),
     "set-aside": Command("set_aside", "List quarantined messages and files, and why."),
     "conformance": Command("conformance", "Check a server of any make against the contract."),
     "docs": Command("docs", "Show a page of the user documentation."),

@@ -31,10 +31,10 @@ from tests.client.fake_door import FakeDoor
 ALL = ["init", "certs", "certs show", "certs renew", "certs add", "keys", "keys list", "keys add",
             "keys revoke", "keys rotate", "local-start", "models",
             "distributed-start", "mesh", "mesh id", "mesh export", "mesh join", "mesh leave", "status", "doctor",
-            "dashboard", "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list", "episodes show",
-            "environments", "environments tasks", "environments leases", "environments watch",
+            "dashboard", "metrics", "chat", "turns", "trace", "episodes", "episodes run", "episodes list",
+            "episodes show", "environments", "environments tasks", "environments leases", "environments watch",
             "versions", "versions show", "versions diff", "rollback", "pin", "unpin", "pause", "resume", "train-now",
-            "forget", "logs", "set-aside", "conformance", "docs", "stop-all"]
+            "forget", "logs", "backup", "restore", "set-aside", "conformance", "docs", "stop-all"]
 
 
 @pytest.fixture(autouse=True)
