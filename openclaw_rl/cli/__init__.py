@@ -48,10 +48,11 @@ def _expected(error: Exception) -> str | None:
     from openclaw_rl.launch.jaeger import NoJaeger
     from openclaw_rl.launch.supervisor import SupervisorError
     from openclaw_rl.rpc.errors import MeshError
+    from openclaw_rl.training.portable.folder import PortableError
 
     if isinstance(error, MeshError):
         return error.message
-    expected = (BackupError, ConfigError, StartError, NoJaeger, SupervisorError, PolicyError)
+    expected = (BackupError, ConfigError, StartError, NoJaeger, SupervisorError, PolicyError, PortableError)
     return str(error) if isinstance(error, expected) else None
 
 

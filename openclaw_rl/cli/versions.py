@@ -1,7 +1,8 @@
-"""versions: list, show and compare; rollback."""
+"""versions: list, show, compare, export and import; rollback."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -124,6 +125,47 @@ def diff(old: Number, new: Number, as_json: Json = False) -> None:
                   no_wrap=True, overflow="ellipsis")
         for turn in step.story.turns:
             _print_turn(turn, f"{sign} ")
+
+
+@_group.command("export", epilog="Example: openclaw-rl versions export 3 heron-3")
+def export(version: Number, folder: Annotated[Path, typer.Argument(show_default=False, help=(
+        "Folder to write; not there yet, or empty."))], as_json: Json = False) -> None:
+    """Write a version as a Hugging Face folder: weights, tokenizer, LoRA adapter for peft, and a model card that says
+    what it learned from.
+
+    The mesh may run. The version's weights must be on this machine; see `kept` in `versions show N --json`.
+    """
+    from openclaw_rl.runtime.running_config import running_config
+    from openclaw_rl.training.portable.exporting import export_version
+
+    home = Home.default()
+    described = export_version(home, running_config(home), version, folder)
+    if as_json:
+        print_json({"version": version, "folder": str(folder.absolute()), "digest": described.manifest.digest,
+                    "lineage": described.lineage, "turns": list(described.manifest.turn_ids)})
+    else:
+        out.print(f"wrote version {version} to {folder}: {len(described.lineage)} steps on "
+                  f"{len(described.manifest.turn_ids)} turns", soft_wrap=True, highlight=False, markup=False)
+
+
+@_group.command("import", epilog="Example: openclaw-rl stop-all && openclaw-rl versions import heron-3")
+def import_(folder: Annotated[Path, typer.Argument(help="Folder that `versions export` wrote.", show_default=False)],
+            as_json: Json = False) -> None:
+    """Add an exported version as the newest one; the next start serves it and continues training from it.
+
+    It must be of the same base model and training method. The trainer must not run.
+    """
+    from openclaw_rl.runtime.running_config import running_config
+    from openclaw_rl.training.portable.importing import import_version
+
+    home = Home.default()
+    manifest = import_version(home, running_config(home), folder)
+    if as_json:
+        print_json({"version": manifest.version, "digest": manifest.digest,
+                    "imported_from": manifest.settings["imported_from"]})
+    else:
+        out.print(f"imported {folder} as version {manifest.version}; `openclaw-rl local-start` serves it",
+                  soft_wrap=True, highlight=False, markup=False)
 
 
 def before_after(metrics: dict[str, float]) -> list[str]:

@@ -81,7 +81,7 @@ class VersionStore:
             folders = []
         for folder in folders:
             try:
-                manifest, specs = _load(folder)
+                manifest, specs = read_version(folder)
                 if model_id and manifest.model_id and manifest.model_id != model_id:
                     self._problem(f"{folder} belongs to another base model; it is left as it is and not used")
                     continue
@@ -310,8 +310,13 @@ def _prepend(path: Path, head: bytes) -> None:
     data.unlink()
 
 
-def _load(folder: Path) -> tuple[VersionManifest, list[TensorSpec]]:
-    """Read a version's manifest and compare it with its file's header, not with all its bytes."""
+def read_version(folder: Path) -> tuple[VersionManifest, list[TensorSpec]]:
+    """Read a version's manifest and compare it with its file's header, not with all its bytes.
+
+    Raises:
+        CorruptFile: they are damaged, or don't belong together.
+        OSError: one is missing or can't be read.
+    """
     try:
         data = parse_json((folder / MANIFEST_FILE).read_bytes())
         if data.get("sha256", _checksum(data)) != _checksum(data):

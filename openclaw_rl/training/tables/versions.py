@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
@@ -61,6 +63,21 @@ def lineage(parents: Mapping[int, int | None], number: int) -> list[int]:
         found.append(at)
         at = parents[at]
     return found
+
+
+def read_manifests(path: Path) -> dict[int, weights_pb2.VersionManifest]:
+    """Return the manifests in a trainer's state.db, which it may have open; records that are damaged are left out.
+
+    Raises:
+        FileNotFoundError: there is none.
+        sqlite3.Error: it can't be read.
+    """
+    if not path.exists():
+        raise FileNotFoundError(path)
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as db:
+        db.row_factory = sqlite3.Row
+        return {row["version"]: weights_pb2.VersionManifest.FromString(row["manifest"])
+                for row in db.execute("SELECT * FROM versions ORDER BY version") if _whole(row)}
 
 
 class VersionTable:
