@@ -216,12 +216,12 @@ class _Live(_Lines):
 
 def _table(found: list[Progress]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in ("type", "groups", "running", "over", "broken off", "steps", "success", "per minute"):
+    for column in ("type", "groups", "running", "over", "broken off", "steps", "alike", "success", "per minute"):
         table.add_column(column, no_wrap=True, justify="left" if column == "type" else "right")
     for each in found:
         done, groups = each.groups
         table.add_row(clipped(each.type, 20), f"{done}/{groups}", str(len(each.running)),
-                      f"{len(each.over)}/{each.total}", str(each.broken), str(each.steps),
+                      f"{len(each.over)}/{each.total}", str(each.broken), str(each.steps), str(each.alike),
                       "" if each.success is None else f"{each.success:.2f}", f"{each.rate:.1f}")
     return table
 

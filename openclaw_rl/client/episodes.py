@@ -68,6 +68,15 @@ class Progress:
         size = max(1, self.group_size)
         return sum(count >= size for count in counts.values()), -(-self.total // size)
 
+    @property
+    def alike(self) -> int:
+        """Whole groups in which all outcomes were alike, which teach nothing."""
+        outcomes: dict[str, list[float]] = {}
+        for episode in self.over:
+            if episode.HasField("outcome"):
+                outcomes.setdefault(episode.group_id, []).append(episode.outcome)
+        return sum(len(values) >= max(2, self.group_size) and len(set(values)) == 1 for values in outcomes.values())
+
     def take(self, event: pb.RunEpisodesResponse) -> None:
         """Take in what the environment server tells."""
         episode = event.episode
@@ -84,8 +93,8 @@ class Progress:
     def json(self) -> dict[str, Any]:
         """As `openclaw-rl episodes run --json` prints it."""
         return {"run": self.run, "type": self.type, "groups": self.groups[1], "group_size": self.group_size,
-                "total": self.total, "over": len(self.over), "broken": self.broken, "success": self.success,
-                "steps": self.steps, "seconds": round(self.seconds, 2), "error": self.error,
+                "alike": self.alike, "total": self.total, "over": len(self.over), "broken": self.broken,
+                "success": self.success, "steps": self.steps, "seconds": round(self.seconds, 2), "error": self.error,
                 "episodes": [as_json(episode) for episode in self.over]}
 
 

@@ -102,6 +102,12 @@ class EpisodesConfig(Section):
     trained on function calling. auto: free-form responses. Default: `required` for the embedded model, else `auto`."""
     temperature: Float = Field(1.0, ge=0)
     """Default sampling temperature."""
+    curriculum: bool = True
+    """Draw first the tasks that the policy does now and then (a success rate from 0.1 to 0.9) and those that were never
+    tried, easy ones first. Only for groups to train on, when their number is given."""
+    extra_groups: Float = Field(0, ge=0, le=4)
+    """Further groups, as a share of those asked for, that may be run in place of groups in which all attempts went
+    alike, which teach nothing."""
     timeout: Float = Field(900, gt=0)
     """Seconds after which an episode is aborted."""
     keep: Int = Field(10_000, ge=100)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from openclaw_rl.config.environment import EpisodesConfig
 from openclaw_rl.rollouts.episodes import task_draw
 from openclaw_rl.rollouts.episodes.episode import EpisodeDriver, RunContext
 from openclaw_rl.rollouts.episodes.interact import LiveSession
+from openclaw_rl.rollouts.episodes.plan_supply import PlanSupply
 from openclaw_rl.rollouts.episodes.policy_client import PolicyCaller
 from openclaw_rl.rollouts.leases.pool import LeasePool
 from openclaw_rl.rollouts.tracking import episode_table
@@ -85,15 +85,16 @@ class Episodes:
         warm_pool = self._pool.warm_pool(request.type)
         await warm_pool.availability.require()
         tasks = await self._pool.catalog.load(request.type)
-        plans = await asyncio.to_thread(task_draw.draw_episodes, request, tasks)
+        plans, reserve = await asyncio.to_thread(
+            task_draw.draw_episodes, request, tasks, await self._rates(request), self._settings.extra_groups)
         run = await self._open(request.run_id or new_id("run_"), len(plans))
         try:
             context = RunContext(
                 run.id, request.type, self._pool, self._tracker, self._store, self._policy, self._settings,
                 request.max_steps, request.sampling, run.emit, lambda: run.cancel_reason)
             at_once = min(request.parallel or warm_pool.capacity, warm_pool.capacity, len(plans))
-            left = deque(plans)
-            run.workers = [asyncio.create_task(_work(context, left), name=f"episodes of {run.id}")
+            supply = PlanSupply(plans, reserve)
+            run.workers = [asyncio.create_task(_work(context, run, supply), name=f"episodes of {run.id}")
                            for _ in range(at_once)]
             logger.info("run %s: %d episodes of %s, %d at once", run.id, run.total, request.type, at_once)
             ending = asyncio.create_task(_finish(run))
@@ -110,6 +111,12 @@ class Episodes:
             await asyncio.gather(*run.workers, return_exceptions=True)
             del self._runs[run.id]
             logger.info("run %s: %d of %d episodes are over", run.id, run.ended, run.total)
+
+    async def _rates(self, request: pb.RunEpisodesRequest) -> dict[str, task_draw.SuccessRate] | None:
+        if not self._settings.curriculum or request.no_train:
+            return None
+        rates = await self._store.read(episode_table.success_rates, self._store, request.type)
+        return {task: task_draw.SuccessRate(*rate) for task, rate in rates.items()}
 
     async def _open(self, id: str, total: int) -> _Run:
         over = await self._store.read(self._store.query, "SELECT 1 FROM episodes WHERE run = ? LIMIT 1", (id,))
@@ -132,10 +139,14 @@ class Episodes:
         return episode_table.page(self._store, request)
 
 
-async def _work(context: RunContext, left: deque[task_draw.EpisodePlan]) -> None:
+async def _work(context: RunContext, run: _Run, supply: PlanSupply) -> None:
     """Run one episode after another until none is left."""
-    while left:
-        await EpisodeDriver(context, left.popleft()).run()
+    while (plan := await supply.next()) is not None:
+        driver = EpisodeDriver(context, plan)
+        try:
+            await driver.run()
+        finally:
+            run.total += supply.ended(plan, driver.episode.outcome if driver.episode.HasField("outcome") else None)
 
 
 async def _finish(run: _Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.rollouts.tasks.task import Task
@@ -17,7 +17,19 @@ GROUP_SIZE = 8
 MOST_GROUPS, MOST_OF_A_GROUP, MOST_PARALLEL, MOST_STEPS = 10_000, 1024, 4096, 1000
 #: Episodes of a run in all groups.
 MOST_EPISODES = 100_000
+#: A task is worth a group while its success rate is between these, and while it was tried less than this often.
+_SELDOM, _MOSTLY, _LEAST_TRIES = 0.1, 0.9, 4
+#: Tags of untried tasks, the easy ones first; a task without any counts as easy.
+_LEVELS = ({"easy"}, {"medium", "middle"}, {"hard"})
 _SPLITS = {pb.TASK_SPLIT_TRAIN: "train", pb.TASK_SPLIT_HELD_OUT: "held_out"}
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessRate:
+    """How a task's newest attempts ended."""
+
+    tries: int
+    mean: float  #: of their outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +63,18 @@ def validate_request(request: pb.RunEpisodesRequest) -> None:
             raise invalid(f"sampling.{name}", getattr(sampling, name), f"from {least:g} to {highest:g}")
 
 
-def draw_episodes(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list[EpisodePlan]:
-    """Draw the episodes of a run, group by group.
+def draw_episodes(request: pb.RunEpisodesRequest, tasks: Sequence[Task],
+                  rates: Mapping[str, SuccessRate] | None = None, extra_groups: float = 0
+                  ) -> tuple[list[EpisodePlan], list[EpisodePlan]]:
+    """Draw the episodes of a run, group by group, and those in reserve.
 
-    Groups have different tasks as long as there are enough; then all tasks come again, in another order.
+    Groups have different tasks as long as there are enough; then all tasks come again, in another order. Where a number
+    of groups is drawn to train on, those come first that the policy does now and then, and untried ones by difficulty:
+    all attempts at a task that it always or never does go alike, which teaches nothing.
+
+    Args:
+        rates: of tasks that were tried, by id; None: all are alike.
+        extra_groups: in reserve, as a share of those asked for; none if nothing is trained on them.
 
     Raises:
         MeshError: NOT_FOUND, a named task does not exist; INVALID_ARGUMENT, it can't be used, or there are too many
@@ -65,13 +85,18 @@ def draw_episodes(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list
     if groups * size > MOST_EPISODES:
         raise invalid("group_size", f"{groups} groups of {size}", f"at most {MOST_EPISODES} episodes in one run: "
                                                                   "fewer groups, or smaller ones")
+    no_train = request.no_train or all(task.split == "held_out" for task in chosen)
+    curriculum = rates if request.groups and not request.task_ids and not no_train else None
+    reserve = 0 if no_train else round(groups * extra_groups)
     order = random.Random(request.seed if request.HasField("seed") else None)
     drawn: list[Task] = []
-    while len(drawn) < groups:
+    while len(drawn) < groups + reserve:
         again = list(chosen)
         if request.groups or drawn:
             order.shuffle(again)
-        drawn += again[:groups - len(drawn)]
+            if curriculum is not None:
+                again.sort(key=lambda task: _rank(task, curriculum.get(task.id)))
+        drawn += again[:groups + reserve - len(drawn)]
     found = []
     for number, task in enumerate(drawn):
         group = new_id("group_")
@@ -79,7 +104,14 @@ def draw_episodes(request: pb.RunEpisodesRequest, tasks: Sequence[Task]) -> list
         for member in range(size):
             found.append(EpisodePlan(group, size, task, request.no_train or task.split == "held_out", start,
                               _sampling_seed(request, number, member)))
-    return found
+    return found[:groups * size], found[groups * size:]
+
+
+def _rank(task: Task, rate: SuccessRate | None) -> int:
+    """How late a task comes, the same for those that are equally worth a group."""
+    if rate is None or rate.tries < _LEAST_TRIES:
+        return next((rank for rank, words in enumerate(_LEVELS) if words & set(task.tags)), 0)
+    return 0 if _SELDOM <= rate.mean <= _MOSTLY else len(_LEVELS)
 
 
 def derive_seed(seed: int, *of: str | int) -> int:

@@ -45,6 +45,8 @@ CREATE TABLE IF NOT EXISTS episode_rewards(
 """
 
 DEFAULT_PAGE, LARGEST_PAGE = 100, 1000
+#: Newest attempts at tasks of a type that their success rates are taken from.
+_NEWEST = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class EpisodeEnd:
     outcome: float | None = None  #: None if it was aborted
     error: str = ""  #: why it was aborted
     detail: str = ""  #: the task's check in words
+
+
+def success_rates(store: Database, type_name: str) -> dict[str, tuple[int, float]]:
+    """Return the number and the mean outcome of the newest attempts to train on, by task. Blocks."""
+    rows = store.query(
+        "SELECT task, COUNT(*) AS tries, AVG(outcome) AS mean FROM (SELECT task, outcome FROM episodes WHERE type = ? "
+        "AND outcome IS NOT NULL AND no_train = 0 ORDER BY seq DESC LIMIT ?) GROUP BY task", (type_name, _NEWEST))
+    return {row["task"]: (row["tries"], row["mean"]) for row in rows}
 
 
 def begin(db: sqlite3.Connection, episode: EpisodeStart) -> None:
