@@ -66,7 +66,8 @@ def local_start(
                                                                        "the home folder, else the built-in defaults.",
                                                 show_default=False)] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", show_default=False, help=(
-        "Model to serve and train, as components.policy_server.model: a folder, a Hugging Face id, or an API model."
+        "Model to serve and train, as components.policy_server.model: a folder, a Hugging Face id, or "
+        "openai:NAME."
         ))] = None,
     port: Annotated[int | None, typer.Option("--port", min=0, max=65535, show_default=False, help=(
         "Port of the OpenAI-compatible API, as components.policy_server.port; 0: any free port."))] = None,

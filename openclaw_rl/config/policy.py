@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from openclaw_rl.config.base import EMBEDDED_MODEL, Component, Float, Int, Port, Section
+
+#: Before the name of a model that is behind an API.
+API_PREFIX = "openai:"
 
 
 class SglangConfig(Section):
@@ -47,12 +50,12 @@ class PolicyServerConfig(Component):
     """gRPC port; 0: any free port."""
     model: str = Field(EMBEDDED_MODEL, min_length=1)
     """`smollm2-135m-instruct`, a folder with a Hugging Face Llama-family model, the id of one on the Hugging Face hub,
-    or the name of an API model."""
+    or an API model: `openai:NAME`, which sets `engine: openai`, or a name of OpenAI's or GLM's, such as gpt-4o-mini."""
     aliases: list[str] = []
     """Further model names accepted in requests."""
     engine: Literal["auto", "embedded", "sglang", "openai"] = "auto"
-    """auto: `openai` for a name that is neither the embedded model, nor a folder, nor a hub id, and for a hub id if
-    there is a base URL; else `sglang` if it is installed and there is a GPU, else `embedded`."""
+    """auto: `openai` if there is a base URL or an `api_key_env`, or for a name of OpenAI's or GLM's, unless the model
+    is the embedded one or a folder; else `sglang` if it is installed and there is a GPU, else `embedded`."""
     base_url: str | None = None
     """Base URL of the API (engine `openai`); default: OPENAI_BASE_URL, or GLM's for glm models."""
     api_key_env: str | None = None
@@ -93,6 +96,18 @@ class PolicyServerConfig(Component):
     """Versions kept on disk for rollback, besides the base model and the active one."""
     weights_from: str | None = None
     """HOST:PORT of a policy server to copy versions from (relay); default: the trainer delivers them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _api_by_name(cls, data: Any) -> Any:
+        """openai:NAME is NAME behind an OpenAI-compatible API."""
+        model = data.get("model") if isinstance(data, dict) else None
+        if not isinstance(model, str) or not model.startswith(API_PREFIX):
+            return data
+        if (engine := data.get("engine", "auto")) not in ("auto", "openai"):
+            raise ValueError(f"model {model!r} is behind an API, and engine: {engine} serves models of this machine: "
+                             f"leave `engine` out, or `{API_PREFIX}`")
+        return {**data, "model": model.removeprefix(API_PREFIX), "engine": "openai"}
 
     @field_validator("cors_origins")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from openclaw_rl.models.hub import is_hub_id
 GLM_BASE_URL = "https://open.bigmodel.cn/api/paas/v4/"
 #: OpenAI's API.
 OPENAI_BASE_URL = "https://api.openai.com/v1"
+#: Names of OpenAI's models, also of fine-tuned ones.
+_OF_OPENAI = re.compile(r"((ft:)?(gpt|chatgpt)|o[1-9])\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,17 @@ def is_glm(model: str) -> bool:
 def uses_api(policy: PolicyServerConfig, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the policy is a model behind an API, so that nothing is served or trained locally.
 
-    ORGANISATION/NAME is the hub's id of a model to download, unless an API's address is given: some name theirs so.
+    With `engine: auto` that must be meant: an API's address or key is named, or the model is one of OpenAI's or GLM's.
+    A hub's id with a key alone is still one to download.
     """
     if policy.engine != "auto":
         return policy.engine == "openai"
-    if policy.model == EMBEDDED_MODEL or policy.model.startswith(("/", "./", "../", "~")):
+    model = policy.model
+    if model == EMBEDDED_MODEL or model.startswith(("/", "./", "../", "~")) or Path(model).is_dir():
         return False
-    if is_hub_id(policy.model):
-        return bool(policy.base_url or environ.get("OPENAI_BASE_URL", "").strip())
-    return not Path(policy.model).is_dir()
+    if policy.base_url or environ.get("OPENAI_BASE_URL", "").strip():
+        return True
+    return not is_hub_id(model) and bool(policy.api_key_env or is_glm(model) or _OF_OPENAI.match(model))
 
 
 def policy_api(policy: PolicyServerConfig, environ: Mapping[str, str]) -> ApiModel:

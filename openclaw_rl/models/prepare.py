@@ -7,6 +7,7 @@ wanted. That file is converted once, in seconds, and kept under the home's model
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import hashlib
 import importlib.util
@@ -63,9 +64,8 @@ def ensure_model(name_or_folder: str, home: Home, progress: Progress | None = No
     if name_or_folder != EMBEDDED_MODEL:
         folder = Path(name_or_folder).expanduser().absolute()
         if not folder.is_dir():
-            gguf = "; GGUF files are not read: name the model that it was made of" if folder.suffix == ".gguf" else ""
             raise ModelError(f"model: {name_or_folder!r} is neither {EMBEDDED_MODEL!r} nor a folder, nor an id of the "
-                             f"Hugging Face hub such as Qwen/Qwen2.5-0.5B-Instruct{gguf}")
+                             f"Hugging Face hub such as Qwen/Qwen2.5-0.5B-Instruct; {_instead(name_or_folder)}")
         check_folder(folder)
         return folder
     folder = home.models / EMBEDDED_MODEL
@@ -91,6 +91,17 @@ def _from_hub(model: str, home: Home, report: Progress) -> Path:
             check_folder(folder)
     report("The model is ready", 1.0)
     return folder
+
+
+def _instead(model: str) -> str:
+    """What to do about a name that is no model here."""
+    if model.lower().endswith(".gguf"):
+        return "GGUF files are not read: name the model that it was made of"
+    if ":" in model:  # as Ollama and llama.cpp name theirs
+        return (f"for one of Ollama's, engine: openai and base_url: http://127.0.0.1:11434/v1 use it as it is, and the "
+                f"hub's id of the model that it was made of (`ollama show {model}`) is served and trained here")
+    close = difflib.get_close_matches(model.lower(), [EMBEDDED_MODEL], cutoff=0.4)
+    return f"did you mean {close[0]}?" if close else f"for a model behind an API: openai:{model}"
 
 
 def check_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openclaw_rl.config import PolicyServerConfig
+from openclaw_rl.config import EMBEDDED_MODEL, PolicyServerConfig
 from openclaw_rl.models.api_endpoints import uses_api
 from openclaw_rl.models.config import ModelError
 from openclaw_rl.models.hub import is_hub_id
@@ -122,3 +122,26 @@ def test_what_an_id_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [api(), api(engine="openai"), api(base_url="http://x/v1"), api({"OPENAI_BASE_URL": "http://x/v1"}),
             api(model="gpt-4o")] == [False, True, True, True, True]
     assert served_name(PolicyServerConfig(model=ID)) == ID
+    meant = ("gpt-4o-mini", "ft:gpt-4o:me", "o3-mini", "chatgpt-4o-latest", "glm-4-flash", "GLM4", "openai:anything")
+    assert [api(model=name) for name in meant] == [True] * len(meant)
+    others = ("smollm2", "qwen2.5:0.5b", "model.gguf", "gpt4all", "omodel", EMBEDDED_MODEL)
+    assert [api(model=name) for name in others] == [False] * len(others)
+    assert api(model="qwen2.5:0.5b", base_url="http://x/v1") and api(model="mine", api_key_env="MY_KEY")
+
+
+def test_a_model_behind_an_api_by_name() -> None:
+    named = PolicyServerConfig(model="openai:org/name")
+    assert (named.model, named.engine) == ("org/name", "openai")
+    assert PolicyServerConfig.model_validate(named.model_dump()) == named
+    with pytest.raises(ValueError, match="is behind an API, and engine: embedded serves models of this machine"):
+        PolicyServerConfig(model="openai:x", engine="embedded")
+    with pytest.raises(ValueError, match="at least 1 character"):
+        PolicyServerConfig(model="openai:")
+
+
+@pytest.mark.parametrize("name, told", [
+    ("smollm2", "did you mean smollm2-135m-instruct"), ("qwen2.5:0.5b", "ollama show qwen2.5:0.5b"),
+    ("/models/x.gguf", "GGUF files are not read"), ("mixtral", "behind an API: openai:mixtral")])
+def test_a_name_that_is_no_model_says_what_to_do(name: str, told: str, home: Home) -> None:
+    with pytest.raises(ModelError, match=f"is neither .*{told}"):
+        ensure_model(name, home)
